@@ -1,0 +1,470 @@
+"""Graph: attributes, edges, labels and splits; the only place where input is validated.
+
+Arrays live in host memory as NumPy and SciPy objects. Row 0 of ``edge_index`` is the source
+(centre), row 1 the target (neighbour): the out-neighbours of v are the targets of its edges.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from hpgmn.errors import GraphError, unknown_name
+
+Array: TypeAlias = npt.NDArray[Any]
+Attributes: TypeAlias = "Array | sp.csr_array"
+
+NEIGHBORS = ("out", "in", "undirected", "both")
+"""How neighbourhoods are read; "both" means one set of statistics for each direction."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """Three disjoint sets of nodes, each a boolean mask of length N."""
+
+    train: Array
+    val: Array
+    test: Array
+
+
+@dataclass(frozen=True)
+class Splits(Sequence[Split]):
+    """S splits of N nodes: three boolean arrays (N, S)."""
+
+    train: Array
+    val: Array
+    test: Array
+
+    def __len__(self) -> int:
+        return int(self.train.shape[1])
+
+    def __getitem__(self, index: Any) -> Any:
+        return Split(self.train[:, index], self.val[:, index], self.test[:, index])
+
+    def __iter__(self) -> Iterator[Split]:
+        return (self[index] for index in range(len(self)))
+
+
+class Graph:
+    """An attributed graph with some labels, checked once when it is made.
+
+    Args:
+        x: attributes (N, F); anything NumPy understands, or a SciPy or torch sparse matrix.
+        edge_index: (2, E); row 0 sources, row 1 targets. Self-loops and repeats may be present.
+        y: (N,) class of each node, -1 where unknown. Without it every node is unknown.
+        edge_weight: (E,) positive weights; weights of repeated edges are added.
+        directed: False means that every edge runs both ways, listed once or twice.
+        train_mask: (N,) or (N, S) boolean; the same for ``val_mask`` and ``test_mask``.
+        val_mask: see ``train_mask``.
+        test_mask: see ``train_mask``.
+        node_ids: N distinct names; positions are used where none are given.
+        class_names: C names; numbers are used where none are given.
+        feature_names: F names.
+        name: what the graph is called in reports; the shipped settings are found by it.
+        alternative_splits: further families of splits by name.
+
+    >>> graph = Graph([[1.0], [2.0], [3.0]], [[0, 1, 1], [1, 2, 2]], [0, 1, -1])
+    >>> graph
+    Graph('graph': 3 nodes, 2 edges, 1 attribute, 2 classes)
+    """
+
+    def __init__(
+        self,
+        x: Any,
+        edge_index: Any,
+        y: Any = None,
+        *,
+        edge_weight: Any = None,
+        directed: bool = True,
+        train_mask: Any = None,
+        val_mask: Any = None,
+        test_mask: Any = None,
+        node_ids: Sequence[Any] | Array | None = None,
+        class_names: Sequence[str] | Array | None = None,
+        feature_names: Sequence[str] | Array | None = None,
+        name: str = "graph",
+        alternative_splits: dict[str, Splits] | None = None,
+    ) -> None:
+        self.name = name
+        self.directed = bool(directed)
+        self.x: Attributes = _attributes(x)
+        self.num_nodes, self.num_features = (int(size) for size in self.x.shape)
+        self.edge_index: Array = _edges(edge_index, self.num_nodes)
+        self.edge_weight: Array | None = _weights(edge_weight, self.edge_index.shape[1])
+        self.y: Array = _labels(y, self.num_nodes)
+        self.class_names = _class_names(class_names, self.y)
+        self.node_ids = _names("node_ids", node_ids, self.num_nodes)
+        self.feature_names = _names("feature_names", feature_names, self.num_features)
+        self.splits: Splits | None = _splits(train_mask, val_mask, test_mask, self.y)
+        self.alternative_splits = dict(alternative_splits or {})
+        for family in self.alternative_splits.values():
+            _splits(family.train, family.val, family.test, self.y)
+
+    @property
+    def num_classes(self) -> int:
+        """C, the number of classes, classes nobody has included."""
+        return len(self.class_names)
+
+    @property
+    def has_sparse_attributes(self) -> bool:
+        """Whether ``x`` is a SciPy CSR array rather than a dense NumPy array."""
+        return sp.issparse(self.x)
+
+    def split(self, index: int) -> Split:
+        """The stored split of that number."""
+        if self.splits is None:
+            raise GraphError(
+                f"Graph '{self.name}' has no splits. Give train_mask, val_mask and test_mask, "
+                "or call hpgmn.random_splits(graph)."
+            )
+        if not 0 <= index < len(self.splits):
+            numbers = (
+                "only split 0" if len(self.splits) == 1 else f"splits 0 to {len(self.splits) - 1}"
+            )
+            raise GraphError(f"Graph '{self.name}' has {numbers} (got {index}).")
+        split: Split = self.splits[index]
+        return split
+
+    def with_splits(self, splits: Splits) -> Graph:
+        """The same graph with other splits; arrays are shared, not copied."""
+        twin = object.__new__(Graph)
+        twin.__dict__.update(self.__dict__)
+        twin.splits = _splits(splits.train, splits.val, splits.test, self.y)
+        return twin
+
+    @cached_property
+    def _merged(self) -> sp.csr_array:
+        """Out-edges without self-loops, repeats merged (weights added, else counted once)."""
+        source, target = self.edge_index
+        proper = source != target
+        weight = np.ones(proper.sum(), np.float32)
+        if self.edge_weight is not None:
+            weight = self.edge_weight[proper]
+        shape = (self.num_nodes, self.num_nodes)
+        matrix = sp.csr_array((weight, (source[proper], target[proper])), shape=shape)
+        matrix.sum_duplicates()
+        if self.edge_weight is None:
+            matrix.data[:] = 1.0
+        if not self.directed:
+            matrix = matrix.maximum(matrix.T).tocsr()
+        return _int32(matrix)
+
+    def adjacency(self, neighbors: str) -> sp.csr_array:
+        """The matrix whose row v lists the neighbours of v, in one of the three single modes.
+
+        Args:
+            neighbors: "out", "in" or "undirected" (the union of both; given weights are added).
+
+        Returns:
+            (N, N) float32 CSR with sorted indices, no self-loops, no repeats.
+        """
+        merged = self._merged
+        if neighbors == "out" or (not self.directed and neighbors in NEIGHBORS[:3]):
+            return merged
+        if neighbors == "in":
+            return _int32(merged.T.tocsr())
+        if neighbors == "undirected":
+            if self.edge_weight is None:
+                return _int32(merged.maximum(merged.T).tocsr())
+            return _int32((merged + merged.T).tocsr())
+        raise GraphError(unknown_name("neighbour mode", neighbors, NEIGHBORS[:3]))
+
+    @cached_property
+    def num_edges(self) -> int:
+        """Distinct edges without self-loops, as "out" sees them (undirected edges once)."""
+        stored = int(self._merged.nnz)
+        return stored if self.directed else stored // 2
+
+    @cached_property
+    def isolated_nodes(self) -> Array:
+        """Positions of the nodes without any edge (self-loops do not count)."""
+        both = self.adjacency("undirected")
+        return np.flatnonzero(np.diff(both.indptr) == 0)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of attributes, edges and node names: equal graphs have equal fingerprints."""
+        digest = hashlib.sha256()
+        parts = [self.edge_index, np.asarray(self.directed)]
+        if sp.issparse(self.x):
+            parts += [self.x.indptr, self.x.indices, self.x.data]
+        else:
+            parts.append(self.x)
+        if self.edge_weight is not None:
+            parts.append(self.edge_weight)
+        if self.node_ids is not None:
+            parts.append(self.node_ids)
+        for part in parts:
+            digest.update(f"{part.dtype}{part.shape}".encode())
+            digest.update(np.ascontiguousarray(part).data)
+        return digest.hexdigest()
+
+    def __repr__(self) -> str:
+        def count(number: int, word: str) -> str:
+            plural = word + ("es" if word.endswith("s") else "s")
+            return f"{number:,} {word if number == 1 else plural}"
+
+        sizes = (
+            count(self.num_nodes, "node"),
+            count(self.num_edges, "edge"),
+            count(self.num_features, "attribute"),
+            count(self.num_classes, "class"),
+        )
+        return f"Graph('{self.name}': {', '.join(sizes)})"
+
+    @classmethod
+    def from_pyg(cls, data: Any, name: str = "graph") -> Graph:
+        """A graph from a PyTorch Geometric ``Data`` object (edges taken as listed)."""
+        if data.x is None:
+            raise GraphError("The PyG object has no attributes x; add a column, e.g. the degree.")
+        y = None if data.y is None else data.y.reshape(-1)
+        masks = {key: getattr(data, key, None) for key in ("train_mask", "val_mask", "test_mask")}
+        weight = getattr(data, "edge_weight", None)
+        return cls(data.x, data.edge_index, y, edge_weight=weight, name=name, **masks)
+
+    def to_pyg(self) -> Any:
+        """The graph as a PyTorch Geometric ``Data`` object; sparse attributes stay sparse."""
+        import torch
+        from torch_geometric.data import Data
+
+        edge_index, weight = self.edge_index, self.edge_weight
+        if not self.directed:
+            coo = self._merged.tocoo()
+            edge_index = np.stack([coo.row, coo.col]).astype(np.int64)
+            weight = coo.data if weight is not None else None
+        x = self.x.tocoo() if sp.issparse(self.x) else self.x
+        attributes = (
+            torch.sparse_coo_tensor(
+                torch.from_numpy(np.stack([x.row, x.col]).astype(np.int64)),
+                torch.from_numpy(x.data),
+                x.shape,
+                check_invariants=True,
+            ).coalesce()
+            if sp.issparse(x)
+            else torch.from_numpy(x)
+        )
+        data = Data(attributes, torch.from_numpy(edge_index), y=torch.from_numpy(self.y))
+        if weight is not None:
+            data.edge_weight = torch.from_numpy(weight)
+        if self.splits is not None:
+            for part in ("train", "val", "test"):
+                data[f"{part}_mask"] = torch.from_numpy(getattr(self.splits, part))
+        return data
+
+
+def _int32(matrix: sp.csr_array) -> sp.csr_array:
+    """Sorted CSR with 32-bit indices, the form every sparse product here wants."""
+    matrix.sort_indices()
+    matrix.indices = matrix.indices.astype(np.int32, copy=False)
+    matrix.indptr = matrix.indptr.astype(np.int32, copy=False)
+    return matrix
+
+
+def _numpy(value: Any) -> Array:
+    """A value as a NumPy array, torch tensors included."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().numpy()
+    return np.asarray(value)
+
+
+def _numeric(what: str, value: Any) -> Array:
+    try:
+        array = _numpy(value)
+    except ValueError:
+        raise GraphError(
+            f"{what} must be a rectangular array of numbers; some rows differ in length."
+        ) from None
+    if array.dtype.kind not in "biuf":
+        raise GraphError(f"{what} must be numbers (got values of type {array.dtype}).")
+    return array
+
+
+def _attributes(x: Any) -> Attributes:
+    if hasattr(x, "is_sparse") and (x.is_sparse or "sparse" in str(x.layout)):  # torch
+        coo = x.to_sparse_coo().coalesce()
+        index, shape = coo.indices().cpu().numpy(), tuple(coo.shape)
+        x = sp.csr_array((coo.values().cpu().numpy(), (index[0], index[1])), shape=shape)
+    if sp.issparse(x):
+        matrix = sp.csr_array(x).astype(np.float32)
+        matrix.sum_duplicates()
+        matrix.eliminate_zeros()
+        matrix = _int32(matrix)
+        bad = ~np.isfinite(matrix.data)
+        if bad.any():
+            place = int(np.flatnonzero(bad)[0])
+            row = int(np.searchsorted(matrix.indptr, place, side="right") - 1)
+            _refuse_value(float(matrix.data[place]), row, int(matrix.indices[place]))
+        if 0 in matrix.shape:
+            raise GraphError(
+                f"x needs at least one node and one attribute (got shape {matrix.shape})."
+            )
+        return matrix
+    array = _numeric("x", x)
+    if array.ndim != 2 or 0 in array.shape:
+        raise GraphError(
+            f"x must have two dimensions, nodes and attributes, both at least 1 (got shape {array.shape})."
+        )
+    with np.errstate(over="ignore"):
+        array = np.ascontiguousarray(array, dtype=np.float32)
+    bad = ~np.isfinite(array)
+    if bad.any():
+        row, column = (int(i) for i in np.argwhere(bad)[0])
+        _refuse_value(float(array[row, column]), row, column)
+    return array
+
+
+def _refuse_value(value: float, row: int, column: int) -> None:
+    raise GraphError(
+        f"x holds {value} at node {row}, attribute {column}. Replace missing and infinite values "
+        "first, for example by the column's mean."
+    )
+
+
+def _edges(edge_index: Any, num_nodes: int) -> Array:
+    array = _numeric("edge_index", edge_index)
+    if array.size == 0:
+        return np.empty((2, 0), np.int64)
+    if array.ndim != 2 or array.shape[0] != 2:
+        hint = " Transpose it." if array.ndim == 2 and array.shape[1] == 2 else ""
+        raise GraphError(f"edge_index must have shape (2, E) (got {array.shape}).{hint}")
+    if array.dtype.kind == "f" and not (
+        np.isfinite(array).all() and (array == np.trunc(array)).all()
+    ):
+        raise GraphError("edge_index must hold whole numbers, the positions of nodes.")
+    array = np.ascontiguousarray(array, dtype=np.int64)
+    outside = (array < 0) | (array >= num_nodes)
+    if outside.any():
+        edge = int(np.flatnonzero(outside.any(axis=0))[0])
+        source, target = (int(end) for end in array[:, edge])
+        raise GraphError(
+            f"Edge {edge} runs from {source} to {target}, but nodes are numbered 0 to {num_nodes - 1} "
+            f"({int(outside.any(axis=0).sum())} such edges). Remove these edges or add the nodes."
+        )
+    return array
+
+
+def _weights(edge_weight: Any, num_edges: int) -> Array | None:
+    if edge_weight is None:
+        return None
+    array = _numeric("edge_weight", edge_weight).reshape(-1).astype(np.float32)
+    if array.shape[0] != num_edges:
+        raise GraphError(
+            f"edge_weight must have one value per edge, {num_edges} (got {array.shape[0]})."
+        )
+    bad = ~(np.isfinite(array) & (array > 0))
+    if bad.any():
+        place = int(np.flatnonzero(bad)[0])
+        raise GraphError(
+            f"edge_weight must be finite and positive (got {array[place]:g} at edge {place}). "
+            "Remove edges of weight zero; shift or drop negative ones."
+        )
+    return array
+
+
+def _labels(y: Any, num_nodes: int) -> Array:
+    if y is None:
+        return np.full(num_nodes, -1, np.int64)
+    array = _numeric("y", y).reshape(-1)
+    if array.shape[0] != num_nodes:
+        raise GraphError(
+            f"y must have one label per node: x has {num_nodes} rows, y has {array.shape[0]}."
+        )
+    if array.dtype.kind == "f":
+        whole = np.isfinite(array) & (array == np.trunc(array))
+        if not whole.all():
+            place = int(np.flatnonzero(~whole)[0])
+            raise GraphError(
+                f"y must hold whole numbers (got {array[place]} at node {place}). "
+                "Number the classes 0, 1, 2, …; use -1 for unknown."
+            )
+    labels = array.astype(np.int64)
+    if labels.min(initial=0) < -1:
+        place = int(np.flatnonzero(labels < -1)[0])
+        raise GraphError(
+            f"y holds {labels[place]} at node {place}; classes are 0, 1, 2, …; unknown is -1."
+        )
+    if labels.max(initial=0) >= max(1000, num_nodes):
+        raise GraphError(
+            f"y holds class {labels.max()} on a graph of {num_nodes} nodes. "
+            "Number the classes 0, 1, 2, … without gaps (numpy.unique with return_inverse does)."
+        )
+    return labels
+
+
+def _class_names(names: Sequence[str] | Array | None, y: Array) -> tuple[str, ...]:
+    present = int(y.max(initial=-1)) + 1
+    if names is None:
+        return tuple(str(number) for number in range(present))
+    found = tuple(str(name) for name in names)
+    if len(found) < present:
+        raise GraphError(
+            f"class_names has {len(found)} names, but y has classes up to {present - 1}."
+        )
+    if len(set(found)) != len(found):
+        raise GraphError("class_names must be distinct.")
+    return found
+
+
+def _names(what: str, names: Sequence[Any] | Array | None, length: int) -> Array | None:
+    if names is None:
+        return None
+    array = np.asarray([str(name) for name in names])
+    if array.shape[0] != length:
+        raise GraphError(f"{what} must have {length} names (got {array.shape[0]}).")
+    if what == "node_ids":
+        distinct, counts = np.unique(array, return_counts=True)
+        if (counts > 1).any():
+            raise GraphError(
+                f"node_ids must be distinct; '{distinct[counts > 1][0]}' appears twice."
+            )
+    return array
+
+
+def _mask(what: str, value: Any, num_nodes: int) -> Array:
+    array = _numpy(value)
+    if array.dtype != np.bool_:
+        if array.dtype.kind not in "biu" or not np.isin(array, (0, 1)).all():
+            raise GraphError(
+                f"{what} must be true or false for each node (got type {array.dtype})."
+            )
+        array = array.astype(bool)
+    if array.ndim == 1:
+        array = array[:, None]
+    if array.ndim != 2 or array.shape[0] != num_nodes:
+        raise GraphError(
+            f"{what} must have {num_nodes} rows, one per node (got shape {array.shape})."
+        )
+    return np.ascontiguousarray(array)
+
+
+def _splits(train: Any, val: Any, test: Any, y: Array) -> Splits | None:
+    if train is None and val is None and test is None:
+        return None
+    if train is None:
+        raise GraphError("val_mask or test_mask was given without train_mask. Give train_mask too.")
+    train_mask = _mask("train_mask", train, y.shape[0])
+    empty = np.zeros_like(train_mask)
+    val_mask = empty if val is None else _mask("val_mask", val, y.shape[0])
+    test_mask = empty if test is None else _mask("test_mask", test, y.shape[0])
+    if not train_mask.shape == val_mask.shape == test_mask.shape:
+        raise GraphError("train_mask, val_mask and test_mask must have the same number of splits.")
+    overlap = (train_mask & val_mask) | (train_mask & test_mask) | (val_mask & test_mask)
+    if overlap.any():
+        node, split = (int(i) for i in np.argwhere(overlap)[0])
+        raise GraphError(
+            f"Split {split} uses node {node} twice; train, val and test must not overlap."
+        )
+    unlabelled = (train_mask | val_mask | test_mask) & (y < 0)[:, None]
+    if unlabelled.any():
+        node, split = (int(i) for i in np.argwhere(unlabelled)[0])
+        raise GraphError(
+            f"Split {split} uses node {node}, whose label is unknown (-1). Take it out."
+        )
+    return Splits(train_mask, val_mask, test_mask)
