@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -19,13 +19,15 @@ import scipy.sparse as sp
 from hpgmn.errors import GraphError, unknown_name
 
 Array: TypeAlias = npt.NDArray[Any]
-Attributes: TypeAlias = "Array | sp.csr_array"
+Attributes: TypeAlias = Any
+"""A dense (N, F) array or a SciPy CSR array; SciPy has no types to say so."""
+
 
 NEIGHBORS = ("out", "in", "undirected", "both")
 """How neighbourhoods are read; "both" means one set of statistics for each direction."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Split:
     """Three disjoint sets of nodes, each a boolean mask of length N."""
 
@@ -34,9 +36,9 @@ class Split:
     test: Array
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Splits(Sequence[Split]):
-    """S splits of N nodes: three boolean arrays (N, S)."""
+    """S splits of N nodes: three boolean arrays (N, S); a slice is again splits."""
 
     train: Array
     val: Array
@@ -45,8 +47,15 @@ class Splits(Sequence[Split]):
     def __len__(self) -> int:
         return int(self.train.shape[1])
 
-    def __getitem__(self, index: Any) -> Any:
-        return Split(self.train[:, index], self.val[:, index], self.test[:, index])
+    @overload
+    def __getitem__(self, index: int) -> Split: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Splits: ...
+
+    def __getitem__(self, index: int | slice) -> Split | Splits:
+        kind = Splits if isinstance(index, slice) else Split
+        return kind(self.train[:, index], self.val[:, index], self.test[:, index])
 
     def __iter__(self) -> Iterator[Split]:
         return (self[index] for index in range(len(self)))
@@ -103,9 +112,10 @@ class Graph:
         self.node_ids = _names("node_ids", node_ids, self.num_nodes)
         self.feature_names = _names("feature_names", feature_names, self.num_features)
         self.splits: Splits | None = _splits(train_mask, val_mask, test_mask, self.y)
-        self.alternative_splits = dict(alternative_splits or {})
-        for family in self.alternative_splits.values():
-            _splits(family.train, family.val, family.test, self.y)
+        self.alternative_splits = {
+            family: _checked_splits(splits.train, splits.val, splits.test, self.y)
+            for family, splits in (alternative_splits or {}).items()
+        }
 
     @property
     def num_classes(self) -> int:
@@ -115,7 +125,7 @@ class Graph:
     @property
     def has_sparse_attributes(self) -> bool:
         """Whether ``x`` is a SciPy CSR array rather than a dense NumPy array."""
-        return sp.issparse(self.x)
+        return bool(sp.issparse(self.x))
 
     def split(self, index: int) -> Split:
         """The stored split of that number."""
@@ -129,14 +139,13 @@ class Graph:
                 "only split 0" if len(self.splits) == 1 else f"splits 0 to {len(self.splits) - 1}"
             )
             raise GraphError(f"Graph '{self.name}' has {numbers} (got {index}).")
-        split: Split = self.splits[index]
-        return split
+        return self.splits[index]
 
     def with_splits(self, splits: Splits) -> Graph:
         """The same graph with other splits; arrays are shared, not copied."""
         twin = object.__new__(Graph)
         twin.__dict__.update(self.__dict__)
-        twin.splits = _splits(splits.train, splits.val, splits.test, self.y)
+        twin.splits = _checked_splits(splits.train, splits.val, splits.test, self.y)
         return twin
 
     @cached_property
@@ -192,11 +201,12 @@ class Graph:
     def fingerprint(self) -> str:
         """A hash of attributes, edges and node names: equal graphs have equal fingerprints."""
         digest = hashlib.sha256()
-        parts = [self.edge_index, np.asarray(self.directed)]
-        if sp.issparse(self.x):
-            parts += [self.x.indptr, self.x.indices, self.x.data]
+        x: Any = self.x
+        parts: list[Array] = [self.edge_index, np.asarray([self.directed])]
+        if sp.issparse(x):
+            parts += [np.asarray(x.shape), x.indptr, x.indices, x.data]
         else:
-            parts.append(self.x)
+            parts.append(x)
         if self.edge_weight is not None:
             parts.append(self.edge_weight)
         if self.node_ids is not None:
@@ -225,37 +235,45 @@ class Graph:
         if data.x is None:
             raise GraphError("The PyG object has no attributes x; add a column, e.g. the degree.")
         y = None if data.y is None else data.y.reshape(-1)
-        masks = {key: getattr(data, key, None) for key in ("train_mask", "val_mask", "test_mask")}
-        weight = getattr(data, "edge_weight", None)
-        return cls(data.x, data.edge_index, y, edge_weight=weight, name=name, **masks)
+        return cls(
+            data.x,
+            data.edge_index,
+            y,
+            edge_weight=getattr(data, "edge_weight", None),
+            train_mask=getattr(data, "train_mask", None),
+            val_mask=getattr(data, "val_mask", None),
+            test_mask=getattr(data, "test_mask", None),
+            name=name,
+        )
 
     def to_pyg(self) -> Any:
         """The graph as a PyTorch Geometric ``Data`` object; sparse attributes stay sparse."""
         import torch
         from torch_geometric.data import Data
 
+        def tensor(array: Array) -> Any:
+            return torch.from_numpy(np.require(array, requirements="W"))  # copies if read-only
+
         edge_index, weight = self.edge_index, self.edge_weight
         if not self.directed:
             coo = self._merged.tocoo()
             edge_index = np.stack([coo.row, coo.col]).astype(np.int64)
             weight = coo.data if weight is not None else None
-        x = self.x.tocoo() if sp.issparse(self.x) else self.x
-        attributes = (
-            torch.sparse_coo_tensor(
-                torch.from_numpy(np.stack([x.row, x.col]).astype(np.int64)),
-                torch.from_numpy(x.data),
-                x.shape,
-                check_invariants=True,
+        x: Any = self.x
+        if sp.issparse(x):
+            x = x.tocoo()
+            place = np.stack([x.row, x.col]).astype(np.int64)
+            attributes = torch.sparse_coo_tensor(
+                tensor(place), tensor(x.data), x.shape, check_invariants=True
             ).coalesce()
-            if sp.issparse(x)
-            else torch.from_numpy(x)
-        )
-        data = Data(attributes, torch.from_numpy(edge_index), y=torch.from_numpy(self.y))
+        else:
+            attributes = tensor(x)
+        data = Data(attributes, tensor(edge_index), y=tensor(self.y))
         if weight is not None:
-            data.edge_weight = torch.from_numpy(weight)
+            data.edge_weight = tensor(weight)
         if self.splits is not None:
             for part in ("train", "val", "test"):
-                data[f"{part}_mask"] = torch.from_numpy(getattr(self.splits, part))
+                data[f"{part}_mask"] = tensor(getattr(self.splits, part))
         return data
 
 
@@ -288,39 +306,42 @@ def _numeric(what: str, value: Any) -> Array:
 
 def _attributes(x: Any) -> Attributes:
     if hasattr(x, "is_sparse") and (x.is_sparse or "sparse" in str(x.layout)):  # torch
-        coo = x.to_sparse_coo().coalesce()
+        coo = x.detach().to_sparse_coo().coalesce()
         index, shape = coo.indices().cpu().numpy(), tuple(coo.shape)
-        x = sp.csr_array((coo.values().cpu().numpy(), (index[0], index[1])), shape=shape)
-    if sp.issparse(x):
-        matrix = sp.csr_array(x).astype(np.float32)
-        matrix.sum_duplicates()
-        matrix.eliminate_zeros()
-        matrix = _int32(matrix)
-        bad = ~np.isfinite(matrix.data)
-        if bad.any():
-            place = int(np.flatnonzero(bad)[0])
-            row = int(np.searchsorted(matrix.indptr, place, side="right") - 1)
-            _refuse_value(float(matrix.data[place]), row, int(matrix.indices[place]))
-        if 0 in matrix.shape:
-            raise GraphError(
-                f"x needs at least one node and one attribute (got shape {matrix.shape})."
-            )
-        return matrix
-    array = _numeric("x", x)
+        x = sp.coo_array((coo.values().cpu().numpy(), tuple(index)), shape=shape)
+    is_sparse = sp.issparse(x)
+    array: Any = x if is_sparse else _numeric("x", x)
+    if array.dtype.kind not in "biuf":
+        raise GraphError(f"x must be numbers (got values of type {array.dtype}).")
     if array.ndim != 2 or 0 in array.shape:
         raise GraphError(
-            f"x must have two dimensions, nodes and attributes, both at least 1 (got shape {array.shape})."
+            "x must have two dimensions, nodes and attributes, both at least 1 "
+            f"(got shape {array.shape})."
         )
-    with np.errstate(over="ignore"):
-        array = np.ascontiguousarray(array, dtype=np.float32)
-    bad = ~np.isfinite(array)
-    if bad.any():
-        row, column = (int(i) for i in np.argwhere(bad)[0])
-        _refuse_value(float(array[row, column]), row, column)
-    return array
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, refused below
+        if is_sparse:
+            array = sp.csr_array(array).astype(np.float32)
+        else:
+            array = np.ascontiguousarray(array, dtype=np.float32)
+    if is_sparse:
+        array.sum_duplicates()
+        array.eliminate_zeros()
+        array = _int32(array)
+        bad = ~np.isfinite(array.data)
+        if bad.any():
+            place = int(np.flatnonzero(bad)[0])
+            row = int(np.searchsorted(array.indptr, place, side="right") - 1)
+            _refuse_value(float(array.data[place]), row, int(array.indices[place]))
+    else:
+        bad = ~np.isfinite(array)
+        if bad.any():
+            row, column = (int(i) for i in np.argwhere(bad)[0])
+            _refuse_value(float(array[row, column]), row, column)
+    matrix: Attributes = array
+    return matrix
 
 
-def _refuse_value(value: float, row: int, column: int) -> None:
+def _refuse_value(value: float, row: int, column: int) -> NoReturn:
     raise GraphError(
         f"x holds {value} at node {row}, attribute {column}. Replace missing and infinite values "
         "first, for example by the column's mean."
@@ -338,22 +359,24 @@ def _edges(edge_index: Any, num_nodes: int) -> Array:
         np.isfinite(array).all() and (array == np.trunc(array)).all()
     ):
         raise GraphError("edge_index must hold whole numbers, the positions of nodes.")
-    array = np.ascontiguousarray(array, dtype=np.int64)
-    outside = (array < 0) | (array >= num_nodes)
+    outside = ((array < 0) | (array >= num_nodes)).any(axis=0)
     if outside.any():
-        edge = int(np.flatnonzero(outside.any(axis=0))[0])
+        edge = int(np.flatnonzero(outside)[0])
         source, target = (int(end) for end in array[:, edge])
+        others = int(outside.sum()) - 1
+        count = f" (and {others} more such edges)" if others else ""
         raise GraphError(
-            f"Edge {edge} runs from {source} to {target}, but nodes are numbered 0 to {num_nodes - 1} "
-            f"({int(outside.any(axis=0).sum())} such edges). Remove these edges or add the nodes."
+            f"Edge {edge} runs from {source} to {target}{count}, but nodes are numbered "
+            f"0 to {num_nodes - 1}. Remove such edges or add the nodes."
         )
-    return array
+    return np.ascontiguousarray(array, dtype=np.int64)
 
 
 def _weights(edge_weight: Any, num_edges: int) -> Array | None:
     if edge_weight is None:
         return None
-    array = _numeric("edge_weight", edge_weight).reshape(-1).astype(np.float32)
+    with np.errstate(over="ignore"):
+        array = _numeric("edge_weight", edge_weight).reshape(-1).astype(np.float32)
     if array.shape[0] != num_edges:
         raise GraphError(
             f"edge_weight must have one value per edge, {num_edges} (got {array.shape[0]})."
@@ -384,18 +407,18 @@ def _labels(y: Any, num_nodes: int) -> Array:
                 f"y must hold whole numbers (got {array[place]} at node {place}). "
                 "Number the classes 0, 1, 2, …; use -1 for unknown."
             )
-    labels = array.astype(np.int64)
-    if labels.min(initial=0) < -1:
-        place = int(np.flatnonzero(labels < -1)[0])
+    if array.min(initial=0) < -1:
+        place = int(np.flatnonzero(array < -1)[0])
         raise GraphError(
-            f"y holds {labels[place]} at node {place}; classes are 0, 1, 2, …; unknown is -1."
+            f"y holds {int(array[place])} at node {place}. "
+            "Number the classes 0, 1, 2, …; use -1 for unknown."
         )
-    if labels.max(initial=0) >= max(1000, num_nodes):
+    if array.max(initial=0) >= max(1000, num_nodes):
         raise GraphError(
-            f"y holds class {labels.max()} on a graph of {num_nodes} nodes. "
+            f"y holds class {int(array.max())} on a graph of {num_nodes} nodes. "
             "Number the classes 0, 1, 2, … without gaps (numpy.unique with return_inverse does)."
         )
-    return labels
+    return array.astype(np.int64)
 
 
 def _class_names(names: Sequence[str] | Array | None, y: Array) -> tuple[str, ...]:
@@ -428,11 +451,11 @@ def _names(what: str, names: Sequence[Any] | Array | None, length: int) -> Array
 
 
 def _mask(what: str, value: Any, num_nodes: int) -> Array:
-    array = _numpy(value)
+    array = _numeric(what, value)
     if array.dtype != np.bool_:
-        if array.dtype.kind not in "biu" or not np.isin(array, (0, 1)).all():
+        if array.dtype.kind == "f" or not np.isin(array, (0, 1)).all():
             raise GraphError(
-                f"{what} must be true or false for each node (got type {array.dtype})."
+                f"{what} must be true or false for each node (got values of type {array.dtype})."
             )
         array = array.astype(bool)
     if array.ndim == 1:
@@ -449,6 +472,10 @@ def _splits(train: Any, val: Any, test: Any, y: Array) -> Splits | None:
         return None
     if train is None:
         raise GraphError("val_mask or test_mask was given without train_mask. Give train_mask too.")
+    return _checked_splits(train, val, test, y)
+
+
+def _checked_splits(train: Any, val: Any, test: Any, y: Array) -> Splits:
     train_mask = _mask("train_mask", train, y.shape[0])
     empty = np.zeros_like(train_mask)
     val_mask = empty if val is None else _mask("val_mask", val, y.shape[0])

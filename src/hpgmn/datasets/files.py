@@ -1,0 +1,238 @@
+"""Graph files: one graph in one ``.npz`` file of plain arrays, never a pickle.
+
+| array | meaning |
+| --- | --- |
+| ``x``, or ``x_indptr``, ``x_indices``, ``x_data``, ``x_shape`` | attributes (N, F), dense or CSR |
+| ``edge_index`` | (2, E) whole numbers; row 0 sources, row 1 targets |
+| ``directed`` | false: every edge runs both ways, listed once or twice |
+| ``y`` | (N,) class, -1 unknown; may be left out |
+| ``train_mask``, ``val_mask``, ``test_mask`` | (N, S) booleans, one column for each split |
+| ``<family>_train_mask``, … | a further family of splits, such as ``geom`` |
+| ``edge_weight``, ``node_ids``, ``class_names``, ``feature_names`` | optional, as in ``Graph`` |
+
+The name of a graph is not stored: it is the name of its file.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import uuid
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from hpgmn.errors import GraphError
+from hpgmn.graph import Array, Graph, Splits
+
+logger = logging.getLogger(__name__)
+
+# The NumPy kinds that each array may have, and what to call them.
+_NUMBERS = ("biuf", "numbers")
+_WHOLE = ("iu", "whole numbers")
+_TRUTH = ("b", "booleans")
+_TEXT = ("U", "text")
+_KINDS = {
+    "x": _NUMBERS,
+    "x_indptr": _WHOLE,
+    "x_indices": _WHOLE,
+    "x_data": _NUMBERS,
+    "x_shape": _WHOLE,
+    "edge_index": _WHOLE,
+    "directed": _TRUTH,
+    "y": _WHOLE,
+    "edge_weight": _NUMBERS,
+    "node_ids": _TEXT,
+    "class_names": _TEXT,
+    "feature_names": _TEXT,
+}
+_CSR = ("x_indptr", "x_indices", "x_data", "x_shape")
+_MASK = re.compile(r"(?:(?P<family>.+)_)?(?P<part>train|val|test)_mask")
+
+
+def read_graph(path: str | Path, name: str | None = None) -> Graph:
+    """The graph in a ``.npz`` graph file; every fault of the file is one sentence.
+
+    Args:
+        path: the file.
+        name: what to call the graph; the file's name without ``.npz`` by default.
+
+    Returns:
+        The graph, checked, with its splits and its further families of splits.
+    """
+    path = Path(path)
+    arrays = _checked_arrays(path)
+    for needed in ("edge_index", "directed"):
+        if needed not in arrays:
+            raise _missing(path, needed)
+    directed = arrays["directed"]
+    if directed.size != 1:
+        raise _fault(path, f"array 'directed' has {directed.size} values", "store one, yes or no")
+    families = sorted({found["family"] for found in map(_MASK.fullmatch, arrays) if found} - {None})
+    try:
+        return Graph(
+            _attributes(path, arrays),
+            arrays["edge_index"],
+            arrays.get("y"),
+            edge_weight=arrays.get("edge_weight"),
+            directed=bool(directed.item()),
+            train_mask=arrays.get("train_mask"),
+            val_mask=arrays.get("val_mask"),
+            test_mask=arrays.get("test_mask"),
+            node_ids=arrays.get("node_ids"),
+            class_names=arrays.get("class_names"),
+            feature_names=arrays.get("feature_names"),
+            name=path.stem if name is None else name,
+            alternative_splits={family: _family(path, arrays, family) for family in families},
+        )
+    except GraphError as error:
+        if str(path) in str(error):
+            raise
+        raise GraphError(f"Graph file '{path}' is not valid: {error}") from None
+
+
+def write_graph(graph: Graph, path: str | Path) -> None:
+    """Write a graph as a graph file; :func:`read_graph` gives back exactly the same graph.
+
+    The file appears whole or not at all: it is written beside its place, then moved there.
+
+    Args:
+        graph: any graph.
+        path: where to; missing folders are made, an existing file is replaced.
+    """
+    path = Path(path)
+    x: Any = graph.x
+    place = np.int32 if graph.num_nodes <= np.iinfo(np.int32).max else np.int64
+    arrays: dict[str, Array] = {
+        "edge_index": graph.edge_index.astype(place),
+        "directed": np.asarray(graph.directed),
+        "y": graph.y,
+        "class_names": np.asarray(graph.class_names, dtype=np.str_),
+    }
+    if sp.issparse(x):
+        shape = np.asarray(x.shape, np.int64)
+        arrays |= dict(zip(_CSR, (x.indptr, x.indices, x.data, shape), strict=True))
+    else:
+        arrays["x"] = x
+    for key in ("edge_weight", "node_ids", "feature_names"):
+        value = getattr(graph, key)
+        if value is not None:
+            arrays[key] = value
+    families = {f"{family}_": splits for family, splits in graph.alternative_splits.items()}
+    if graph.splits is not None:
+        families[""] = graph.splits
+    for prefix, splits in families.items():
+        for part in ("train", "val", "test"):
+            arrays[f"{prefix}{part}_mask"] = getattr(splits, part)
+
+    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with draft.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **arrays)
+        os.replace(draft, path)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise GraphError(
+            f"Graph file '{path}' could not be written ({reason}): "
+            "choose a folder that you may write to and that has room."
+        ) from None
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _fault(path: Path, what: str, remedy: str) -> GraphError:
+    return GraphError(f"Graph file '{path}': {what}; {remedy}.")
+
+
+def _missing(path: Path, name: str) -> GraphError:
+    return _fault(path, f"array '{name}' is missing", "add it, or write the file with write_graph")
+
+
+def _checked_arrays(path: Path) -> dict[str, Array]:
+    """The arrays of a graph file by name, each of the right kind."""
+    if not path.exists():
+        raise GraphError(f"Graph file '{path}' does not exist; check the path.")
+    if path.is_dir():
+        raise GraphError(f"'{path}' is a folder, not a graph file; give a .npz file.")
+    again = "copy or write it again"
+    arrays: dict[str, Array] = {}
+    name = ""
+    try:
+        with path.open("rb") as file:
+            is_zip = file.read(2) == b"PK"
+        if not is_zip:
+            raise _fault(path, "it is not a .npz file", "write one with write_graph")
+        with np.load(path, allow_pickle=False) as archive:
+            for name in archive.files:
+                arrays[name] = archive[name]
+    except OSError as error:
+        raise _fault(path, f"it cannot be read ({error.strerror or error})", again) from None
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+        if "allow_pickle" in str(error):
+            raise _fault(
+                path,
+                f"array '{name}' holds pickled Python objects, which are never loaded",
+                "store plain numbers or text instead",
+            ) from None
+        raise _fault(path, f"it is cut short or damaged ({error})", again) from None
+    unread = []
+    for name, array in arrays.items():
+        kinds, called = _TRUTH if _MASK.fullmatch(name) else _KINDS.get(name, ("", ""))
+        if not called:
+            unread.append(name)
+        elif not isinstance(array, np.ndarray) or array.dtype.kind not in kinds:
+            found = getattr(array, "dtype", type(array).__name__)
+            raise _fault(path, f"array '{name}' has type {found}", f"store {called}")
+    if unread:
+        logger.warning("Graph file '%s': nothing reads %s.", path, ", ".join(sorted(unread)))
+    return arrays
+
+
+def _family(path: Path, arrays: dict[str, Array], family: str) -> Splits:
+    names = [f"{family}_{part}_mask" for part in ("train", "val", "test")]
+    for name in names:
+        if name not in arrays:
+            raise _missing(path, name)
+    return Splits(*(arrays[name] for name in names))
+
+
+def _attributes(path: Path, arrays: dict[str, Array]) -> Any:
+    """The attributes, dense or CSR; an inconsistent CSR is refused before SciPy sees it."""
+    stored = [name for name in _CSR if name in arrays]
+    if "x" in arrays:
+        if stored:
+            raise _fault(path, f"it holds both 'x' and '{stored[0]}'", "keep one form of x")
+        return arrays["x"]
+    if not stored:
+        raise _missing(path, "x")
+    for name in _CSR:
+        if name not in arrays:
+            raise _missing(path, name)
+    indptr, indices, data, shape = (arrays[name] for name in _CSR)
+    remedy = "write x again, for example with write_graph"
+    if shape.shape != (2,) or shape.min() < 1 or shape.max() > np.iinfo(np.int32).max:
+        raise _fault(path, f"'x_shape' must be two sizes (got {shape.tolist()})", remedy)
+    rows, columns = (int(size) for size in shape)
+    if indptr.shape != (rows + 1,):
+        raise _fault(
+            path, f"'x_indptr' must have {rows + 1} values (got shape {indptr.shape})", remedy
+        )
+    if indices.ndim != 1 or indices.shape != data.shape:
+        sizes = f"{indices.shape} and {data.shape}"
+        raise _fault(path, f"'x_indices' and 'x_data' differ in length ({sizes})", remedy)
+    indptr = indptr.astype(np.int64)
+    if indptr[0] != 0 or indptr[-1] != indices.size or (np.diff(indptr) < 0).any():
+        raise _fault(
+            path, f"'x_indptr' must rise from 0 to {indices.size}, the length of x_indices", remedy
+        )
+    outside = (indices < 0) | (indices >= columns)
+    if outside.any():
+        worst = int(indices[outside][0])
+        raise _fault(path, f"'x_indices' holds {worst}, but there are {columns} attributes", remedy)
+    return sp.csr_array((data, indices.astype(np.int32), indptr), shape=(rows, columns))

@@ -1,0 +1,1 @@
+"""Experiments: runs, searches and the tables made from their records."""

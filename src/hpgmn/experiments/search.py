@@ -1,0 +1,113 @@
+"""A random search by validation score; every trial is kept as a record.
+
+The search never computes a test score. Trials that differ only in settings which replicas may
+differ in are trained together, all splits at once.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import hpgmn
+from hpgmn.config import make_settings, per_replica_names, settings_dict
+from hpgmn.graph import Graph
+from hpgmn.models import find_model
+from hpgmn.models.stage import Replica
+from hpgmn.training.replicas import fit_replicas
+
+Space = Mapping[str, Sequence[Any]]
+"""For each setting the values to try."""
+
+
+def sample_trials(
+    model: str, space: Space, structures: int, each: int, seed: int
+) -> list[dict[str, Any]]:
+    """Random settings: so many structures, and for each so many variants that share its shapes."""
+    draw = random.Random(seed)
+    free = per_replica_names(find_model(model).settings)
+    trials = []
+    for _ in range(structures):
+        structure = {
+            name: draw.choice(values) for name, values in space.items() if name not in free
+        }
+        for _ in range(each):
+            variant = {name: draw.choice(values) for name, values in space.items() if name in free}
+            trials.append(structure | variant)
+    return trials
+
+
+def run_trials(
+    graph: Graph,
+    model: str,
+    trials: Sequence[Mapping[str, Any]],
+    *,
+    splits: Sequence[int],
+    seeds: int = 1,
+    device: torch.device | str = "cpu",
+    metric: str = "accuracy",
+    record: Callable[[dict[str, Any]], None] | None = None,
+) -> list[dict[str, Any]]:
+    """Train every trial on every split and seed; score on validation only.
+
+    Returns:
+        One record per trial: settings, validation score of each run, epochs, seconds.
+    """
+    entry = find_model(model)
+    replicas = [
+        Replica(split, seed, make_settings(entry.settings, trial))
+        for trial in trials
+        for split in splits
+        for seed in range(seeds)
+    ]
+    masks = [(graph.split(one.split).train, graph.split(one.split).val) for one in replicas]
+    started = time.perf_counter()
+    fitted = fit_replicas(graph, entry, replicas, masks, device=device, metric=metric)
+    seconds = time.perf_counter() - started
+    runs = len(splits) * seeds
+    last = list(fitted.best_epoch)[-1]
+    records = []
+    for number, trial in enumerate(trials):
+        part = slice(number * runs, (number + 1) * runs)
+        scores = fitted.val_score[part]
+        found = {
+            "graph": graph.name,
+            "model": model,
+            "trial": dict(trial),
+            "settings": settings_dict(replicas[part][0].settings),
+            "splits": list(splits),
+            "seeds": seeds,
+            "metric": metric,
+            "val_score_mean": float(scores.double().mean()),
+            "val_score": scores.tolist(),
+            "val_loss": fitted.val_loss[part].tolist(),
+            "best_epoch": fitted.best_epoch[last][part].tolist(),
+            "seconds": seconds / len(trials),
+            "version": hpgmn.__version__,
+            "device": str(device),
+        }
+        records.append(found)
+        if record is not None:
+            record(found)
+    return records
+
+
+def append_record(path: Path, found: Mapping[str, Any]) -> None:
+    """Add one trial to a file of JSON lines."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(found) + "\n")
+
+
+def best_trials(records: Sequence[Mapping[str, Any]], count: int = 1) -> list[Mapping[str, Any]]:
+    """The trials with the highest mean validation score, ties by lower validation loss."""
+    return sorted(
+        records,
+        key=lambda one: (-one["val_score_mean"], sum(one["val_loss"]) / len(one["val_loss"])),
+    )[:count]

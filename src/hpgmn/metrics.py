@@ -1,0 +1,75 @@
+"""Scores of predictions: tensors in, one number per replica out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from hpgmn.errors import SettingError, unknown_name
+
+
+def accuracy(logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
+    """The share of valid rows whose largest logit is at the label.
+
+    Args:
+        logits: (R, B, C).
+        labels: (R, B).
+        valid: (R, B) boolean; other rows are padding.
+
+    Returns:
+        (R,)
+
+    >>> logits = torch.tensor([[[2.0, 1.0], [0.0, 3.0], [5.0, 0.0]]])
+    >>> labels, valid = torch.tensor([[0, 0, 0]]), torch.tensor([[True, True, False]])
+    >>> accuracy(logits, labels, valid)
+    tensor([0.5000])
+    """
+    hits = (logits.argmax(dim=-1) == labels) & valid
+    return hits.sum(dim=-1).double().div(valid.sum(dim=-1).clamp(min=1)).float()
+
+
+def roc_auc(logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
+    """The probability that a random node of class 1 is ranked above one of class 0.
+
+    Ties count one half (the Mann–Whitney statistic). A replica whose valid rows hold one class
+    only has no ranking to judge and gets 0.5.
+
+    Args:
+        logits: (R, B, 2).
+        labels: (R, B), 0 or 1.
+        valid: (R, B) boolean; other rows are padding.
+
+    Returns:
+        (R,)
+    """
+    if logits.shape[-1] != 2:
+        raise SettingError(
+            f"Metric 'roc_auc' needs two classes (this graph has {logits.shape[-1]}). "
+            "Use --metric accuracy."
+        )
+    scores = (logits[..., 1] - logits[..., 0]).double()
+    areas = []
+    for score, label, keep in zip(scores, labels, valid, strict=True):
+        positive, negative = score[keep & (label == 1)], score[keep & (label == 0)]
+        ordered = negative.sort().values
+        below = torch.searchsorted(ordered, positive, right=False)
+        through = torch.searchsorted(ordered, positive, right=True)
+        pairs = max(positive.numel() * negative.numel(), 1)
+        area = (below + through).sum().double() / (2 * pairs)
+        areas.append(area if positive.numel() * negative.numel() else area.new_tensor(0.5))
+    return torch.stack(areas).float()
+
+
+METRICS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "accuracy": accuracy,
+    "roc_auc": roc_auc,
+}
+
+
+def metric(name: str) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """The metric of that name."""
+    if name not in METRICS:
+        raise SettingError(unknown_name("metric", name, METRICS))
+    return METRICS[name]

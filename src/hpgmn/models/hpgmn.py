@@ -1,0 +1,173 @@
+"""HP-GMN: an encoder per local statistic, a memory of global patterns, a classifier."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hpgmn.config import TrainSettings, setting
+from hpgmn.models.head import MemoryHead, MemorySettings, penalty_weights
+from hpgmn.models.label_estimator import EstimatorSettings, estimated_labels, estimator_stage
+from hpgmn.models.layers import Initialised, StatisticMLP
+from hpgmn.models.output import Output
+from hpgmn.models.stage import Parameters, Stage, StageBuilder, Task, main_stage
+from hpgmn.randomness import DropRate, Noise
+from hpgmn.statistics import Statistic, StatisticsSettings, base_name, statistic_names
+
+
+def _input_dropout(default: float, what: str) -> float:
+    """A setting for the dropout of whole columns of one statistic."""
+    rate: float = setting(
+        default,
+        f"dropout of whole columns of the {what}",
+        low=0.0,
+        high=1.0,
+        open_high=True,
+        per_replica=True,
+    )
+    return rate
+
+
+@dataclass(frozen=True, kw_only=True)
+class HPGMNSettings(StatisticsSettings, EstimatorSettings, MemorySettings, TrainSettings):
+    """Everything that can be set about HP-GMN."""
+
+    hidden_dim: int = setting(128, "width of each encoder and of the classifier", low=1)
+    encoder_layers: int = setting(2, "layers of each statistic's encoder", low=1, high=4)
+    attributes_dropout: float = _input_dropout(0.5, "attributes")
+    class_counts_dropout: float = _input_dropout(0.0, "class counts")
+    class_means_dropout: float = _input_dropout(0.5, "class means")
+    diffusion_dropout: float = _input_dropout(0.5, "diffusion rows")
+    adjacency_dropout: float = _input_dropout(0.5, "adjacency rows")
+    gate: bool = setting(
+        True, "learned weights over the statistics; false: the paper's plain query"
+    )
+    unit_encodings: bool = setting(False, "scale each statistic's encoding to unit length")
+
+
+class Gate(Initialised):
+    """A learned softmax over the statistics, scaled so that an even gate changes nothing."""
+
+    def __init__(self, replicas: int, choices: int) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(torch.zeros(replicas, choices))
+
+    def reset_parameters(self, noise: Noise, place: str) -> None:
+        """Start even."""
+        self.logits.zero_()
+
+    def forward(self) -> Tensor:
+        """(R, choices), mean 1."""
+        return self.logits.softmax(dim=-1) * self.logits.shape[1]
+
+
+class HPGMN(nn.Module):
+    """Query = [MLP₁(r¹) ‖ … ‖ MLP_S(r^S)], then memory and classifier; Eqs. (8) to (12).
+
+    Differs from the paper by a gate over the statistics and dropout on their columns; with
+    ``gate=False`` and zero dropouts it is the paper's.
+
+    Args:
+        widths: the width of each statistic, by name.
+        num_classes: C.
+        settings: one for all replicas, or a sequence with one each.
+        replicas: R, where ``settings`` is a single one.
+        device: where the dropout rates live.
+    """
+
+    def __init__(
+        self,
+        widths: Mapping[str, int],
+        num_classes: int,
+        settings: HPGMNSettings | Sequence[HPGMNSettings] | None = None,
+        *,
+        replicas: int = 1,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        super().__init__()
+        if settings is None:
+            settings = HPGMNSettings()
+        each = [settings] * replicas if isinstance(settings, HPGMNSettings) else list(settings)
+        first = each[0]
+        self.unit_encodings = first.unit_encodings
+        self.names = list(widths)
+        layers = [first.hidden_dim] * first.encoder_layers
+        self.encode = nn.ModuleDict(
+            {name: StatisticMLP(len(each), [width, *layers]) for name, width in widths.items()}
+        )
+        self.input_rates = {
+            name: DropRate([getattr(one, f"{base_name(name)}_dropout") for one in each], device)
+            for name in widths
+        }
+        self.drop_rate = DropRate([one.dropout for one in each], device)
+        self.gate = Gate(len(each), len(widths)) if first.gate else None
+        self.head = MemoryHead(
+            len(each),
+            len(widths) * first.hidden_dim,
+            first.hidden_dim,
+            num_classes,
+            first,
+            self.drop_rate,
+        )
+
+    def query(
+        self,
+        inputs: Mapping[str, Statistic],
+        noise: Noise | None = None,
+        nodes: Tensor | None = None,
+    ) -> Tensor:
+        """The concatenated encodings: (R, N or B, S·D)."""
+        parts = []
+        weights = None if self.gate is None else self.gate()
+        for number, name in enumerate(self.names):
+            part = self.encode[name](
+                inputs[name], self.input_rates[name], self.drop_rate, noise, name, nodes
+            )
+            if self.unit_encodings:
+                part = functional.normalize(part, dim=-1)
+            if weights is not None:
+                part = part * weights[:, number, None, None]
+            parts.append(part)
+        return torch.cat(parts, dim=-1)
+
+    def forward(
+        self,
+        inputs: Mapping[str, Statistic],
+        noise: Noise | None = None,
+        nodes: Tensor | None = None,
+        classify: Tensor | None = None,
+        *,
+        penalties: bool = False,
+        details: bool = False,
+    ) -> Output:
+        """Class logits.
+
+        Args:
+            inputs: the statistics by name.
+            noise: the step's random numbers; None in evaluation.
+            nodes: (R, B) nodes whose statistics are read; None for all.
+            classify: (R, T) positions among those to classify; None for all.
+            penalties: whether to compute the memory's penalties over all nodes read.
+            details: whether to return query, attention and gate.
+        """
+        query = self.query(inputs, noise, nodes)
+        output: Output = self.head(query, noise, classify, penalties=penalties, details=details)
+        if details and self.gate is not None:
+            output.details["gate"] = self.gate()
+        return output
+
+
+def _main(task: Task, done: Mapping[str, Parameters]) -> Stage:
+    labels = estimated_labels(task, done["estimator"])
+    settings = task.settings
+    inputs = task.statistics.build(labels, task.num_classes, settings)
+    widths = {name: inputs[name].width for name in statistic_names(settings[0])}
+    model = HPGMN(widths, task.num_classes, settings, device=task.device)
+    return main_stage(task, model, inputs, penalty_weights=penalty_weights(settings))
+
+
+STAGES: dict[str, StageBuilder] = {"estimator": estimator_stage, "main": _main}

@@ -1,0 +1,137 @@
+"""The label estimator: an MLP on the attributes whose guesses become pseudo labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hpgmn.config import setting
+from hpgmn.graph import Array
+from hpgmn.models.layers import StatisticMLP
+from hpgmn.models.output import Output
+from hpgmn.models.stage import Parameters, Stage, Task, load_parameters
+from hpgmn.randomness import DropRate, Noise
+from hpgmn.statistics import Statistic
+from hpgmn.statistics.operators import take_nodes
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimatorSettings:
+    """The label estimator and its training."""
+
+    estimator_hidden: int = setting(64, "hidden width of the label estimator", low=1)
+    estimator_layers: int = setting(2, "layers of the label estimator", low=1, high=4)
+    estimator_lr: float = setting(
+        0.01, "learning rate of the label estimator", low=0.0, per_replica=True
+    )
+    estimator_weight_decay: float = setting(
+        5e-4, "weight decay of the label estimator", low=0.0, per_replica=True
+    )
+    estimator_dropout: float = setting(
+        0.5,
+        "dropout of the label estimator, on its input columns and hidden layer",
+        low=0.0,
+        high=1.0,
+        open_high=True,
+        per_replica=True,
+    )
+    estimator_epochs: int = setting(200, "most epochs of the label estimator", low=1)
+    estimator_patience: int = setting(
+        50, "stop the estimator after so many epochs without a better one; 0: never", low=0
+    )
+
+
+class LabelEstimator(nn.Module):
+    """An MLP from attributes to classes.
+
+    Args:
+        width: the number of attributes.
+        num_classes: C.
+        settings: one per replica.
+        device: where the dropout rates live.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        num_classes: int,
+        settings: Sequence[EstimatorSettings],
+        device: torch.device | str = "cpu",
+    ) -> None:
+        super().__init__()
+        first = settings[0]
+        hidden = [first.estimator_hidden] * (first.estimator_layers - 1)
+        self.encode = StatisticMLP(len(settings), [width, *hidden, num_classes])
+        self.drop_rate = DropRate([one.estimator_dropout for one in settings], device)
+
+    def forward(
+        self,
+        inputs: Mapping[str, Statistic],
+        noise: Noise | None = None,
+        nodes: Tensor | None = None,
+        classify: Tensor | None = None,
+        *,
+        penalties: bool = False,
+    ) -> Output:
+        """Class logits from ``inputs["attributes"]``."""
+        logits = self.encode(
+            inputs["attributes"], self.drop_rate, self.drop_rate, noise, "encode", nodes
+        )
+        return Output(take_nodes(logits, classify))
+
+
+def pseudo_labels(logits: Tensor, train_labels: Array) -> Array:
+    """The estimator's guesses, with the true label on train nodes only.
+
+    Args:
+        logits: (R, N, C).
+        train_labels: (R, N), -1 outside the train nodes.
+
+    Returns:
+        (R, N)
+
+    >>> pseudo_labels(torch.tensor([[[2.0, 1.0], [2.0, 1.0]]]), np.array([[-1, 1]]))
+    array([[0, 1]])
+    """
+    guesses = logits.argmax(dim=-1).cpu().numpy()
+    return np.where(train_labels >= 0, train_labels, guesses)
+
+
+def estimator_inputs(task: Task) -> dict[str, Any]:
+    """What the estimator reads: the attributes, scaled as the settings say."""
+    return {"attributes": task.statistics.attributes(task.settings[0].attributes_scaling)}
+
+
+def estimator_stage(task: Task, done: Mapping[str, Parameters]) -> Stage:
+    """The stage that trains the estimator on the train labels."""
+    settings = task.settings
+    model = LabelEstimator(task.graph.num_features, task.num_classes, settings, task.device)
+    return Stage(
+        name="estimator",
+        model=model,
+        inputs=estimator_inputs(task),
+        lr=[one.estimator_lr for one in settings],
+        weight_decay=[one.estimator_weight_decay for one in settings],
+        epochs=settings[0].estimator_epochs,
+        patience=settings[0].estimator_patience,
+    )
+
+
+def estimator_logits(task: Task, parameters: Parameters) -> Tensor:
+    """The trained estimator's logits for all nodes, dropout off: (R, N, C)."""
+    stage = estimator_stage(task, {})
+    model = stage.model.to(task.device)
+    load_parameters(model, parameters)
+    with torch.no_grad():
+        output: Output = model(stage.inputs)
+    return output.logits
+
+
+def estimated_labels(task: Task, parameters: Parameters) -> Array:
+    """Pseudo labels of all nodes from the trained estimator: (R, N)."""
+    return pseudo_labels(estimator_logits(task, parameters), task.train_labels)

@@ -1,0 +1,139 @@
+"""Layers whose parameters lead with R: the replicas of a model, trained as one."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from hpgmn.randomness import DropRate, Noise, column_factors, dropout
+from hpgmn.statistics.operators import Statistic
+
+
+class Initialised(nn.Module):
+    """A module that draws its own first values from named places."""
+
+    def reset_parameters(self, noise: Noise, place: str) -> None:
+        """Draw the first values of this module's own parameters."""
+        raise NotImplementedError
+
+
+def initialise(module: nn.Module, keys: Tensor) -> None:
+    """Draw every parameter's first value; the same key gives the same values, whatever R is.
+
+    Args:
+        module: any module built from the layers here.
+        keys: (R,) one key per replica.
+    """
+    noise = Noise(keys, "initial values")
+    with torch.no_grad():
+        for place, part in module.named_modules():
+            if isinstance(part, Initialised):
+                part.reset_parameters(noise, place)
+
+
+def draw_glorot(parameter: Tensor, noise: Noise, place: str) -> None:
+    """Fill (R, in, out) uniformly within ±√(6 / (in + out)), after Glorot and Bengio."""
+    bound = math.sqrt(6 / (parameter.shape[-2] + parameter.shape[-1]))
+    uniform = noise.uniform(place, parameter.shape[1:])
+    parameter.copy_(uniform.mul_(2 * bound).sub_(bound))
+
+
+class Linear(Initialised):
+    """y = x·W + b, one W and b per replica.
+
+    Args:
+        replicas: R.
+        inputs: width of x.
+        outputs: width of y.
+    """
+
+    def __init__(self, replicas: int, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(replicas, inputs, outputs))
+        self.bias = nn.Parameter(torch.zeros(replicas, 1, outputs))
+
+    def reset_parameters(self, noise: Noise, place: str) -> None:
+        """Glorot weights, zero biases."""
+        draw_glorot(self.weight, noise, f"{place}.weight")
+        self.bias.zero_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(R, B, inputs) to (R, B, outputs)."""
+        return torch.baddbmm(self.bias, x, self.weight)
+
+
+class StatisticLinear(Linear):
+    """The first layer over a statistic, which is known by its products alone.
+
+    Input dropout drops whole columns: exact in every form of the statistic, since
+    ``r·diag(m)·W = r·(diag(m)·W)``.
+    """
+
+    def forward(  # type: ignore[override]
+        self,
+        statistic: Statistic,
+        rate: DropRate,
+        noise: Noise | None,
+        place: str,
+        nodes: Tensor | None = None,
+    ) -> Tensor:
+        """The statistic's rows to (R, N or B, outputs)."""
+        factors = column_factors(self.weight.shape[1], rate, noise, f"{place}.columns")
+        return statistic.times(self.weight, nodes, factors) + self.bias
+
+
+class MLP(nn.Module):
+    """Linear layers with ReLU and dropout between them.
+
+    Args:
+        replicas: R.
+        widths: the width of the input, of each hidden layer, and of the output.
+    """
+
+    def __init__(self, replicas: int, widths: Sequence[int]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            Linear(replicas, inputs, outputs) for inputs, outputs in itertools.pairwise(widths)
+        )
+
+    def forward(self, x: Tensor, rate: DropRate, noise: Noise | None, place: str) -> Tensor:
+        """(R, B, widths[0]) to (R, B, widths[-1])."""
+        for number, layer in enumerate(self.layers):
+            if number:
+                x = dropout(torch.relu(x), rate, noise, f"{place}.{number}")
+            x = layer(x)
+        return x
+
+
+class StatisticMLP(nn.Module):
+    """A statistic through one or more layers: the encoder of the paper has two.
+
+    Args:
+        replicas: R.
+        widths: the statistic's width, each hidden layer's, and the output's.
+    """
+
+    def __init__(self, replicas: int, widths: Sequence[int]) -> None:
+        super().__init__()
+        self.first = StatisticLinear(replicas, widths[0], widths[1])
+        self.rest = MLP(replicas, widths[1:])
+
+    def forward(
+        self,
+        statistic: Statistic,
+        input_rate: DropRate,
+        rate: DropRate,
+        noise: Noise | None,
+        place: str,
+        nodes: Tensor | None = None,
+    ) -> Tensor:
+        """The statistic's rows to (R, N or B, widths[-1])."""
+        hidden = self.first(statistic, input_rate, noise, place, nodes)
+        if not self.rest.layers:
+            return hidden
+        hidden = dropout(torch.relu(hidden), rate, noise, f"{place}.hidden")
+        return self.rest(hidden, rate, noise, place)

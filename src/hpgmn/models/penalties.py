@@ -1,0 +1,58 @@
+"""The penalties that keep the memory representative and diverse: pure functions."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def kpattern_penalty(query: Tensor, patterns: Tensor, reduction: str = "mean") -> Tensor:
+    """How far the queries are from their nearest pattern; Eq. (15).
+
+    L_kpattern = Σ_v min_i ‖q_v - m_i‖, or the mean over nodes, so that one weight means the same
+    on every graph (the paper has the sum).
+
+    Args:
+        query: (R, N, D).
+        patterns: (R, K, D).
+        reduction: "mean" or "sum" over nodes.
+
+    Returns:
+        (R,)
+    """
+    return nearest_distance(query, patterns, query @ patterns.transpose(1, 2), reduction)
+
+
+def nearest_distance(query: Tensor, patterns: Tensor, scores: Tensor, reduction: str) -> Tensor:
+    """:func:`kpattern_penalty` where the products ``query · patternsᵀ`` are known already."""
+    nearest = (patterns.square().sum(dim=-1).unsqueeze(1) - 2 * scores).min(dim=-1).values
+    squared = query.square().sum(dim=-1) + nearest  # (R, N)
+    distance = squared.clamp(min=1e-12).sqrt()
+    return distance.mean(dim=-1) if reduction == "mean" else distance.sum(dim=-1)
+
+
+def entropy_penalty(attention: Tensor) -> Tensor:
+    """Negative entropy of mean pattern use: lowest, -log K, when all K are used alike; Eq. (16).
+
+    Args:
+        attention: (R, N, K), rows sum to 1.
+
+    Returns:
+        (R,)
+
+    >>> entropy_penalty(torch.tensor([[[1.0, 0.0], [0.0, 1.0]]]))
+    tensor([-0.6931])
+    """
+    return -torch.special.entr(attention.mean(dim=-2)).sum(dim=-1)
+
+
+def norm_penalty(patterns: Tensor) -> Tensor:
+    """‖M‖_F², which keeps the patterns small.
+
+    Args:
+        patterns: (R, K, D).
+
+    Returns:
+        (R,)
+    """
+    return patterns.square().sum(dim=(-2, -1))

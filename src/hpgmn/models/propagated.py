@@ -1,0 +1,243 @@
+"""HP-GMN for homophilous graphs: the query is the representation of a GCN or an APPNP.
+
+The paper replaces the four statistics by "the representation learned by" one of them and leaves
+open whether it is trained first or together with the memory; ``encoder`` offers both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hpgmn.config import TrainSettings, setting
+from hpgmn.models.head import MemoryHead, MemorySettings, penalty_weights
+from hpgmn.models.layers import Linear, StatisticLinear
+from hpgmn.models.output import Output
+from hpgmn.models.stage import Parameters, Stage, StageBuilder, Task, main_stage
+from hpgmn.randomness import DropRate, Noise, dropout
+from hpgmn.sparse import SparseMatrix
+from hpgmn.statistics import Statistic
+from hpgmn.statistics.diffusion import transition
+from hpgmn.statistics.operators import apart, side_by_side, take_nodes
+
+
+@dataclass(frozen=True, kw_only=True)
+class PropagatedSettings(MemorySettings, TrainSettings):
+    """Everything that can be set about HP-GMN on a GCN or an APPNP."""
+
+    weight_decay: float = setting(
+        5e-4, "weight decay (L2, added to the gradient)", low=0.0, per_replica=True
+    )
+    dropout: float = setting(
+        0.5, "dropout inside the network", low=0.0, high=1.0, open_high=True, per_replica=True
+    )
+    encoder: str = setting(
+        "finetuned",
+        "the encoder is trained first and kept, trained first and tuned on, or trained together",
+        choices=("pretrained", "finetuned", "joint"),
+    )
+    hidden_dim: int = setting(64, "hidden width of the encoder and of the classifier", low=1)
+    query_dim: int = setting(64, "width of the encoder's representation, the query", low=1)
+    attributes_scaling: str = setting(
+        "fraction",
+        "attributes as given, divided by the row's sum, or of unit length",
+        choices=("raw", "fraction", "unit"),
+    )
+    attributes_dropout: float = setting(
+        0.5,
+        "dropout of whole columns of the attributes",
+        low=0.0,
+        high=1.0,
+        open_high=True,
+        per_replica=True,
+    )
+    node_dropout: float = setting(
+        0.0,
+        "dropout of whole nodes before propagation",
+        low=0.0,
+        high=1.0,
+        open_high=True,
+        per_replica=True,
+    )
+    rounds: int = setting(10, "rounds of APPNP's propagation", low=1, high=200)
+    teleport: float = setting(0.1, "APPNP's probability of going back", low=0.0, high=1.0)
+    pretraining_epochs: int = setting(500, "most epochs of the encoder's own training", low=1)
+    pretraining_patience: int = setting(
+        100, "stop it after so many epochs without a better one; 0: never", low=0
+    )
+
+
+class Encoder(nn.Module):
+    """Two layers and a propagation: GCN propagates after each, APPNP after both.
+
+    GCN: H = Â·ReLU(Â·X·W₁)·W₂. APPNP: H = Z_K with Z_0 = MLP(X),
+    Z_{k+1} = (1-teleport)·Â·Z_k + teleport·Z_0. Â = D̃^-½·(A+I)·D̃^-½.
+
+    Args:
+        kind: "gcn" or "appnp".
+        width: the number of attributes.
+        settings: one per replica.
+        device: where the dropout rates live.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        width: int,
+        settings: Sequence[PropagatedSettings],
+        device: torch.device | str = "cpu",
+    ) -> None:
+        super().__init__()
+        first = settings[0]
+        self.kind, self.rounds, self.teleport = kind, first.rounds, first.teleport
+        self.first = StatisticLinear(len(settings), width, first.hidden_dim)
+        self.second = Linear(len(settings), first.hidden_dim, first.query_dim)
+        self.input_rate = DropRate([one.attributes_dropout for one in settings], device)
+        self.drop_rate = DropRate([one.dropout for one in settings], device)
+        self.node_rate = DropRate([one.node_dropout for one in settings], device)
+
+    def forward(
+        self, attributes: Statistic, propagation: SparseMatrix, noise: Noise | None = None
+    ) -> Tensor:
+        """(R, N, query_dim)."""
+        hidden = self.first(attributes, self.input_rate, noise, "encoder.first")
+        if self.kind == "gcn":
+            hidden = _propagate(propagation, self._drop_nodes(hidden, noise))
+        hidden = dropout(torch.relu(hidden), self.drop_rate, noise, "encoder.hidden")
+        hidden = self.second(hidden)
+        if self.kind == "gcn":
+            return _propagate(propagation, hidden)
+        start = self._drop_nodes(hidden, noise)
+        hidden = start
+        for _ in range(self.rounds):
+            hidden = (1 - self.teleport) * _propagate(propagation, hidden) + self.teleport * start
+        return hidden
+
+    def _drop_nodes(self, hidden: Tensor, noise: Noise | None) -> Tensor:
+        if noise is None or self.node_rate.is_zero:
+            return hidden
+        ones = hidden.new_ones(hidden.shape[0], hidden.shape[1], 1)
+        return hidden * dropout(ones, self.node_rate, noise, "encoder.nodes")
+
+
+def _propagate(propagation: SparseMatrix, hidden: Tensor) -> Tensor:
+    return apart(propagation @ side_by_side(hidden), hidden.shape[0])
+
+
+class PropagatedHPGMN(nn.Module):
+    """An :class:`Encoder` as the query of the memory, or with a linear head while pre-training.
+
+    Args:
+        kind: "gcn" or "appnp".
+        width: the number of attributes.
+        num_classes: C.
+        settings: one per replica.
+        with_memory: False for pre-training: the query goes straight to a linear classifier.
+        device: where the dropout rates live.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        width: int,
+        num_classes: int,
+        settings: Sequence[PropagatedSettings],
+        *,
+        with_memory: bool = True,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        super().__init__()
+        first = settings[0]
+        self.encoder = Encoder(kind, width, settings, device)
+        self.head: MemoryHead | None = None
+        self.classify: Linear | None = None
+        if with_memory:
+            self.head = MemoryHead(
+                len(settings),
+                first.query_dim,
+                first.hidden_dim,
+                num_classes,
+                first,
+                self.encoder.drop_rate,
+            )
+        else:
+            self.classify = Linear(len(settings), first.query_dim, num_classes)
+
+    def forward(
+        self,
+        inputs: Mapping[str, Any],
+        noise: Noise | None = None,
+        nodes: Tensor | None = None,
+        classify: Tensor | None = None,
+        *,
+        penalties: bool = False,
+        details: bool = False,
+    ) -> Output:
+        """Class logits; see :meth:`HPGMN.forward`. Propagation always reads all nodes."""
+        query = self.encoder(inputs["attributes"], inputs["propagation"], noise)
+        query = take_nodes(query, nodes)
+        if self.head is not None:
+            output: Output = self.head(query, noise, classify, penalties=penalties, details=details)
+            return output
+        assert self.classify is not None
+        return Output(self.classify(take_nodes(query, classify)))
+
+
+def propagation_matrix(task: Task) -> SparseMatrix:
+    """Â of the undirected graph with self-loops."""
+    adjacency = task.statistics.adjacency("undirected")
+    return SparseMatrix(transition(adjacency, "symmetric", 1.0), task.device)
+
+
+def _inputs(task: Task) -> dict[str, Any]:
+    scaling = task.settings[0].attributes_scaling
+    return {
+        "attributes": task.statistics.attributes(scaling),
+        "propagation": propagation_matrix(task),
+    }
+
+
+def _model(kind: str, task: Task, *, with_memory: bool) -> PropagatedHPGMN:
+    return PropagatedHPGMN(
+        kind,
+        task.graph.num_features,
+        task.num_classes,
+        task.settings,
+        with_memory=with_memory,
+        device=task.device,
+    )
+
+
+def _pretraining(kind: str, task: Task, done: Mapping[str, Parameters]) -> Stage:
+    stage = main_stage(task, _model(kind, task, with_memory=False), _inputs(task))
+    stage.name = "pretraining"
+    first = task.settings[0]
+    joint = first.encoder == "joint"  # nothing to train first: the first values are kept
+    stage.epochs = 0 if joint else first.pretraining_epochs
+    stage.patience = first.pretraining_patience
+    return stage
+
+
+def _main(kind: str, task: Task, done: Mapping[str, Parameters]) -> Stage:
+    first = task.settings[0]
+    learned = {
+        name: value for name, value in done["pretraining"].items() if name.startswith("encoder.")
+    }
+    return main_stage(
+        task,
+        _model(kind, task, with_memory=True),
+        _inputs(task),
+        penalty_weights=penalty_weights(task.settings),
+        initial={} if first.encoder == "joint" else learned,
+        frozen=("encoder.",) if first.encoder == "pretrained" else (),
+    )
+
+
+def stages(kind: str) -> dict[str, StageBuilder]:
+    """Pre-training of the encoder, then memory and classifier."""
+    return {"pretraining": partial(_pretraining, kind), "main": partial(_main, kind)}

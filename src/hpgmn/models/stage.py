@@ -1,0 +1,156 @@
+"""What the trainer needs to know of a model: its task, and its stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hpgmn.config import TrainSettings
+from hpgmn.graph import Array, Graph
+from hpgmn.randomness import stable_key
+from hpgmn.statistics import LocalStatistics
+
+Parameters: TypeAlias = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Replica:
+    """One training: a split, a seed and settings."""
+
+    split: int
+    seed: int
+    settings: Any
+
+
+@dataclass(frozen=True)
+class Task:
+    """R replicas on one graph, with only the labels that training may see.
+
+    Attributes:
+        statistics: the builder of the graph's statistics, shared by all stages.
+        replicas: R of them; shapes of their settings agree.
+        train_labels: (R, N), -1 outside the train nodes.
+        val_labels: (R, N), -1 outside the validation nodes; used for selection only.
+        num_classes: C.
+    """
+
+    statistics: LocalStatistics
+    replicas: tuple[Replica, ...]
+    train_labels: Array
+    val_labels: Array
+    num_classes: int
+
+    @property
+    def graph(self) -> Graph:
+        """The graph the task is about."""
+        return self.statistics.graph
+
+    @property
+    def device(self) -> torch.device:
+        """Where tensors live."""
+        return self.statistics.device
+
+    @property
+    def settings(self) -> list[Any]:
+        """One settings object per replica."""
+        return [replica.settings for replica in self.replicas]
+
+    def subset(self, chosen: Sequence[int]) -> Task:
+        """The same task for some of its replicas."""
+        return replace(
+            self,
+            replicas=tuple(self.replicas[i] for i in chosen),
+            train_labels=self.train_labels[list(chosen)],
+            val_labels=self.val_labels[list(chosen)],
+        )
+
+    def keys(self, stage: str) -> Tensor:
+        """(R,) the roots of the replicas' random numbers in a stage."""
+        numbers = [stable_key(one.seed, one.split, stage) for one in self.replicas]
+        return torch.tensor(numbers, dtype=torch.int64, device=self.device)
+
+
+def make_task(
+    graph: Graph,
+    replicas: Sequence[Replica],
+    masks: Sequence[tuple[Array, Array]],
+    device: torch.device | str,
+) -> Task:
+    """A task from a graph and, for each replica, its train and validation masks."""
+    y = graph.y
+    train = np.stack([np.where(train, y, -1) for train, _ in masks])
+    val = np.stack([np.where(val, y, -1) for _, val in masks])
+    return Task(LocalStatistics(graph, device), tuple(replicas), train, val, graph.num_classes)
+
+
+@dataclass
+class Stage:
+    """One optimisation: which parameters, which loss, how long, and how the best is chosen.
+
+    Attributes:
+        name: unique among a model's stages.
+        model: called as ``model(inputs, noise, nodes, classify, penalties=…)``.
+        inputs: what the model reads (statistics by name, sparse matrices, …).
+        lr: one per replica.
+        weight_decay: one per replica.
+        epochs: at most so many.
+        patience: stop a replica after so many epochs without a better one; 0: never.
+        penalty_weights: one weight per replica for each penalty the model returns.
+        initial: first values of some parameters, from an earlier stage.
+        frozen: prefixes of parameter names that keep their first values.
+        consistency: settings of the agreement between noisy passes, where wanted.
+    """
+
+    name: str
+    model: nn.Module
+    inputs: Mapping[str, Any]
+    lr: list[float]
+    weight_decay: list[float]
+    epochs: int
+    patience: int
+    penalty_weights: dict[str, list[float]] = field(default_factory=dict)
+    initial: Parameters = field(default_factory=dict)
+    frozen: tuple[str, ...] = ()
+    consistency: list[TrainSettings] | None = None
+
+    @property
+    def needs_all_nodes(self) -> bool:
+        """Whether a train step must see more than the train nodes."""
+        over_nodes = ("kpattern", "entropy")
+        return self.consistency is not None or any(
+            any(self.penalty_weights.get(name, ())) for name in over_nodes
+        )
+
+
+StageBuilder: TypeAlias = Callable[[Task, Mapping[str, Parameters]], Stage]
+"""Makes a stage from the task and the best parameters of the stages before it."""
+
+
+def main_stage(task: Task, model: nn.Module, inputs: Mapping[str, Any], **more: Any) -> Stage:
+    """The stage that trains a model with its own settings; most models have no other."""
+    settings = task.settings
+    consistent = any(one.consistency_weight for one in settings)
+    return Stage(
+        name="main",
+        model=model,
+        inputs=inputs,
+        lr=[one.lr for one in settings],
+        weight_decay=[one.weight_decay for one in settings],
+        epochs=settings[0].epochs,
+        patience=settings[0].patience,
+        consistency=list(settings) if consistent else None,
+        **more,
+    )
+
+
+def load_parameters(model: nn.Module, parameters: Parameters) -> None:
+    """Copy values into a model's parameters of the same names."""
+    with torch.no_grad():
+        own = dict(model.named_parameters())
+        for name, value in parameters.items():
+            own[name].copy_(value)

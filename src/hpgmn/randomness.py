@@ -1,0 +1,143 @@
+"""Random numbers that are a function of where they are used, not of what was drawn before.
+
+Every number is a hash of (seed, split, stage, step, place, element), so that a resumed run draws
+what the undisturbed run would have drawn, a replica draws the same alone and among ten, and a
+CUDA graph can be replayed with a new step. The hash is the finaliser of SplitMix64, in integer
+tensor operations; it is also several times faster on a CPU than a serial generator.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+_GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit number
+_FIRST = -4658895280553007687  # 0xBF58476D1CE4E5B9
+_SECOND = -7723592293110705685  # 0x94D049BB133111EB
+
+
+def stable_key(*parts: object) -> int:
+    """A signed 64-bit number from any printable parts, the same on every machine.
+
+    >>> stable_key("seed", 0) == stable_key("seed", 0) != stable_key("seed", 1)
+    True
+    """
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
+
+
+def _mix(bits: Tensor) -> Tensor:
+    """SplitMix64's finaliser, in place; the shifts are logical."""
+    shifted = bits >> 30
+    bits.bitwise_xor_(shifted.bitwise_and_((1 << 34) - 1)).mul_(_FIRST)
+    torch.bitwise_right_shift(bits, 27, out=shifted)
+    bits.bitwise_xor_(shifted.bitwise_and_((1 << 37) - 1)).mul_(_SECOND)
+    torch.bitwise_right_shift(bits, 31, out=shifted)
+    return bits.bitwise_xor_(shifted.bitwise_and_((1 << 33) - 1))
+
+
+class DropRate:
+    """One dropout probability per replica, in the units of the hash (multiples of 2⁻¹⁶).
+
+    Args:
+        rates: R probabilities in [0, 1).
+        device: where the comparison happens.
+    """
+
+    def __init__(self, rates: Sequence[float], device: torch.device | str = "cpu") -> None:
+        steps = [min(round(rate * 65536), 65535) for rate in rates]
+        self.is_zero = not any(steps)
+        self.threshold = torch.tensor(
+            [step - 32768 for step in steps], dtype=torch.int16, device=device
+        )
+        self.scale = torch.tensor([65536 / (65536 - step) for step in steps], device=device)
+
+
+class Noise:
+    """The random numbers of one step for R replicas.
+
+    Args:
+        keys: (R,) int64, one per replica, from :func:`stable_key`.
+        step: the epoch, or anything else that counts.
+    """
+
+    def __init__(self, keys: Tensor, step: int | str | Tensor = 0) -> None:
+        self.keys = keys
+        self.step = step
+
+    def bits(self, place: str, count: int) -> Tensor:
+        """(R, count) hashed 64-bit numbers for a named place."""
+        start = self.keys + stable_key(place)
+        start = _mix(start ^ (_mix_step(self.step)))
+        counter = torch.arange(count, dtype=torch.int64, device=self.keys.device)
+        return _mix(counter.mul_(_GOLDEN).unsqueeze(0) + start.unsqueeze(1))
+
+    def uniform(self, place: str, shape: Sequence[int]) -> Tensor:
+        """(R, *shape) floats, uniform in [0, 1)."""
+        bits = self.bits(place, math.prod(shape))
+        fraction = ((bits >> 40) & ((1 << 24) - 1)).float() / (1 << 24)
+        return fraction.view(-1, *shape)
+
+    def keep(self, place: str, shape: Sequence[int], rate: DropRate) -> Tensor:
+        """(R, *shape) booleans, false with each replica's probability."""
+        count = math.prod(shape)
+        lanes = self.bits(place, -(-count // 4)).view(torch.int16)[:, :count]
+        return (lanes >= rate.threshold.unsqueeze(1)).view(-1, *shape)
+
+
+def _mix_step(step: int | str | Tensor) -> Tensor | int:
+    if isinstance(step, Tensor):
+        return _mix(step * _GOLDEN)
+    return stable_key("step", step)
+
+
+class _Masked(torch.autograd.Function):
+    """x · mask · scale, keeping one byte per element for the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, mask: Tensor, scale: Tensor) -> Tensor:
+        ctx.save_for_backward(mask, scale)
+        return (x * mask).mul_(scale)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        mask, scale = ctx.saved_tensors
+        return (gradient * mask).mul_(scale), None, None
+
+
+def dropout(x: Tensor, rate: DropRate, noise: Noise | None, place: str) -> Tensor:
+    """Dropout of single entries; without noise (evaluation) the input itself.
+
+    Args:
+        x: (R, …).
+        rate: one probability per replica.
+        noise: the step's random numbers, or None in evaluation.
+        place: a name unique in the model.
+    """
+    if noise is None or rate.is_zero:
+        return x
+    mask = noise.keep(place, x.shape[1:], rate)
+    result: Tensor = cast(Any, _Masked).apply(x, mask, rate.scale.view(-1, *[1] * (x.dim() - 1)))
+    return result
+
+
+def column_factors(width: int, rate: DropRate, noise: Noise | None, place: str) -> Tensor | None:
+    """Factors that drop whole columns of an input: zero, or what makes up for the dropped ones.
+
+    Args:
+        width: the number of columns.
+        rate: one probability per replica.
+        noise: the step's random numbers, or None in evaluation.
+        place: a name unique in the model.
+
+    Returns:
+        (R, width), or None where nothing is dropped.
+    """
+    if noise is None or rate.is_zero:
+        return None
+    return noise.keep(place, (width,), rate) * rate.scale.unsqueeze(1)

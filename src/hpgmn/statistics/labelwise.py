@@ -1,0 +1,200 @@
+"""Label-wise statistics: how many neighbours of each class, and their mean attributes.
+
+Labels are hard; -1 means unknown, and such a neighbour counts for no class.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from hpgmn.graph import Array, Attributes
+from hpgmn.sparse import SparseMatrix
+from hpgmn.statistics.operators import Statistic, take_nodes
+
+
+def one_hot(labels: Array, num_classes: int) -> Array:
+    """(…, N) labels as (…, N, C) zeros and ones; an unknown label is a row of zeros."""
+    return np.asarray(labels[..., None] == np.arange(num_classes), dtype=np.float32)
+
+
+def class_counts(adjacency: sp.csr_array, labels: Array, num_classes: int) -> Array:
+    """r²: how many neighbours (their weight, where given) have each label; Eq. (4).
+
+    Args:
+        adjacency: (N, N), row v lists the neighbours of v.
+        labels: (R, N) or (N,).
+        num_classes: C.
+
+    Returns:
+        (R, N, C) or (N, C).
+
+    >>> path = sp.csr_array(np.array([[0, 1, 1], [0, 0, 1], [0, 0, 0]], dtype=np.float32))
+    >>> class_counts(path, np.array([0, 1, 1]), 2)
+    array([[0., 2.],
+           [0., 1.],
+           [0., 0.]], dtype=float32)
+    """
+    if labels.ndim == 1:
+        counts: Array = adjacency @ one_hot(labels, num_classes)
+        return counts
+    replicas, num_nodes = labels.shape
+    columns = one_hot(labels, num_classes).transpose(1, 0, 2).reshape(num_nodes, -1)
+    product = (adjacency @ columns).reshape(num_nodes, replicas, num_classes)
+    return np.ascontiguousarray(product.transpose(1, 0, 2))
+
+
+def scaled_counts(counts: Array, scaling: str) -> Array:
+    """Class counts as they are ("raw"), as log(1+n), as shares, or of unit length."""
+    if scaling == "raw":
+        return counts
+    if scaling == "log":
+        return np.asarray(np.log1p(counts))
+    if scaling == "fraction":
+        total = counts.sum(axis=-1, keepdims=True)
+    else:
+        total = np.sqrt(np.square(counts).sum(axis=-1, keepdims=True))
+    return np.divide(counts, total, out=np.zeros_like(counts), where=total > 0)
+
+
+def averaging(adjacency: sp.csr_array, labels: Array, num_classes: int) -> sp.csr_array:
+    """Â: the weight of neighbour u of v within u's class at v, so that classes average to means.
+
+    Args:
+        adjacency: (N, N).
+        labels: (N,).
+        num_classes: C.
+
+    Returns:
+        (N, N) CSR with ``value[v, u] = a[v, u] / Σ_{u' of u's class} a[v, u']``; an edge to an
+        unknown label has value 0.
+    """
+    totals = class_counts(adjacency, labels, num_classes)
+    neighbor = adjacency.indices
+    center = np.repeat(np.arange(adjacency.shape[0]), np.diff(adjacency.indptr))
+    known = labels[neighbor] >= 0
+    total = totals[center, np.maximum(labels[neighbor], 0)]
+    values = np.divide(adjacency.data, total, out=np.zeros_like(adjacency.data), where=known)
+    return sp.csr_array((values, neighbor, adjacency.indptr), shape=adjacency.shape)
+
+
+def attributes_by_class(x: Attributes, labels: Array, num_classes: int) -> sp.csr_array:
+    """X with row u moved to the columns of u's class: (N, C·F), as sparse as X.
+
+    Then ``Â @ attributes_by_class`` is r³, and its product with a weight needs no (N, C·F) array.
+    """
+    num_nodes, width = x.shape
+    matrix = x if sp.issparse(x) else sp.csr_array(x)
+    row = np.repeat(np.arange(num_nodes), np.diff(matrix.indptr))
+    known = labels[row] >= 0
+    data = np.where(known, matrix.data, np.float32(0))
+    indices = matrix.indices + width * np.maximum(labels[row], 0)
+    shape = (num_nodes, num_classes * width)
+    return sp.csr_array((data, indices.astype(np.int32), matrix.indptr), shape=shape)
+
+
+def class_means(
+    adjacency: sp.csr_array, x: Attributes, labels: Array, num_classes: int
+) -> sp.csr_array:
+    """r³: the mean attributes of the neighbours of each class, zero where there is none; Eq. (5).
+
+    Args:
+        adjacency: (N, N), row v lists the neighbours of v.
+        x: (N, F).
+        labels: (N,).
+        num_classes: C.
+
+    Returns:
+        (N, C·F) CSR, the block of class c at columns c·F … (c+1)·F-1.
+    """
+    by_class = attributes_by_class(x, labels, num_classes)
+    product = sp.csr_array(averaging(adjacency, labels, num_classes) @ by_class)
+    product.sort_indices()
+    return product
+
+
+def row_lengths(matrix: sp.csr_array) -> Array:
+    """The Euclidean length of each row of a sparse matrix."""
+    squared = matrix.multiply(matrix).sum(axis=1)
+    lengths: Array = np.sqrt(np.asarray(squared).reshape(-1)).astype(np.float32)
+    return lengths
+
+
+def inverse_or_zero(values: Array) -> Array:
+    """1/v, and exactly 0 where v is 0."""
+    return np.divide(1.0, values, out=np.zeros_like(values, np.float32), where=values > 0)
+
+
+class FactoredMeans(Statistic):
+    """r³ as ``Â · attributes_by_class``: cost nnz(x)·D + E·D, memory N·D, never N×(C·F).
+
+    The replicas' matrices are the diagonal blocks of one sparse matrix, so that one product
+    serves them all.
+
+    Args:
+        adjacency: (N, N).
+        x: (N, F).
+        labels: (R, N) hard labels, one row per replica.
+        num_classes: C.
+        unit_length: whether each node's row is scaled to length 1.
+        device: where the products happen.
+    """
+
+    def __init__(
+        self,
+        adjacency: sp.csr_array,
+        x: Attributes,
+        labels: Array,
+        num_classes: int,
+        *,
+        unit_length: bool = False,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.width = num_classes * x.shape[1]
+        self._means = [averaging(adjacency, row, num_classes) for row in labels]
+        self._inputs = [attributes_by_class(x, row, num_classes) for row in labels]
+        if unit_length:
+            for mean, moved in zip(self._means, self._inputs, strict=True):
+                scale = inverse_or_zero(row_lengths(sp.csr_array(mean @ moved)))
+                mean.data *= np.repeat(scale, np.diff(mean.indptr))
+        self.mean = SparseMatrix(block_diagonal(self._means), device)
+        self.input = SparseMatrix(block_diagonal(self._inputs), device)
+
+    @override
+    def times(
+        self, weight: Tensor, nodes: Tensor | None = None, columns: Tensor | None = None
+    ) -> Tensor:
+        replicas, width, dim = weight.shape
+        factors = None if columns is None else columns.reshape(-1)
+        hidden = self.input.times(weight.reshape(replicas * width, dim), factors)
+        return take_nodes((self.mean @ hidden).view(replicas, -1, dim), nodes)
+
+    @override
+    def rows(self, nodes: Tensor, replica: int = 0) -> Tensor:
+        chosen = self._means[replica][nodes.cpu().numpy()] @ self._inputs[replica]
+        return torch.from_numpy(sp.csr_array(chosen).toarray()).to(self.mean.device)
+
+
+def block_diagonal(blocks: list[sp.csr_array]) -> sp.csr_array:
+    """CSR matrices of one shape along the diagonal of a larger one."""
+    height, width = blocks[0].shape
+    starts = np.cumsum([0] + [block.nnz for block in blocks])
+    indptr = [
+        block.indptr[:-1].astype(np.int64) + start
+        for block, start in zip(blocks, starts, strict=False)
+    ]
+    if starts[-1] >= 2**31 or len(blocks) * max(height, width) >= 2**31:
+        raise OverflowError("the replicas' blocks exceed 32-bit indices; train fewer at once")
+    return sp.csr_array(
+        (
+            np.concatenate([block.data for block in blocks]),
+            np.concatenate([block.indices + i * width for i, block in enumerate(blocks)]).astype(
+                np.int32
+            ),
+            np.append(np.concatenate(indptr), starts[-1]).astype(np.int32),
+        ),
+        shape=(len(blocks) * height, len(blocks) * width),
+    )

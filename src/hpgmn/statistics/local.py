@@ -1,0 +1,327 @@
+"""The local statistics of a graph's nodes, built from settings and pseudo labels."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from hpgmn.config import setting
+from hpgmn.graph import NEIGHBORS, Array, Attributes, Graph
+from hpgmn.sparse import SparseMatrix
+from hpgmn.statistics.diffusion import (
+    DENSE_LIMIT_BYTES,
+    ImplicitDiffusion,
+    coefficients,
+    dense_diffusion,
+    scaled_rows,
+    transition,
+)
+from hpgmn.statistics.labelwise import (
+    FactoredMeans,
+    class_counts,
+    class_means,
+    inverse_or_zero,
+    row_lengths,
+    scaled_counts,
+)
+from hpgmn.statistics.operators import (
+    DenseRows,
+    Grouped,
+    Reindexed,
+    ReplicaRows,
+    SparseRows,
+    Statistic,
+)
+
+logger = logging.getLogger(__name__)
+
+STATISTICS = ("attributes", "class_counts", "class_means", "diffusion", "adjacency")
+"""The paper's four, and the adjacency rows as an optional fifth."""
+
+MEANS_LIMIT_BYTES = 512 * 2**20
+"""``class_means_form="auto"`` takes dense rows up to this size when the attributes are dense."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatisticsSettings:
+    """Which statistics describe a node, and how each is scaled."""
+
+    statistics: tuple[str, ...] = setting(
+        STATISTICS[:4], "the local statistics in use", choices=STATISTICS
+    )
+    neighbors: str = setting(
+        "undirected",
+        "whose edges make a neighbourhood; both: one set of statistics per direction",
+        choices=NEIGHBORS,
+        per_replica=True,
+    )
+    attributes_scaling: str = setting(
+        "raw",
+        "attributes as given, divided by the row's sum, or of unit length",
+        choices=("raw", "fraction", "unit"),
+    )
+    class_counts_scaling: str = setting(
+        "log",
+        "class counts as they are, log(1+n), as shares, or of unit length",
+        choices=("raw", "log", "fraction", "unit"),
+    )
+    class_means_scaling: str = setting(
+        "raw", "class means as they are or of unit length", choices=("raw", "unit")
+    )
+    class_means_form: str = setting(
+        "auto",
+        "class means as dense rows, or factored (never an N×C·F array)",
+        choices=("auto", "dense", "factored"),
+    )
+    diffusion: str = setting(
+        "ppr", "personalised PageRank or the heat kernel", choices=("ppr", "heat")
+    )
+    teleport: float = setting(
+        0.15, "PPR's probability of going back to the start", low=0.01, high=0.99
+    )
+    heat_time: float = setting(3.0, "time of the heat kernel", low=0.01, high=50.0)
+    normalization: str = setting(
+        "column",
+        "how the transition matrix is normalised; column is the paper's A·D⁻¹",
+        choices=("column", "row", "symmetric"),
+    )
+    diffusion_self_loop: int = setting(
+        0, "1 adds self-loops to the transition matrix alone", low=0, high=1
+    )
+    diffusion_form: str = setting(
+        "auto",
+        "diffusion as a dense N×N matrix or by power iteration",
+        choices=("auto", "dense", "implicit"),
+    )
+    diffusion_tolerance: float = setting(
+        1e-6, "what the implicit form may leave out of the series", low=1e-12, high=0.1
+    )
+    diffusion_scaling: str = setting(
+        "raw", "diffusion rows as they are or of unit length", choices=("raw", "unit")
+    )
+    diffusion_self_entry: bool = setting(True, "whether a node's own entry stays in its row")
+    adjacency_scaling: str = setting(
+        "raw",
+        "adjacency rows as they are, divided by the row's sum, or of unit length",
+        choices=("raw", "fraction", "unit"),
+    )
+
+
+def statistic_names(settings: StatisticsSettings) -> list[str]:
+    """The names of the statistics a model with these settings encodes, one per direction.
+
+    >>> chosen = ("attributes", "diffusion")
+    >>> statistic_names(StatisticsSettings(statistics=chosen, neighbors="both"))
+    ['attributes', 'diffusion_out', 'diffusion_in']
+    """
+    if settings.neighbors != "both":
+        return list(settings.statistics)
+    return [
+        name if name == "attributes" else f"{name}_{direction}"
+        for name in settings.statistics
+        for direction in (("",) if name == "attributes" else ("out", "in"))
+    ]
+
+
+def base_name(name: str) -> str:
+    """The statistic behind a name that may carry a direction.
+
+    >>> base_name("class_means_out")
+    'class_means'
+    """
+    return name.removesuffix("_out").removesuffix("_in")
+
+
+def scaled_attributes(x: Attributes, scaling: str) -> Attributes:
+    """Attributes as given ("raw"), divided by the row's sum ("fraction"), or of unit length."""
+    if scaling == "raw":
+        return x
+    if sp.issparse(x):
+        sums = np.asarray(abs(x).sum(axis=1)).reshape(-1).astype(np.float32)
+        factor = inverse_or_zero(sums if scaling == "fraction" else row_lengths(x))
+        data = x.data * np.repeat(factor, np.diff(x.indptr))
+        return sp.csr_array((data, x.indices, x.indptr), shape=x.shape)
+    lengths = np.abs(x).sum(axis=1) if scaling == "fraction" else np.sqrt((x * x).sum(axis=1))
+    return np.asarray(x * inverse_or_zero(lengths)[:, None], dtype=np.float32)
+
+
+class LocalStatistics:
+    """Builds the statistics of one graph; what does not depend on labels is built once.
+
+    Args:
+        graph: the graph.
+        device: where products happen.
+        columns: for another graph than the one trained on: for each of its nodes the position in
+            the training graph, -1 where it was not there.
+        width: the number of nodes of the training graph, where ``columns`` is given.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        device: torch.device | str = "cpu",
+        *,
+        columns: Array | None = None,
+        width: int | None = None,
+    ) -> None:
+        self.graph = graph
+        self.device = torch.device(device)
+        self._columns = None if columns is None else torch.from_numpy(columns).to(self.device)
+        self._width = width
+        self._shared: dict[tuple[Any, ...], Statistic] = {}
+        self._adjacency: dict[str, sp.csr_array] = {}
+
+    def adjacency(self, neighbors: str) -> sp.csr_array:
+        """The graph's adjacency in one of the single modes, kept."""
+        if neighbors not in self._adjacency:
+            self._adjacency[neighbors] = self.graph.adjacency(neighbors)
+        return self._adjacency[neighbors]
+
+    def attributes(self, scaling: str) -> Statistic:
+        """The attributes in one of their scalings, kept."""
+        return self._once(("attributes", scaling), lambda: self._attributes(scaling))
+
+    def build(
+        self, labels: Array, num_classes: int, settings: Sequence[StatisticsSettings]
+    ) -> dict[str, Statistic]:
+        """The statistics of R replicas.
+
+        Args:
+            labels: (R, N) pseudo labels; -1 is unknown.
+            num_classes: C.
+            settings: one per replica; they may differ in ``neighbors`` alone.
+
+        Returns:
+            A statistic for each name of :func:`statistic_names`.
+        """
+        built: dict[str, Statistic] = {}
+        for name in statistic_names(settings[0]):
+            modes = [_mode(name, one.neighbors) for one in settings]
+            groups = [
+                (mode, [r for r, own in enumerate(modes) if own == mode])
+                for mode in dict.fromkeys(modes)
+            ]
+            members = [
+                (self._one(base_name(name), mode, labels[chosen], num_classes, settings[0]), chosen)
+                for mode, chosen in groups
+            ]
+            built[name] = members[0][0] if len(members) == 1 else Grouped(members)
+        return built
+
+    def _one(
+        self,
+        name: str,
+        mode: str,
+        labels: Array,
+        num_classes: int,
+        settings: StatisticsSettings,
+    ) -> Statistic:
+        if name == "class_counts":
+            counts = class_counts(self.adjacency(mode), labels, num_classes)
+            scaled = scaled_counts(counts, settings.class_counts_scaling)
+            return ReplicaRows(self._tensor(scaled))
+        if name == "class_means":
+            return self._class_means(mode, labels, num_classes, settings)
+        if name == "attributes":
+            return self.attributes(settings.attributes_scaling)
+        if name == "adjacency":
+            scaling = settings.adjacency_scaling
+            return self._once(
+                ("adjacency", mode, scaling),
+                lambda: self._reindexed(self._adjacency_rows(mode, scaling)),
+            )
+        key = (
+            "diffusion",
+            mode,
+            settings.diffusion,
+            settings.teleport,
+            settings.heat_time,
+            settings.normalization,
+            settings.diffusion_self_loop,
+            settings.diffusion_form,
+            settings.diffusion_tolerance,
+            settings.diffusion_scaling,
+            settings.diffusion_self_entry,
+        )
+        return self._once(key, lambda: self._reindexed(self._diffusion(mode, settings)))
+
+    def _once(self, key: tuple[Any, ...], build: Callable[[], Statistic]) -> Statistic:
+        if key not in self._shared:
+            self._shared[key] = build()
+        return self._shared[key]
+
+    def _tensor(self, array: Array) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array, np.float32)).to(self.device)
+
+    def _reindexed(self, statistic: Statistic) -> Statistic:
+        if self._columns is None:
+            return statistic
+        return Reindexed(statistic, self._columns, self._width or 0)
+
+    def _attributes(self, scaling: str) -> Statistic:
+        x = scaled_attributes(self.graph.x, scaling)
+        if sp.issparse(x):
+            return SparseRows(SparseMatrix(x, self.device))
+        return DenseRows(self._tensor(x))
+
+    def _adjacency_rows(self, mode: str, scaling: str) -> Statistic:
+        rows = scaled_attributes(self.adjacency(mode), scaling)
+        return SparseRows(SparseMatrix(rows, self.device))
+
+    def _class_means(
+        self, mode: str, labels: Array, num_classes: int, settings: StatisticsSettings
+    ) -> Statistic:
+        x, adjacency = self.graph.x, self.adjacency(mode)
+        unit_length = settings.class_means_scaling == "unit"
+        form = settings.class_means_form
+        if form == "auto":
+            size = labels.size * num_classes * self.graph.num_features * 4
+            form = "factored" if sp.issparse(x) or size > MEANS_LIMIT_BYTES else "dense"
+        if form == "factored":
+            return FactoredMeans(
+                adjacency, x, labels, num_classes, unit_length=unit_length, device=self.device
+            )
+        rows = np.stack([class_means(adjacency, x, row, num_classes).toarray() for row in labels])
+        if unit_length:
+            rows *= inverse_or_zero(np.sqrt(np.square(rows).sum(axis=-1)))[..., None]
+        return ReplicaRows(self._tensor(rows))
+
+    def _diffusion(self, mode: str, settings: StatisticsSettings) -> Statistic:
+        matrix = transition(
+            self.adjacency(mode), settings.normalization, settings.diffusion_self_loop
+        )
+        shape = {
+            "self_entry": settings.diffusion_self_entry,
+            "unit_length": settings.diffusion_scaling == "unit",
+        }
+        form = settings.diffusion_form
+        if form == "auto":
+            size = self.graph.num_nodes**2 * 4
+            form = "dense" if size <= DENSE_LIMIT_BYTES else "implicit"
+            logger.info("Diffusion of %d nodes: %s form.", self.graph.num_nodes, form)
+        parameters = {
+            "teleport": settings.teleport,
+            "heat_time": settings.heat_time,
+            "tolerance": settings.diffusion_tolerance,
+        }
+        if form == "implicit":
+            theta = coefficients(settings.diffusion, **parameters)
+            return ImplicitDiffusion(matrix, theta, **shape, device=self.device)
+        rows = dense_diffusion(matrix, settings.diffusion, **parameters)
+        return DenseRows(self._tensor(scaled_rows(rows, **shape)))
+
+
+def _mode(name: str, neighbors: str) -> str:
+    """The single neighbour mode in which a statistic is read."""
+    if name == "attributes":
+        return "out"  # attributes have no neighbours: one form serves every mode
+    if neighbors == "both":
+        return "out" if name.endswith("_out") else "in"
+    return neighbors

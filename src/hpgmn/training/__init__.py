@@ -1,0 +1,1 @@
+"""Training: stages of replicas, one loop, one saved state."""

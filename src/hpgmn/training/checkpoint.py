@@ -1,0 +1,120 @@
+"""A training's whole state as one safetensors file, written atomically."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from hpgmn.errors import HPGMNError
+from hpgmn.models.stage import Parameters
+from hpgmn.training.trainer import HISTORY, StageState, TrainState
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+    """Tensors and a JSON description in one file; a crash leaves the old file or the new one."""
+    ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    unfinished = path.with_name(path.name + ".unfinished")
+    try:
+        save_file(ready, unfinished, metadata={"about": json.dumps(about)})
+        with unfinished.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def read_tensors(
+    path: Path, device: torch.device | str = "cpu"
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What :func:`write_tensors` wrote; nothing is unpickled."""
+    try:
+        with safe_open(str(path), framework="pt", device=str(device)) as file:
+            about = json.loads((file.metadata() or {})["about"])
+            return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118
+    except FileNotFoundError:
+        raise HPGMNError(f"The file {path} does not exist.") from None
+    except (SafetensorError, KeyError, ValueError, OSError) as error:
+        raise HPGMNError(
+            f"The file {path} is damaged or not one of ours ({type(error).__name__}). "
+            "Restore it, or train again with --overwrite."
+        ) from None
+
+
+def write_state(path: Path, state: TrainState, identity: str) -> None:
+    """Save a training state; ``identity`` names what is trained, so that no other continues it."""
+    tensors: dict[str, Tensor] = {}
+    for stage, parameters in state.done.items():
+        tensors |= {f"done/{stage}/{name}": value for name, value in parameters.items()}
+        tensors[f"best_score/{stage}"] = state.best_score[stage]
+        tensors[f"best_loss/{stage}"] = state.best_loss[stage]
+        tensors[f"best_epoch/{stage}"] = state.best_epoch[stage]
+        tensors |= {f"history/{stage}/{key}": rows for key, rows in state.history[stage].items()}
+    about: dict[str, Any] = {
+        "identity": identity,
+        "stages": list(state.done),
+        "seconds": state.seconds,
+        "current": None,
+    }
+    current = state.current
+    if current is not None:
+        for part in ("parameters", "first", "second", "best"):
+            values: Parameters = getattr(current, part)
+            tensors |= {f"current/{part}/{name}": value for name, value in values.items()}
+        for part in ("best_score", "best_loss", "best_epoch"):
+            tensors[f"current/{part}"] = getattr(current, part)
+        for key, rows in current.history.items():
+            tensors[f"current/history/{key}"] = torch.stack(rows)
+        about["current"] = {
+            "name": current.name,
+            "epoch": current.epoch,
+            "live": current.live,
+        }
+    write_tensors(path, tensors, about)
+
+
+def read_state(path: Path, identity: str, device: torch.device | str = "cpu") -> TrainState:
+    """A training state, ready to be continued; refused where it belongs to another training."""
+    tensors, about = read_tensors(path, device)
+    if about.get("identity") != identity:
+        raise HPGMNError(
+            f"{path.parent} was started with other settings, graph, splits or seeds. "
+            "Repeat the first command with --resume, or start anew with --overwrite."
+        )
+
+    def below(prefix: str) -> Parameters:
+        return {
+            name.removeprefix(prefix): value
+            for name, value in tensors.items()
+            if name.startswith(prefix)
+        }
+
+    state = TrainState(seconds=about["seconds"])
+    for stage in about["stages"]:
+        state.done[stage] = below(f"done/{stage}/")
+        state.best_score[stage] = tensors[f"best_score/{stage}"]
+        state.best_loss[stage] = tensors[f"best_loss/{stage}"]
+        state.best_epoch[stage] = tensors[f"best_epoch/{stage}"]
+        state.history[stage] = {
+            key: value.cpu() for key, value in below(f"history/{stage}/").items()
+        }
+    if about["current"] is not None:
+        state.current = StageState(
+            **about["current"],
+            parameters=below("current/parameters/"),
+            first=below("current/first/"),
+            second=below("current/second/"),
+            best=below("current/best/"),
+            best_score=tensors["current/best_score"],
+            best_loss=tensors["current/best_loss"],
+            best_epoch=tensors["current/best_epoch"],
+            history={key: list(tensors[f"current/history/{key}"]) for key in HISTORY},
+        )
+    return state

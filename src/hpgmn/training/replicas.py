@@ -1,0 +1,262 @@
+"""Many replicas on one graph: as many at once as memory allows, then the next ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hpgmn.config import per_replica_names, settings_dict
+from hpgmn.graph import Array, Graph
+from hpgmn.models import ModelEntry
+from hpgmn.models.stage import Parameters, Replica, Stage, make_task
+from hpgmn.training.checkpoint import read_state, write_state
+from hpgmn.training.trainer import TrainState, logits, train
+
+SAVE_SECONDS = 20.0
+"""A running training saves its state this often."""
+
+CPU_BATCH_BYTES = 1 * 2**30
+"""Replicas trained together on a CPU share about this much memory: more would not be faster."""
+
+
+@dataclass
+class Fitted:
+    """What training leaves behind, replica by replica.
+
+    Attributes:
+        replicas: R of them.
+        done: the best parameters of each stage, each (R, …), in host memory.
+        logits: (R, N, C) of the training graph.
+        val_score: (R,) at the best epoch of the last stage.
+        val_loss: (R,) there.
+        best_epoch: (R,) for each stage.
+        history: for each stage and each recorded number (epochs, R).
+        seconds: time of statistics and of training.
+    """
+
+    replicas: list[Replica]
+    done: dict[str, Parameters]
+    logits: Tensor
+    val_score: Tensor
+    val_loss: Tensor
+    best_epoch: dict[str, Tensor]
+    history: dict[str, dict[str, Tensor]]
+    seconds: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a training stands, for a progress bar."""
+
+    batch: int
+    batches: int
+    stage: str
+    epoch: int
+    epochs: int
+    loss: float
+    val_score: float
+
+
+def replica_bytes(graph: Graph, settings: Any) -> int:
+    """About how much memory one replica needs: parameters with moments, and activations."""
+    hidden = settings.hidden_dim
+    blocks = len(getattr(settings, "statistics", ("encoder",)))
+    if getattr(settings, "neighbors", "") == "both":
+        blocks = 2 * blocks - 1
+    classes = max(graph.num_classes, 2)
+    widths = {
+        "attributes": graph.num_features,
+        "class_counts": classes,
+        "class_means": classes * graph.num_features,
+        "diffusion": graph.num_nodes,
+        "adjacency": graph.num_nodes,
+    }
+    names = getattr(settings, "statistics", ("attributes",))
+    parameters = sum(widths[name] for name in names) * hidden
+    per_node = hidden * (9 * blocks + 6) + 4 * getattr(settings, "num_patterns", 0)
+    per_node += getattr(settings, "rounds", 0) * getattr(settings, "query_dim", 0)
+    if getattr(settings, "consistency_weight", 0):
+        per_node *= settings.consistency_passes
+    return 4 * (6 * parameters + per_node * graph.num_nodes)
+
+
+def replicas_at_once(graph: Graph, settings: Any, device: torch.device) -> int:
+    """How many replicas to train together."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        budget = int(free * 0.6)
+    else:
+        available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        budget = min(CPU_BATCH_BYTES, available // 2)
+    return max(1, budget // replica_bytes(graph, settings))
+
+
+def batches(graph: Graph, replicas: Sequence[Replica], device: torch.device) -> list[list[int]]:
+    """Positions of the replicas trained together: equal shapes, and no more than fit."""
+    groups: dict[str, list[int]] = {}
+    for place, replica in enumerate(replicas):
+        free = per_replica_names(type(replica.settings))
+        shape = {k: v for k, v in settings_dict(replica.settings).items() if k not in free}
+        if "neighbors" in free:
+            shape["both"] = replica.settings.neighbors == "both"
+        if "consistency_weight" in free:
+            shape["consistent"] = replica.settings.consistency_weight > 0
+        groups.setdefault(repr(sorted(shape.items())), []).append(place)
+    result = []
+    for places in groups.values():
+        most = replicas_at_once(graph, replicas[places[0]].settings, device)
+        number = -(-len(places) // most)  # batches of nearly equal size
+        size = -(-len(places) // number)
+        result += [places[first : first + size] for first in range(0, len(places), size)]
+    return result
+
+
+def fit_replicas(
+    graph: Graph,
+    entry: ModelEntry,
+    replicas: Sequence[Replica],
+    masks: Sequence[tuple[Array, Array]],
+    *,
+    device: torch.device | str = "cpu",
+    metric: str = "accuracy",
+    folder: Path | None = None,
+    identity: str = "",
+    report: Callable[[Progress], None] | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Fitted:
+    """Train replicas in batches.
+
+    Args:
+        graph: the graph.
+        entry: the model.
+        replicas: what to train.
+        masks: train and validation mask of each replica.
+        device: "cpu" or "cuda".
+        metric: what selects epochs.
+        folder: where states are saved, and found again if there are any; None saves nothing.
+        identity: names this training; a state with another name is refused.
+        report: called after each epoch.
+        should_stop: asked after each epoch; True saves the state and raises KeyboardInterrupt.
+    """
+    device = torch.device(device)
+    task = make_task(graph, replicas, masks, device)
+    plan = _plan(folder, lambda: batches(graph, replicas, device))
+    results: list[tuple[list[int], TrainState, Tensor]] = []
+    for number, places in enumerate(plan):
+        path = None if folder is None else folder / f"state-{number:03d}.safetensors"
+        part = task.subset(places)
+        state = read_state(path, identity, device) if path is not None and path.exists() else None
+        watcher = _Watcher(path, identity, (number, len(plan)), report, should_stop)
+        state = train(part, entry, metric=metric, state=state, watch=watcher)
+        if path is not None:
+            write_state(path, state, identity)
+        results.append((places, state, logits(part, entry, state.done).cpu()))
+    return _joined(list(replicas), results)
+
+
+def _plan(folder: Path | None, make: Callable[[], list[list[int]]]) -> list[list[int]]:
+    """The batches of this training; a resumed one keeps those it began with."""
+    if folder is None:
+        return make()
+    path = folder / "plan.json"
+    if path.exists():
+        plan: list[list[int]] = json.loads(path.read_text(encoding="utf-8"))
+        return plan
+    plan = make()
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text(json.dumps(plan), encoding="utf-8")
+    os.replace(unfinished, path)
+    return plan
+
+
+class _Watcher:
+    """After each epoch: tell the progress, save now and then, stop when asked."""
+
+    def __init__(
+        self,
+        path: Path | None,
+        identity: str,
+        place: tuple[int, int],
+        report: Callable[[Progress], None] | None,
+        should_stop: Callable[[], bool],
+    ) -> None:
+        self.path, self.identity, self.place = path, identity, place
+        self.report, self.should_stop = report, should_stop
+        self.saved = time.monotonic()
+
+    def __call__(self, state: TrainState, stage: Stage) -> None:
+        current = state.current
+        assert current is not None
+        if self.report is not None:
+            self.report(
+                Progress(
+                    *self.place,
+                    stage=stage.name,
+                    epoch=current.epoch,
+                    epochs=stage.epochs,
+                    loss=float(current.history["loss"][-1].nanmean()),
+                    val_score=float(current.best_score.mean()),
+                )
+            )
+        stop = self.should_stop()
+        if self.path is not None and (stop or time.monotonic() - self.saved > SAVE_SECONDS):
+            write_state(self.path, state, self.identity)
+            self.saved = time.monotonic()
+        if stop:
+            raise KeyboardInterrupt
+
+
+def _joined(replicas: list[Replica], results: list[tuple[list[int], TrainState, Tensor]]) -> Fitted:
+    """The batches' results in the order of the replicas."""
+    order = [place for places, _, _ in results for place in places]
+    back = torch.tensor(order).argsort()
+
+    def join(tensors: list[Tensor]) -> Tensor:
+        return torch.cat([tensor.cpu() for tensor in tensors])[back]
+
+    states = [state for _, state, _ in results]
+    stages = list(states[0].done)
+    done = {
+        stage: {
+            name: join([state.done[stage][name] for state in states])
+            for name in states[0].done[stage]
+        }
+        for stage in stages
+    }
+    history = {
+        stage: {
+            key: _side_by_side([state.history[stage][key] for state in states])[:, back]
+            for key in states[0].history[stage]
+        }
+        for stage in stages
+    }
+    return Fitted(
+        replicas=replicas,
+        done=done,
+        logits=join([scores for _, _, scores in results]),
+        val_score=join([state.best_score[stages[-1]] for state in states]),
+        val_loss=join([state.best_loss[stages[-1]] for state in states]),
+        best_epoch={stage: join([state.best_epoch[stage] for state in states]) for stage in stages},
+        history=history,
+        seconds={
+            key: sum(state.seconds[key] for state in states) for key in ("statistics", "training")
+        },
+    )
+
+
+def _side_by_side(blocks: list[Tensor]) -> Tensor:
+    """(epochs, R) blocks of different lengths beside each other, short ones filled with NaN."""
+    length = max(block.shape[0] for block in blocks)
+    filled = [
+        torch.cat([block, block.new_full((length - block.shape[0], block.shape[1]), float("nan"))])
+        for block in blocks
+    ]
+    return torch.cat(filled, dim=1)
