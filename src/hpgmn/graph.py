@@ -364,7 +364,7 @@ def _edges(edge_index: Any, num_nodes: int) -> Array:
         edge = int(np.flatnonzero(outside)[0])
         source, target = (int(end) for end in array[:, edge])
         others = int(outside.sum()) - 1
-        count = f" (and {others} more such edges)" if others else ""
+        count = f" (and {others} more like it)" if others else ""
         raise GraphError(
             f"Edge {edge} runs from {source} to {target}{count}, but nodes are numbered "
             f"0 to {num_nodes - 1}. Remove such edges or add the nodes."

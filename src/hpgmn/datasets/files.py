@@ -134,7 +134,8 @@ def write_graph(graph: Graph, path: str | Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with draft.open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **arrays)
+            save: Any = np.savez_compressed  # its keywords are the arrays' names
+            save(file, **arrays)
         os.replace(draft, path)
     except OSError as error:
         reason = error.strerror or str(error)
@@ -164,13 +165,13 @@ def _checked_arrays(path: Path) -> dict[str, Array]:
     arrays: dict[str, Array] = {}
     name = ""
     try:
-        with path.open("rb") as file:
-            is_zip = file.read(2) == b"PK"
-        if not is_zip:
-            raise _fault(path, "it is not a .npz file", "write one with write_graph")
-        with np.load(path, allow_pickle=False) as archive:
-            for name in archive.files:
-                arrays[name] = archive[name]
+        with path.open("rb") as file:  # opened here: np.load leaves a bad file open
+            if file.read(2) != b"PK":
+                raise _fault(path, "it is not a .npz file", "write one with write_graph")
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as archive:
+                for name in archive.files:
+                    arrays[name] = archive[name]
     except OSError as error:
         raise _fault(path, f"it cannot be read ({error.strerror or error})", again) from None
     except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:

@@ -43,7 +43,8 @@ def entropy_penalty(attention: Tensor) -> Tensor:
     >>> entropy_penalty(torch.tensor([[[1.0, 0.0], [0.0, 1.0]]]))
     tensor([-0.6931])
     """
-    return -torch.special.entr(attention.mean(dim=-2)).sum(dim=-1)
+    use = attention.mean(dim=-2).clamp(min=1e-30)  # the slope of p·log p at 0 is infinite
+    return -torch.special.entr(use).sum(dim=-1)
 
 
 def norm_penalty(patterns: Tensor) -> Tensor:

@@ -10,6 +10,8 @@ from torch.optim.adam import adam
 
 from hpgmn.models.stage import Parameters
 
+_BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
+
 
 class ReplicaAdam:
     """Adam (β₁ 0.9, β₂ 0.999, ε 1e-8) whose moments are plain tensors, easy to save and to cut.
@@ -35,51 +37,51 @@ class ReplicaAdam:
         self.parameters = parameters
         self.first = first or {name: torch.zeros_like(p) for name, p in parameters.items()}
         self.second = second or {name: torch.zeros_like(p) for name, p in parameters.items()}
-        rates = list(zip(lr, weight_decay, strict=True))
-        self.groups = [
-            (rate, [r for r, own in enumerate(rates) if own == rate])
-            for rate in dict.fromkeys(rates)
-        ]
-        any_parameter = next(iter(parameters.values()))
-        whole = len(self.groups) == 1
-        self._counts = [
-            torch.full((), float(steps), device=any_parameter.device)
-            for _ in range(len(parameters) * (1 if whole else len(rates)))
-        ]
+        device = next(iter(parameters.values())).device
+        self._rates = set(zip(lr, weight_decay, strict=True))
+        self._lr = torch.tensor(lr, device=device)
+        self._weight_decay = torch.tensor(weight_decay, device=device)
+        self._steps = steps
+        self._counts = [torch.full((), float(steps), device=device) for _ in parameters]
 
     @torch.no_grad()
     def step(self) -> None:
         """One step along the gradients the parameters hold."""
-        tensors = [
-            (p, p.grad, self.first[name], self.second[name])
-            for name, p in self.parameters.items()
-            if p.grad is not None
-        ]
-        counts = iter(self._counts)
-        for (lr, weight_decay), replicas in self.groups:
-            if len(self.groups) == 1:
-                chosen = tensors
-            else:
-                chosen = [tuple(t[r] for t in four) for four in tensors for r in replicas]
-            parameters, gradients, first, second = (
-                list(column) for column in zip(*chosen, strict=True)
-            )
-            adam(
-                parameters,
-                gradients,
-                first,
-                second,
-                [],
-                [next(counts) for _ in parameters],
-                fused=True,
-                amsgrad=False,
-                beta1=0.9,
-                beta2=0.999,
-                lr=lr,
-                weight_decay=weight_decay,
-                eps=1e-8,
-                maximize=False,
-            )
+        if len(self._rates) > 1:
+            self._step_each()
+            return
+        [(lr, weight_decay)] = self._rates
+        names = [name for name, parameter in self.parameters.items() if parameter.grad is not None]
+        adam(
+            [self.parameters[name] for name in names],
+            [self.parameters[name].grad for name in names],  # type: ignore[misc]
+            [self.first[name] for name in names],
+            [self.second[name] for name in names],
+            [],
+            self._counts[: len(names)],
+            fused=True,
+            amsgrad=False,
+            beta1=_BETA1,
+            beta2=_BETA2,
+            lr=lr,
+            weight_decay=weight_decay,
+            eps=_EPSILON,
+            maximize=False,
+        )
+
+    def _step_each(self) -> None:
+        """The same step where replicas differ in their rates, broadcast over each tensor."""
+        self._steps += 1
+        scale1, scale2 = 1 - _BETA1**self._steps, 1 - _BETA2**self._steps
+        for name, parameter in self.parameters.items():
+            if parameter.grad is None:
+                continue
+            shape = (-1, *[1] * (parameter.dim() - 1))
+            gradient = parameter.grad + self._weight_decay.view(shape) * parameter
+            first = self.first[name].lerp_(gradient, 1 - _BETA1)
+            second = self.second[name].mul_(_BETA2).addcmul_(gradient, gradient, value=1 - _BETA2)
+            spread = (second / scale2).sqrt_().add_(_EPSILON)
+            parameter -= first / spread * (self._lr.view(shape) / scale1)
 
     def clear(self) -> None:
         """Forget the gradients."""

@@ -7,6 +7,7 @@ has. The whole state is one object (:class:`TrainState`), so that a run can be c
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -279,7 +280,6 @@ def _run_stage(
         if watch is not None:
             watch(state, stage)
         if epoch % check_every == 0:
-            _require_finite(loss, name, epoch)
             waiting = _still_waiting(current, stage)
             if len(waiting) <= len(current.live) // 2 and epoch < stage.epochs:
                 _shrink(current, waiting)
@@ -292,6 +292,7 @@ def _run_stage(
                 }
                 optimizer = running.optimizer(current)
                 stage = running.stage
+    _require_a_best(current, stage)
     state.done[name] = current.best
     state.best_score[name] = current.best_score
     state.best_loss[name] = current.best_loss
@@ -336,24 +337,27 @@ def _record(
     current.best_epoch.index_copy_(0, live, epochs)
 
 
-def _require_finite(loss: Tensor, name: str, epoch: int) -> None:
-    if not bool(torch.isfinite(loss).all()):
-        raise HPGMNError(
-            f"The loss of stage '{name}' is not finite at epoch {epoch}. Lower lr or the penalty "
-            "weights, or scale the attributes (--set attributes_scaling=unit)."
-        )
-
-
 def _still_waiting(current: StageState, stage: Stage) -> list[int]:
     """Positions within ``live`` of the replicas that may still become better."""
-    if not stage.patience:
-        return list(range(len(current.live)))
     best = current.best_epoch.tolist()
+    losses = current.history["loss"][-1].tolist()
+    patience = stage.patience or stage.epochs
     return [
         place
         for place, replica in enumerate(current.live)
-        if current.epoch - best[replica] < stage.patience
+        if current.epoch - best[replica] < patience and math.isfinite(losses[replica])
     ]
+
+
+def _require_a_best(current: StageState, stage: Stage) -> None:
+    """Every replica must have had at least one epoch with a finite loss."""
+    lost = [r for r, epoch in enumerate(current.best_epoch.tolist()) if not epoch]
+    if stage.epochs and lost:
+        raise HPGMNError(
+            f"The loss of stage '{stage.name}' was never finite in {len(lost)} of "
+            f"{len(current.best_epoch)} runs. Lower lr or the penalty weights, or scale the "
+            "attributes (--set attributes_scaling=unit)."
+        )
 
 
 def _shrink(current: StageState, places: list[int]) -> None:

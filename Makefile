@@ -1,0 +1,65 @@
+# The few commands of this project; "make help" lists them.
+# Needs git, make and Python 3.11 or newer. Everything else goes into .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DEMO_READY := $(VENV)/.demo-ready
+DEV_READY := $(VENV)/.dev-ready
+UNFINISHED := $(VENV)/.unfinished
+DATED := pyproject.toml constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format bench results clean
+
+help: ## list these commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
+
+demo: $(DEMO_READY) ## train HP-GMN on the built-in graph and print the table
+	@$(BIN)/hpgmn demo
+
+test: lint ## linters, types and all tests with their coverage
+	$(BIN)/pytest -n 2 --cov --cov-report=term:skip-covered
+
+lint: $(DEV_READY) ## formatting, linters and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(DEV_READY) ## write the formatting and the safe fixes
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(DEMO_READY) ## the benchmarks
+	@$(BIN)/hpgmn bench
+
+results: $(DEMO_READY) ## write docs/RESULTS.md and docs/BENCHMARKS.md anew
+	$(BIN)/python -m hpgmn.experiments.results
+
+clean: ## remove .venv, caches and build outputs; runs/ stays
+	rm -rf $(VENV) build dist .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
+
+# Set-up. A stamp is written only after everything was installed; what was interrupted carries the
+# mark "unfinished" and is made anew. The development set-up holds the runtime one.
+
+$(DEMO_READY): $(DATED)
+	$(call set-up,.)
+	@touch $@
+
+$(DEV_READY): $(DATED)
+	$(call set-up,.[dev])
+	@touch $(DEMO_READY) $@
+
+define set-up
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	echo "hpgmn needs Python 3.11 or newer; name one with: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; \
+	exit 1; }
+@echo "Setting up $(VENV) (a few minutes the first time)…"
+@if [ -e $(UNFINISHED) ] || [ ! -x $(BIN)/python ]; then \
+	rm -rf $(VENV) && mkdir $(VENV) && touch $(UNFINISHED) && $(PYTHON) -m venv $(VENV); \
+fi
+@rm -f $(DEMO_READY) $(DEV_READY) && touch $(UNFINISHED)
+@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '$(1)'
+@rm $(UNFINISHED)
+endef

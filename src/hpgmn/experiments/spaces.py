@@ -1,0 +1,172 @@
+"""The search spaces behind the shipped settings: for each kind of graph the values to try."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_FOUR = ("attributes", "class_counts", "class_means", "diffusion")
+_ADJACENCY = ("attributes", "class_counts", "class_means", "adjacency")
+
+_WEBKB: dict[str, list[Any]] = {
+    "statistics": [_FOUR, _ADJACENCY],
+    "hidden_dim": [64, 128],
+    "encoder_layers": [1, 2],
+    "classifier_layers": [1, 2],
+    "unit_encodings": [False, True],
+    "class_counts_scaling": ["log", "fraction"],
+    "diffusion_scaling": ["raw", "unit"],
+    "diffusion_self_entry": [True, False],
+    "num_patterns": [20, 50],
+    "epochs": [300],
+    "patience": [100],
+    "neighbors": ["undirected"],
+    "lr": [0.003, 0.01, 0.03],
+    "weight_decay": [5e-4, 1e-3, 5e-3, 1e-2],
+    "dropout": [0.0, 0.2, 0.5, 0.7],
+    "attributes_dropout": [0.0, 0.2, 0.5, 0.8],
+    "class_means_dropout": [0.0, 0.3, 0.6, 0.9],
+    "class_counts_dropout": [0.0, 0.2, 0.5],
+    "diffusion_dropout": [0.0, 0.3, 0.6, 0.9],
+    "adjacency_dropout": [0.0, 0.3, 0.6, 0.9],
+    "kpattern_weight": [1e-4, 1e-3, 1e-2],
+    "entropy_weight": [1e-3, 1e-2, 1e-1],
+    "norm_weight": [0.0, 1e-5, 1e-4, 1e-3],
+    "estimator_weight_decay": [5e-4, 5e-3],
+    "estimator_dropout": [0.2, 0.5, 0.8],
+}
+
+_WIKIPEDIA: dict[str, list[Any]] = {
+    "statistics": [_FOUR, _ADJACENCY, (*_FOUR, "adjacency")],
+    "hidden_dim": [64, 128],
+    "encoder_layers": [1, 2],
+    "classifier_layers": [1, 2],
+    "unit_encodings": [False, True],
+    "class_counts_scaling": ["log"],
+    "class_means_scaling": ["raw", "unit"],
+    "diffusion_scaling": ["unit"],
+    "diffusion_self_entry": [False],
+    "teleport": [0.15, 0.3],
+    "normalization": ["column", "row", "symmetric"],
+    "adjacency_scaling": ["raw", "unit"],
+    "num_patterns": [50],
+    "epochs": [300],
+    "patience": [100],
+    "neighbors": ["out"],
+    "lr": [0.003, 0.01, 0.02],
+    "weight_decay": [0.0, 1e-5, 5e-5, 2e-4],
+    "dropout": [0.0, 0.2, 0.4],
+    "attributes_dropout": [0.5, 0.8, 0.9],
+    "class_means_dropout": [0.3, 0.5, 0.7],
+    "class_counts_dropout": [0.0],
+    "diffusion_dropout": [0.3, 0.5, 0.7],
+    "adjacency_dropout": [0.3, 0.5, 0.7],
+    "kpattern_weight": [1e-4, 1e-3, 1e-2],
+    "entropy_weight": [1e-3, 1e-2, 1e-1],
+    "norm_weight": [0.0, 1e-5, 1e-4],
+    "estimator_weight_decay": [5e-4],
+    "estimator_dropout": [0.5],
+}
+
+_CROCODILE: dict[str, list[Any]] = _WIKIPEDIA | {
+    "statistics": [_FOUR, _ADJACENCY],
+    "diffusion_scaling": ["raw", "unit"],
+    "attributes_dropout": [0.0, 0.2, 0.5],
+    "class_means_dropout": [0.0, 0.2, 0.5],
+    "diffusion_dropout": [0.0, 0.3, 0.6],
+    "adjacency_dropout": [0.0, 0.3, 0.6],
+    "estimator_dropout": [0.0, 0.3],
+}
+
+_CITATION: dict[str, list[Any]] = {
+    "encoder": ["pretrained", "finetuned", "joint"],
+    "attributes_scaling": ["fraction", "unit"],
+    "hidden_dim": [32, 64],
+    "query_dim": [16, 64],
+    "classifier_layers": [1, 2],
+    "num_patterns": [20, 50],
+    "epochs": [500],
+    "patience": [150],
+    "pretraining_epochs": [500],
+    "consistency_passes": [2, 4],
+    "consistency_temperature": [0.3, 0.5],
+    "lr": [0.005, 0.01, 0.03],
+    "weight_decay": [5e-4, 2e-3, 5e-3],
+    "dropout": [0.3, 0.5, 0.7],
+    "attributes_dropout": [0.0, 0.3, 0.6, 0.8],
+    "node_dropout": [0.0, 0.3, 0.5],
+    "consistency_weight": [0.3, 1.0],
+    "kpattern_weight": [1e-4, 1e-3, 1e-2],
+    "entropy_weight": [1e-3, 1e-2, 1e-1],
+    "norm_weight": [0.0, 1e-5, 1e-4],
+}
+
+_APPNP: dict[str, list[Any]] = _CITATION | {"rounds": [10, 20], "teleport": [0.05, 0.1, 0.2]}
+
+SPACES: dict[tuple[str, str], dict[str, list[Any]]] = {
+    **{("hpgmn", name): _WEBKB for name in ("texas", "wisconsin", "cornell", "cornell-geomgcn")},
+    **{("hpgmn", name): _WIKIPEDIA for name in ("chameleon", "squirrel")},
+    ("hpgmn", "crocodile"): _CROCODILE,
+    **{("hpgmn-gcn", name): _CITATION for name in ("cora", "citeseer", "pubmed")},
+    **{("hpgmn-appnp", name): _APPNP for name in ("cora", "citeseer", "pubmed")},
+}
+"""(model, graph) → setting → values."""
+
+_CALM_WEBKB: dict[str, list[Any]] = _WEBKB | {
+    "hidden_dim": [64],
+    "class_counts_scaling": ["log"],
+    "diffusion_scaling": ["unit"],
+    "lr": [0.01, 0.03],
+    "weight_decay": [1e-3, 5e-3, 1e-2, 2e-2],
+    "dropout": [0.2, 0.5, 0.7],
+    "attributes_dropout": [0.0, 0.2, 0.5],
+    "class_means_dropout": [0.6, 0.9, 0.95],
+    "diffusion_dropout": [0.3, 0.6, 0.9],
+    "adjacency_dropout": [0.3, 0.6, 0.9],
+    "kpattern_weight": [1e-4, 1e-3],
+    "entropy_weight": [1e-3, 1e-2],
+    "norm_weight": [1e-5, 1e-4, 1e-3],
+    "estimator_weight_decay": [5e-3],
+}
+
+_LEAN_WIKIPEDIA: dict[str, list[Any]] = _WIKIPEDIA | {
+    "statistics": [_ADJACENCY],
+    "hidden_dim": [64],
+    "unit_encodings": [False],
+    "epochs": [250],
+    "patience": [60],
+    "weight_decay": [1e-5, 5e-5, 2e-4],
+    "attributes_dropout": [0.8, 0.9, 0.95],
+    "class_counts_dropout": [0.0, 0.3],
+    "kpattern_weight": [1e-4, 1e-3],
+}
+
+_LEAN_CROCODILE: dict[str, list[Any]] = _CROCODILE | {
+    "statistics": [_ADJACENCY],
+    "hidden_dim": [64, 128],
+    "class_means_scaling": ["raw"],
+    "class_counts_dropout": [0.0, 0.3],
+    "epochs": [250],
+    "patience": [60],
+}
+
+_CONSISTENT: dict[str, list[Any]] = _APPNP | {
+    "encoder": ["pretrained", "finetuned"],
+    "attributes_scaling": ["unit"],
+    "hidden_dim": [64],
+    "consistency_temperature": [0.2, 0.3, 0.5],
+    "lr": [0.01, 0.03],
+    "attributes_dropout": [0.3, 0.6, 0.8],
+    "consistency_weight": [1.0, 2.0],
+    "kpattern_weight": [1e-4, 1e-3],
+}
+
+NARROWED: dict[tuple[str, str], dict[str, list[Any]]] = {
+    **{
+        ("hpgmn", name): _CALM_WEBKB
+        for name in ("texas", "wisconsin", "cornell", "cornell-geomgcn")
+    },
+    **{("hpgmn", name): _LEAN_WIKIPEDIA for name in ("chameleon", "squirrel")},
+    ("hpgmn", "crocodile"): _LEAN_CROCODILE,
+    **{("hpgmn-appnp", name): _CONSISTENT for name in ("cora", "citeseer", "pubmed")},
+}
+"""The second round: what the first one, by validation score, left worth trying."""

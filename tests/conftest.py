@@ -1,0 +1,110 @@
+"""What all tests share: real graphs, a small graph, seeded hypothesis, one thread per worker."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import hypothesis
+import numpy as np
+import pytest
+
+if TYPE_CHECKING:  # imported late below, so that coverage sees every line of the package run
+    from hpgmn.graph import Graph
+
+DATA_VARIABLE = "HPGMN_DATA"
+NO_DATA = f"{DATA_VARIABLE} is not set"
+
+hypothesis.settings.register_profile(
+    "hpgmn",
+    deadline=None,
+    derandomize=True,
+    max_examples=50,
+    # Says how busy the machine is, not whether the code is right.
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("hpgmn")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):  # a worker of pytest-xdist: the workers share the cores
+        os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
+        import torch
+
+        torch.set_num_threads(1)
+
+
+def pytest_sessionstart() -> None:
+    """Stop at once if the folder of graphs is named wrongly, rather than skip half the tests."""
+    folder = os.environ.get(DATA_VARIABLE)
+    if not folder:
+        return
+    if not Path(folder).is_dir():
+        raise pytest.UsageError(
+            f"{DATA_VARIABLE} names {folder}, which is not a folder. "
+            "Set it to the folder of graph files, or unset it to skip the tests that need them."
+        )
+    if not any(Path(folder).glob("*.npz")):
+        raise pytest.UsageError(
+            f"{DATA_VARIABLE} names {folder}, which holds no .npz graph file. "
+            "Set it to the folder of graph files, or unset it to skip the tests that need them."
+        )
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    skipped = terminalreporter.stats.get("skipped", [])
+    count = sum(NO_DATA in str(report.longrepr) for report in skipped)
+    if count:
+        terminalreporter.section("real graphs")
+        terminalreporter.write_line(
+            f"{count} test{'s' if count > 1 else ''} skipped for lack of the real graphs. "
+            f"To run {'them' if count > 1 else 'it'}, set {DATA_VARIABLE} to the folder of "
+            ".npz graph files."
+        )
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """The folder of real graph files; without ``HPGMN_DATA`` the test is skipped."""
+    folder = os.environ.get(DATA_VARIABLE)
+    if not folder:
+        pytest.skip(NO_DATA)
+    return Path(folder).resolve()
+
+
+@pytest.fixture
+def small_graph() -> Graph:
+    """18 nodes of 3 classes, directed and heterophilous, with two splits of 6, 6 and 6 nodes.
+
+    Node v has class v % 3 and three out-neighbours, mostly of the next class; 5 dense attributes
+    tell the classes apart. It has what real graphs have: a self-loop (node 3), a repeated edge
+    (node 4) and a node without any edge (node 17). Every class is in every part of both splits.
+    """
+    from hpgmn.graph import Graph
+
+    num_nodes, num_classes, num_features = 18, 3, 5
+    random = np.random.default_rng(0)
+    y = np.arange(num_nodes) % num_classes
+    x = random.normal(size=(num_nodes, num_features)) * 0.3 + 2 * np.eye(num_features)[y]
+    connected = np.arange(num_nodes - 1)
+    edges = [(3, 3)]
+    for center in connected:
+        next_class = connected[y[connected] == (y[center] + 1) % num_classes]
+        others = connected[connected != center]
+        edges += [(center, neighbor) for neighbor in random.choice(next_class, 2, replace=False)]
+        edges.append((center, random.choice(others)))
+    edges.append(next(edge for edge in edges if edge[0] == 4))
+    role = np.empty((num_nodes, 2), np.int64)  # 0 train, 1 val, 2 test
+    for split in range(2):
+        for label in range(num_classes):
+            role[random.permutation(np.flatnonzero(y == label)), split] = [0, 0, 1, 1, 2, 2]
+    return Graph(
+        x,
+        np.array(edges).T,
+        y,
+        train_mask=role == 0,
+        val_mask=role == 1,
+        test_mask=role == 2,
+        name="small",
+    )
