@@ -1,3 +1,61 @@
 """HP-GMN: graph memory networks for node classification on heterophilous graphs."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from hpgmn import nn
+    from hpgmn.classifier import HPGMNClassifier
+    from hpgmn.datasets import load, random_splits, read_graph, trading_network, write_graph
+    from hpgmn.errors import HPGMNError
+    from hpgmn.graph import Graph, Split, Splits
+    from hpgmn.shipped import settings_for
+    from hpgmn.statistics import LocalStatistics
+
+_HOMES = {
+    "Graph": "graph",
+    "HPGMNClassifier": "classifier",
+    "HPGMNError": "errors",
+    "LocalStatistics": "statistics",
+    "Split": "graph",
+    "Splits": "graph",
+    "load": "datasets",
+    "random_splits": "datasets",
+    "read_graph": "datasets",
+    "settings_for": "shipped",
+    "trading_network": "datasets",
+    "write_graph": "datasets",
+}
+
+__all__ = [
+    "Graph",
+    "HPGMNClassifier",
+    "HPGMNError",
+    "LocalStatistics",
+    "Split",
+    "Splits",
+    "load",
+    "nn",
+    "random_splits",
+    "read_graph",
+    "settings_for",
+    "trading_network",
+    "write_graph",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that ``hpgmn --help`` answers at once."""
+    if name == "nn":
+        return importlib.import_module("hpgmn.nn")
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"hpgmn.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'hpgmn' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -34,7 +34,7 @@ def roc_auc(logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
     """The probability that a random node of class 1 is ranked above one of class 0.
 
     Ties count one half (the Mann–Whitney statistic). A replica whose valid rows hold one class
-    only has no ranking to judge and gets 0.5.
+    only has no ranking to judge and gets 0.5; one with NaN among its scores gets NaN.
 
     Args:
         logits: (R, B, 2).
@@ -59,7 +59,8 @@ def roc_auc(logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
         pairs = max(positive.numel() * negative.numel(), 1)
         area = (below + through).sum().double() / (2 * pairs)
         areas.append(area if positive.numel() * negative.numel() else area.new_tensor(0.5))
-    return torch.stack(areas).float()
+    lost = (scores.isnan() & valid).any(dim=-1)  # searchsorted would put NaN above every number
+    return torch.stack(areas).masked_fill(lost, float("nan")).float()
 
 
 METRICS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {

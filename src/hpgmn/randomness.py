@@ -81,13 +81,13 @@ class Noise:
         """(R, *shape) floats, uniform in [0, 1)."""
         bits = self.bits(place, math.prod(shape))
         fraction = ((bits >> 40) & ((1 << 24) - 1)).float() / (1 << 24)
-        return fraction.view(-1, *shape)
+        return fraction.view(self.keys.shape[0], *shape)
 
     def keep(self, place: str, shape: Sequence[int], rate: DropRate) -> Tensor:
         """(R, *shape) booleans, false with each replica's probability."""
         count = math.prod(shape)
         lanes = self.bits(place, -(-count // 4)).view(torch.int16)[:, :count]
-        return (lanes >= rate.threshold.unsqueeze(1)).view(-1, *shape)
+        return (lanes >= rate.threshold.unsqueeze(1)).view(self.keys.shape[0], *shape)
 
 
 def _mix_step(step: int | str | Tensor) -> Tensor | int:

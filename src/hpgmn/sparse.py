@@ -77,7 +77,7 @@ class SparseMatrix:
                 they are put on the sparse entries, which are fewer than the dense ones.
         """
         if self.host.nnz == 0:  # MKL refuses empty matrices; keep the graph of autograd whole
-            return dense.new_zeros(self.shape[0], dense.shape[1]) + 0.0 * dense.sum()
+            return dense.new_zeros(self.shape[0], dense.shape[1]) + dense[:0].sum(dim=0)
         result: Tensor = cast(Any, _Product).apply(dense, self, columns)
         return result
 

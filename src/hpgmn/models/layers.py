@@ -132,8 +132,9 @@ class StatisticMLP(nn.Module):
         nodes: Tensor | None = None,
     ) -> Tensor:
         """The statistic's rows to (R, N or B, widths[-1])."""
-        hidden = self.first(statistic, input_rate, noise, place, nodes)
+        hidden: Tensor = self.first(statistic, input_rate, noise, place, nodes)
         if not self.rest.layers:
             return hidden
         hidden = dropout(torch.relu(hidden), rate, noise, f"{place}.hidden")
-        return self.rest(hidden, rate, noise, place)
+        result: Tensor = self.rest(hidden, rate, noise, place)
+        return result

@@ -44,7 +44,8 @@ def entropy_penalty(attention: Tensor) -> Tensor:
     tensor([-0.6931])
     """
     use = attention.mean(dim=-2).clamp(min=1e-30)  # the slope of p·log p at 0 is infinite
-    return -torch.special.entr(use).sum(dim=-1)
+    negative_entropy: Tensor = -torch.special.entr(use).sum(dim=-1)
+    return negative_entropy
 
 
 def norm_penalty(patterns: Tensor) -> Tensor:

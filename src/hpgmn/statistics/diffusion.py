@@ -158,7 +158,8 @@ class ImplicitDiffusion(Statistic):
         device: torch.device | str = "cpu",
     ) -> None:
         self.matrix = SparseMatrix(transition_matrix, device)
-        self.theta = theta
+        # θ_0 touches the self entry alone: left out with it, for a difference would lose digits.
+        self.theta = theta if self_entry else np.append(0.0, theta[1:])
         self.width = transition_matrix.shape[0]
         self.diagonal: Tensor | None = None
         self.scale: Tensor | None = None

@@ -57,7 +57,7 @@ def scaled_counts(counts: Array, scaling: str) -> Array:
         total = counts.sum(axis=-1, keepdims=True)
     else:
         total = np.sqrt(np.square(counts).sum(axis=-1, keepdims=True))
-    return np.divide(counts, total, out=np.zeros_like(counts), where=total > 0)
+    return np.asarray(np.divide(counts, total, out=np.zeros_like(counts), where=total > 0))
 
 
 def averaging(adjacency: sp.csr_array, labels: Array, num_classes: int) -> sp.csr_array:

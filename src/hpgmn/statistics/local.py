@@ -258,7 +258,7 @@ class LocalStatistics:
         return self._shared[key]
 
     def _tensor(self, array: Array) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array, np.float32)).to(self.device)
+        return torch.from_numpy(np.require(array, np.float32, ["C", "W"])).to(self.device)
 
     def _reindexed(self, statistic: Statistic) -> Statistic:
         if self._columns is None:

@@ -85,7 +85,7 @@ def replica_bytes(graph: Graph, settings: Any) -> int:
     per_node += getattr(settings, "rounds", 0) * getattr(settings, "query_dim", 0)
     if getattr(settings, "consistency_weight", 0):
         per_node *= settings.consistency_passes
-    return 4 * (6 * parameters + per_node * graph.num_nodes)
+    return int(4 * (6 * parameters + per_node * graph.num_nodes))
 
 
 def replicas_at_once(graph: Graph, settings: Any, device: torch.device) -> int:

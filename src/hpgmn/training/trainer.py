@@ -316,6 +316,7 @@ def _record(
         current.history[key].append(row.index_copy(0, live, values.float()))
     best_score, best_loss = current.best_score[live], current.best_loss[live]
     better = (score > best_score) | ((score == best_score) & (val_loss < best_loss))
+    better &= val_loss.isfinite()  # a diverged model still has an argmax, and so a score
     if stage.patience:
         better &= epoch - current.best_epoch[live] <= stage.patience
     current.epoch = epoch

@@ -1,0 +1,182 @@
+"""HPGMNClassifier: fit and predict on a graph, in the manner of scikit-learn."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+
+from hpgmn.config import make_settings
+from hpgmn.errors import GraphError, HPGMNError, SettingError, unknown_name
+from hpgmn.evaluation import scores
+from hpgmn.graph import Array, Graph, Split, Splits
+from hpgmn.models import MODELS, find_model
+from hpgmn.models.hpgmn import HPGMNSettings
+from hpgmn.models.label_estimator import estimated_labels
+from hpgmn.models.stage import Replica, make_task
+from hpgmn.training.checks import check_split
+from hpgmn.training.replicas import fit_replicas
+from hpgmn.training.saved import MODEL_FILE, SavedModel
+from hpgmn.training.trainer import train
+
+_OWN = {"seed": 0, "model": "hpgmn", "device": "cpu", "metric": "accuracy"}
+
+
+class HPGMNClassifier:
+    """A node classifier whose every hyperparameter is a keyword.
+
+    Args:
+        seed: the seed of the initial values and of dropout.
+        model: "hpgmn", or another name of ``hpgmn models``.
+        device: "cpu" or "cuda".
+        metric: what chooses the best epoch on the validation nodes.
+        **settings: any key of ``hpgmn settings``; what is not given has its default.
+
+    Learned attributes: ``saved_`` (the trained model), ``classes_`` (names), ``val_score_``.
+
+    >>> from hpgmn.datasets import trading_network
+    >>> graph = trading_network(num_nodes=200, seed=1).graph
+    >>> model = HPGMNClassifier(seed=0, epochs=5, hidden_dim=8, neighbors="both")
+    >>> model.fit(graph, split=0).predict(graph).shape
+    (200,)
+    """
+
+    seed: int
+    model: str
+    device: str
+    metric: str
+
+    def __init__(self, **parameters: Any) -> None:
+        values = _OWN | parameters
+        name = values["model"]
+        entry = find_model(str(name))
+        known = {info.name: info.default for info in dataclasses.fields(entry.settings)}
+        for key in values:
+            if key not in known and key not in _OWN:
+                raise TypeError(unknown_name("hyperparameter", key, [*_OWN, *known]))
+        self._names = [*_OWN, *known]
+        for key in self._names:
+            setattr(self, key, values.get(key, known.get(key)))
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Every hyperparameter, as scikit-learn asks for them."""
+        return {key: getattr(self, key) for key in self._names}
+
+    def set_params(self, **parameters: Any) -> HPGMNClassifier:
+        """Change hyperparameters."""
+        self.__init__(**(self.get_params() | parameters))  # type: ignore[misc]
+        return self
+
+    def __repr__(self) -> str:
+        entry = find_model(self.model)
+        usual = _OWN | {info.name: info.default for info in dataclasses.fields(entry.settings)}
+        changed = {k: v for k, v in self.get_params().items() if v != usual[k]}
+        return f"HPGMNClassifier({', '.join(f'{k}={v!r}' for k, v in changed.items())})"
+
+    def fit(
+        self,
+        graph: Graph,
+        split: int = 0,
+        *,
+        train: Array | None = None,
+        val: Array | None = None,
+    ) -> HPGMNClassifier:
+        """Train on a stored split, or on the nodes of two masks.
+
+        Args:
+            graph: the graph.
+            split: the number of a stored split.
+            train: (N,) mask of the train nodes, instead of a stored split.
+            val: (N,) mask of the validation nodes, which choose the best epoch.
+        """
+        chosen = _split(graph, split, train, val)
+        check_split(graph, chosen, split if train is None else "given")
+        entry = find_model(self.model)
+        own = {k: v for k, v in self.get_params().items() if k not in _OWN}
+        replica = Replica(split, self.seed, make_settings(entry.settings, own))
+        masks = [(chosen.train, chosen.val)]
+        fitted = fit_replicas(
+            graph, entry, [replica], masks, device=self.device, metric=self.metric
+        )
+        self.saved_ = SavedModel.of(entry, fitted, graph, [chosen.train])
+        self.classes_ = np.asarray(graph.class_names)
+        self.val_score_ = float(fitted.val_score[0])
+        return self
+
+    def predict_proba(self, graph: Graph) -> Array:
+        """(N, C) class probabilities of every node, of this graph or another."""
+        if not hasattr(self, "saved_"):
+            raise HPGMNError("This HPGMNClassifier is not fitted. Call fit(graph) first.")
+        logits = self.saved_.logits(graph, self.device)
+        return np.asarray(logits[0].softmax(dim=-1).numpy())
+
+    def predict(self, graph: Graph) -> Array:
+        """(N,) the class number of every node; ``classes_`` has the names."""
+        return np.asarray(self.predict_proba(graph).argmax(axis=1))
+
+    def score(self, graph: Graph, mask: Array | None = None) -> float:
+        """The metric on the labelled nodes of a mask (all labelled nodes without one)."""
+        chances = torch.from_numpy(self.predict_proba(graph)).log().clamp(min=-1e4)
+        chosen = graph.y >= 0 if mask is None else np.asarray(mask, bool) & (graph.y >= 0)
+        if not chosen.any():
+            raise GraphError("The mask holds no labelled node, so there is nothing to score.")
+        return scores(chances[None], graph.y, [chosen], self.metric)[0]
+
+    def save(self, folder: str | Path) -> None:
+        """Write the trained model into a folder."""
+        if not hasattr(self, "saved_"):
+            raise HPGMNError("This HPGMNClassifier is not fitted. Call fit(graph) before save.")
+        target = Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        self.saved_.write(target / MODEL_FILE)
+        plain = {k: list(v) if isinstance(v, tuple) else v for k, v in self.get_params().items()}
+        text = yaml.safe_dump(plain, sort_keys=False)
+        (target / "classifier.yaml").write_text(text, encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: str | Path) -> HPGMNClassifier:
+        """A saved classifier, or the first replica of a run folder."""
+        saved = SavedModel.read(Path(folder) / MODEL_FILE).choose([0])
+        own = {info.name for info in dataclasses.fields(saved.entry.settings)}
+        settings = {key: getattr(saved.replicas[0].settings, key) for key in own}
+        model = cls(model=saved.entry.name, seed=saved.replicas[0].seed, **settings)
+        model.saved_ = saved
+        model.classes_ = np.asarray(saved.class_names)
+        return model
+
+
+def _signature() -> inspect.Signature:
+    """Every keyword of the default model, for help() and editors."""
+    values = _OWN | {info.name: info.default for info in dataclasses.fields(HPGMNSettings)}
+    return inspect.Signature(
+        [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value)
+            for name, value in values.items()
+        ]
+    )
+
+
+HPGMNClassifier.__signature__ = _signature()  # type: ignore[attr-defined]
+
+
+def _split(graph: Graph, number: int, train: Array | None, val: Array | None) -> Split:
+    if train is None and val is None:
+        return graph.split(number)
+    if train is None or val is None:
+        raise SettingError("Give both train and val, or the number of a stored split.")
+    return graph.with_splits(Splits(train, val, np.zeros(graph.num_nodes, bool))).split(0)
+
+
+def estimate_labels(graph: Graph, settings: HPGMNSettings, split: int = 0) -> Array:
+    """(N,) pseudo labels: the label estimator's guesses, true labels on train nodes."""
+    entry = MODELS["hpgmn"]
+    chosen = graph.split(split)
+    task = make_task(graph, [Replica(split, 0, settings)], [(chosen.train, chosen.val)], "cpu")
+    only = dataclasses.replace(entry, stages={"estimator": entry.stages["estimator"]})
+    state = train(task, only)
+    return np.asarray(estimated_labels(task, state.done["estimator"])[0])

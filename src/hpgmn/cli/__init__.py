@@ -1,0 +1,95 @@
+"""The command line: parsing and printing only.
+
+``main`` turns every mistake of the user into one sentence and exit code 2; the libraries that do
+the work are imported by the command that needs them, so that ``hpgmn --help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from hpgmn.cli import show, train, use
+from hpgmn.cli.console import err, set_up_logging
+from hpgmn.errors import HPGMNError
+
+app = typer.Typer(
+    name="hpgmn",
+    help="Node classification on graphs where linked nodes differ (heterophily).",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+for command in (
+    train.demo,
+    train.train,
+    use.predict,
+    use.evaluate,
+    use.statistics,
+    show.datasets,
+    show.models,
+    show.settings,
+):
+    app.command()(command)
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        import hpgmn
+
+        print(f"hpgmn {hpgmn.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version."
+    ),
+) -> None:
+    """Node classification on graphs where linked nodes differ (heterophily)."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code.
+
+    0 done; 2 the user's mistake; 130 interrupted; an exception of ours is a bug and passes (1).
+    """
+    set_up_logging()
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        result = app(args=given, standalone_mode=False)
+    except HPGMNError as error:
+        return _refuse(str(error))
+    except KeyboardInterrupt:
+        err.print("Interrupted. What was finished is kept.", markup=False)
+        return 130
+    except typer.Exit as stop:
+        return int(stop.exit_code)
+    except typer.Abort:
+        return 130
+    except Exception as error:
+        message = getattr(error, "format_message", None)  # a usage error of the parser
+        if message is None:
+            raise
+        return _refuse(_with_nearest(message(), given))
+    return result if isinstance(result, int) else 0
+
+
+def _refuse(message: str) -> int:
+    err.print(f"Error: {message}", markup=False, highlight=False, soft_wrap=True)
+    return 2
+
+
+def _with_nearest(message: str, given: Sequence[str]) -> str:
+    """The parser's message in one line, with where to look next."""
+    text = " ".join(line.strip() for line in message.splitlines() if line.strip())
+    if not text.endswith((".", "?")):
+        text += "."
+    names = [command.callback.__name__ for command in app.registered_commands if command.callback]
+    chosen = next((name for name in given if name in names), None)
+    where = f"hpgmn {chosen} --help" if chosen else "hpgmn --help"
+    return f"{text} See `{where}`."

@@ -1,0 +1,119 @@
+"""What the commands print with: consoles, progress, Ctrl-C."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+if TYPE_CHECKING:
+    from hpgmn.training.replicas import Progress as Step
+
+out = Console()
+err = Console(stderr=True)
+
+PLAIN_SECONDS = 5.0
+"""Without a terminal a line of progress is printed this often."""
+
+
+def set_up_logging() -> None:
+    """Warnings of the library go to standard error, one line each."""
+    handler = RichHandler(
+        console=err, show_time=False, show_path=False, markup=False, show_level=True
+    )
+    handler.setLevel(logging.WARNING)
+    logger = logging.getLogger("hpgmn")
+    logger.handlers[:] = [handler]
+    logger.setLevel(logging.INFO)
+
+
+@contextmanager
+def log_file(path: Path) -> Iterator[None]:
+    """Everything the library logs also goes into a file."""
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger = logging.getLogger("hpgmn")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
+
+
+@contextmanager
+def training_progress(what: str) -> Iterator[Callable[[Step], None]]:
+    """A progress bar on a terminal, a line now and then elsewhere."""
+    if not sys.stderr.isatty():
+        yield _PlainProgress(what)
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+        TextColumn("loss {task.fields[loss]:.3f}  val {task.fields[val]:.3f}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=err, transient=True) as bar:
+        task = bar.add_task(what, total=1, loss=float("nan"), val=float("nan"))
+
+        def step(now: Step) -> None:
+            part = f" ({now.batch + 1} of {now.batches})" if now.batches > 1 else ""
+            bar.update(
+                task,
+                description=f"{what}: {now.stage}{part}",
+                completed=now.epoch,
+                total=now.epochs,
+                loss=now.loss,
+                val=now.val_score,
+            )
+
+        yield step
+
+
+class _PlainProgress:
+    """Progress as plain lines."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.told = time.monotonic()
+
+    def __call__(self, now: Step) -> None:
+        if time.monotonic() - self.told < PLAIN_SECONDS:
+            return
+        self.told = time.monotonic()
+        print(
+            f"{self.what}: batch {now.batch + 1}/{now.batches} {now.stage} epoch "
+            f"{now.epoch}/{now.epochs} loss {now.loss:.3f} val {now.val_score:.3f}",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+@contextmanager
+def stop_on_signal() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C and SIGTERM finish the epoch and save; a second Ctrl-C stops at once."""
+    asked = False
+
+    def ask(number: int, frame: Any) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,115 @@
+"""Commands that show what there is: datasets, models, settings."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from hpgmn.cli.console import err, out
+
+
+def datasets(
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
+    download: Annotated[
+        str | None, typer.Option(help="Fetch this dataset into the user's cache.")
+    ] = None,
+) -> None:
+    """Every known dataset: size, classes, homophily, whether it is here, known defects."""
+    from hpgmn.datasets import DATASETS, find_file
+    from hpgmn.datasets import download as fetch
+
+    if download is not None:
+        path = fetch(download)
+        err.print(f"Wrote {path}.", markup=False, highlight=False)
+        return
+    rows: list[dict[str, Any]] = [
+        {
+            "name": one.name,
+            "nodes": one.num_nodes,
+            "edges": one.num_edges,
+            "attributes": one.num_features,
+            "classes": one.num_classes,
+            "homophily": one.homophily,
+            "metric": one.metric,
+            "here": find_file(one.name) is not None,
+            "get": "download" if one.download is not None else "bring the file",
+            "defects": one.defects,
+        }
+        for one in DATASETS.values()
+    ]
+    if json_:
+        print(json.dumps(rows, indent=1))
+        return
+    table = Table("name", *[_right(word) for word in ("nodes", "edges", "attributes", "classes")])
+    table.add_column("homophily", justify="right")
+    table.add_column("here")
+    table.add_column("known defects", overflow="fold")
+    for row in rows:
+        sizes = [f"{row[key]:,}" for key in ("nodes", "edges", "attributes", "classes")]
+        homophily = "" if row["homophily"] is None else f"{row['homophily']:.2f}"
+        here = "yes" if row["here"] else row["get"]
+        table.add_row(row["name"], *sizes, homophily, here, row["defects"])
+    out.print(table)
+    err.print(
+        "Edges as listed by the source. Get one with `hpgmn datasets --download NAME`, or bring "
+        "NAME.npz into the folder named by HPGMN_DATA.",
+        markup=False,
+        highlight=False,
+    )
+
+
+def _right(name: str) -> Any:
+    from rich.table import Column
+
+    return Column(name, justify="right")
+
+
+def models(
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
+) -> None:
+    """Every model with its citation."""
+    from hpgmn.models import MODELS
+
+    if json_:
+        keys = ("name", "summary", "citation")
+        print(json.dumps([{key: getattr(one, key) for key in keys} for one in MODELS.values()]))
+        return
+    table = Table("name", "what it is", "source")
+    for one in MODELS.values():
+        table.add_row(one.name, one.summary, one.citation)
+    out.print(table)
+
+
+def settings(
+    graph: Annotated[
+        str | None, typer.Argument(help="A dataset: show the values used for it.")
+    ] = None,
+    model: Annotated[str, typer.Option(help="The model's name.")] = "hpgmn",
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
+) -> None:
+    """Every --set key with its meaning, value and allowed values."""
+    from hpgmn.config import describe_settings, make_settings, settings_dict
+    from hpgmn.datasets.registry import known_dataset
+    from hpgmn.models import find_model
+    from hpgmn.shipped import settings_for
+
+    entry = find_model(model)
+    if graph is not None:
+        known_dataset(graph)
+    values = settings_dict(make_settings(entry.settings, settings_for(graph, model)))
+    rows = [
+        {key: row[key] for key in ("name", "type", "allowed", "help")}
+        | {"value": values[row["name"]]}
+        for row in describe_settings(entry.settings)
+    ]
+    if json_:
+        print(json.dumps(rows, indent=1))
+        return
+    table = Table("key", f"value for {graph or 'a new graph'}", "allowed", "meaning")
+    for row in rows:
+        value = ",".join(row["value"]) if isinstance(row["value"], list) else str(row["value"])
+        table.add_row(row["name"], value, row["allowed"], row["help"])
+    out.print(table)

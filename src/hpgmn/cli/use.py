@@ -1,0 +1,231 @@
+"""Commands that use a trained model or a graph: predict, evaluate, statistics."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from hpgmn.cli.console import err, out
+from hpgmn.errors import HPGMNError, SettingError, unknown_name
+
+if TYPE_CHECKING:
+    from hpgmn.experiments.run import RunSpec
+    from hpgmn.graph import Graph
+    from hpgmn.training.saved import SavedModel
+
+
+def _opened(run: Path, source: str | None) -> tuple[SavedModel, RunSpec, Graph]:
+    """The model, the specification and the graph of a run folder (or another graph)."""
+    from hpgmn.config import read_yaml
+    from hpgmn.datasets import load
+    from hpgmn.experiments.run import CONFIG_FILE, RunSpec
+    from hpgmn.training.saved import MODEL_FILE, SavedModel
+
+    for name in (CONFIG_FILE, MODEL_FILE):
+        if not (run / name).is_file():
+            raise HPGMNError(
+                f"{run} is not a finished run folder: {name} is missing. Give the folder that "
+                "`hpgmn train` wrote; an interrupted run goes on with --resume."
+            )
+    spec = RunSpec.from_dict(read_yaml(run / CONFIG_FILE))
+    model = SavedModel.read(run / MODEL_FILE)
+    if source is not None:
+        return model, spec, load(source)
+    graph = load(spec.graph, spec.protocol)
+    if graph.fingerprint != model.about["fingerprint"]:
+        raise HPGMNError(
+            f"{spec.graph} is not the graph the model was trained on. Name the graph: "
+            f"hpgmn predict {run} GRAPH."
+        )
+    return model, spec, graph
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    graph: Annotated[str | None, typer.Argument(help="Another graph [the trained one].")] = None,
+    split: Annotated[int | None, typer.Option(help="Which split's models [the first].")] = None,
+    out_file: Annotated[Path, typer.Option("--out", help="FILE.csv or FILE.parquet.")] = Path(
+        "predictions.csv"
+    ),
+) -> None:
+    """Class and probabilities per node: averaged over seeds, never over splits."""
+    import numpy as np
+    import pyarrow as pa
+
+    if out_file.suffix not in (".csv", ".parquet"):
+        raise SettingError(f"--out must end in .csv or .parquet (got '{out_file}').")
+    model, spec, loaded = _opened(run, graph)
+    number = spec.splits[0] if split is None else split
+    places = [place for place, one in enumerate(model.replicas) if one.split == number]
+    if not places:
+        known = ", ".join(str(one) for one in spec.splits)
+        raise HPGMNError(f"The run has no split {number}. Choose from: {known}.")
+    chances = model.choose(places).logits(loaded).softmax(dim=-1).mean(dim=0).numpy()
+    names = np.asarray(model.class_names)
+    ids = loaded.node_ids if loaded.node_ids is not None else np.arange(loaded.num_nodes)
+    best = chances.argmax(axis=1)
+    columns: dict[str, Any] = {
+        "node_id": ids,
+        "prediction": names[best],
+        "confidence": chances.max(axis=1),
+    }
+    columns |= {f"probability_{name}": chances[:, c] for c, name in enumerate(names)}
+    _write_table(pa.table(columns), out_file)
+    err.print(
+        f"{loaded.num_nodes} nodes, split {number}, {len(places)} seed(s): {out_file}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _write_table(table: Any, path: Path) -> None:
+    """A table as CSV or Parquet; nothing half-written stays behind."""
+    import os
+
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    if not path.parent.is_dir():
+        raise HPGMNError(
+            f"The folder {path.parent} does not exist. Make it, or choose another --out."
+        )
+    unfinished = path.with_name(path.name + ".unfinished")
+    try:
+        if path.suffix == ".csv":
+            pyarrow.csv.write_csv(table, unfinished)
+        else:
+            pyarrow.parquet.write_table(table, unfinished)
+        os.replace(unfinished, path)
+    except OSError as error:
+        raise HPGMNError(f"Cannot write {path}: {error.strerror or error}.") from None
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    graph: Annotated[str | None, typer.Argument(help="Another graph [the trained one].")] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
+) -> None:
+    """Scores on labelled nodes, by class: the test nodes, or all of another graph's."""
+    import numpy as np
+
+    from hpgmn.evaluation import Score, class_report, scores
+
+    model, spec, loaded = _opened(run, graph)
+    if (loaded.y < 0).all():
+        raise HPGMNError(f"Graph '{loaded.name}' has no labels to score against.")
+    if loaded.class_names[: len(model.class_names)] != model.class_names[: loaded.num_classes]:
+        raise HPGMNError(
+            f"The classes of '{loaded.name}' are not those of the model: "
+            f"{', '.join(model.class_names)}. Give them in the same order."
+        )
+    known = loaded.y >= 0
+    same = loaded.fingerprint == model.about["fingerprint"]
+    masks = [loaded.split(one.split).test if same else known for one in model.replicas]
+    if not all(mask.any() for mask in masks):
+        raise HPGMNError(f"'{loaded.name}' has splits without test nodes; nothing can be scored.")
+    logits = model.logits(loaded)
+    score = Score.of(scores(logits, loaded.y, masks, spec.metric))
+    guesses = logits.argmax(dim=-1).numpy()
+    reports = [
+        class_report(guess, loaded.y, mask, model.class_names)
+        for guess, mask in zip(guesses, masks, strict=True)
+    ]
+    rows = [
+        {"class": name}
+        | {
+            key: float(np.mean([report[number][key] for report in reports]))
+            for key in ("precision", "recall", "f1", "support")
+        }
+        for number, name in enumerate(model.class_names)
+    ]
+    nodes = "test nodes" if same else "all labelled nodes"
+    result = {
+        "graph": loaded.name,
+        "model": spec.model,
+        "nodes": nodes,
+        "metric": spec.metric,
+        "score_mean": score.mean,
+        "score_std": score.std,
+        "score": list(score.values),
+        "classes": rows,
+    }
+    if json_:
+        print(json.dumps(result, indent=1))
+        return
+    table = Table("class", "precision", "recall", "F1", "nodes")
+    for row in rows:
+        shares = [f"{100 * row[key]:.1f}" for key in ("precision", "recall", "f1")]
+        table.add_row(str(row["class"]), *shares, f"{row['support']:.1f}")
+    out.print(
+        f"{loaded.name}, {nodes}, {len(masks)} run(s): {spec.metric} "
+        f"{100 * score.mean:.1f} ± {100 * score.std:.1f}",
+        highlight=False,
+    )
+    out.print(table)
+
+
+def statistics(
+    graph: Annotated[str, typer.Argument(help="A dataset's name or a .npz graph file.")],
+    out_file: Annotated[Path, typer.Option("--out", help="FILE.npz.")],
+    labels: Annotated[
+        str, typer.Option(help="true: the given labels; estimated: pseudo labels of split 0.")
+    ] = "true",
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated."),
+    ] = None,
+) -> None:
+    """The local statistics of every node as arrays."""
+    import os
+
+    import numpy as np
+    import torch
+
+    from hpgmn.classifier import estimate_labels
+    from hpgmn.config import make_settings, parse_assignments
+    from hpgmn.datasets import DATASETS, load
+    from hpgmn.models.hpgmn import HPGMNSettings
+    from hpgmn.shipped import settings_for
+    from hpgmn.statistics import LocalStatistics, statistic_names
+
+    if labels not in ("true", "estimated"):
+        raise SettingError(unknown_name("value for --labels:", labels, ("true", "estimated")))
+    if out_file.suffix != ".npz":
+        raise SettingError(f"--out must end in .npz (got '{out_file}').")
+    if not out_file.parent.is_dir():
+        raise HPGMNError(f"The folder {out_file.parent} does not exist. Make it first.")
+    loaded = load(graph)
+    values = settings_for(graph if graph in DATASETS else None)
+    values["statistics"] = ["class_counts", "class_means", "diffusion"]
+    settings = make_settings(HPGMNSettings, values | parse_assignments(set_ or []))
+    known = loaded.y if labels == "true" else estimate_labels(loaded, settings)
+    builder = LocalStatistics(loaded)
+    classes = max(loaded.num_classes, 1)
+    built = builder.build(known[None], classes, [settings])
+    every = torch.arange(loaded.num_nodes)
+    size = sum(built[name].width for name in statistic_names(settings)) * loaded.num_nodes * 4
+    if size > 8 * 2**30:
+        raise HPGMNError(
+            f"These arrays would take {size / 2**30:.0f} GiB. Ask for fewer with "
+            "--set statistics=class_counts, or use hpgmn.LocalStatistics, which never builds them."
+        )
+    arrays: dict[str, Any] = {
+        name: built[name].rows(every).numpy() for name in statistic_names(settings)
+    }
+    arrays["labels"] = known
+    unfinished = out_file.with_name(out_file.name + ".unfinished")
+    try:
+        with unfinished.open("wb") as file:
+            np.savez_compressed(file, **arrays)
+        os.replace(unfinished, out_file)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    sizes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
+    err.print(f"{out_file}: {sizes}", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,345 @@
+"""One run: train every asked split and seed, score once, write the run folder."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import logging
+import os
+import platform
+import resource
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+import yaml
+
+import hpgmn
+from hpgmn.config import make_settings
+from hpgmn.errors import HPGMNError, SettingError
+from hpgmn.evaluation import Score, scores
+from hpgmn.graph import Array, Graph, Split
+from hpgmn.metrics import metric as metric_of
+from hpgmn.models import find_model
+from hpgmn.models.stage import Replica
+from hpgmn.statistics.homophily import node_homophily
+from hpgmn.training.checkpoint import read_tensors
+from hpgmn.training.checks import check_split, graph_warnings
+from hpgmn.training.replicas import Fitted, Progress, fit_replicas
+from hpgmn.training.saved import MODEL_FILE, SavedModel
+
+logger = logging.getLogger(__name__)
+
+CONFIG_FILE, METRICS_FILE, HISTORY_FILE = "config.yaml", "metrics.json", "history.jsonl"
+PREDICTIONS_FILE, LOG_FILE, STATE_FOLDER = "predictions.parquet", "log.txt", "state"
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """What is to be trained; with the graph itself it determines the result.
+
+    Attributes:
+        graph: the dataset's name or the graph file, as the user gave it.
+        model: the model's name.
+        settings: all of the model's settings.
+        splits: the numbers of the splits.
+        seeds: how many seeds on each split: 0 … seeds-1.
+        protocol: the protocol whose splits are used, if any.
+        metric: what selects epochs and is reported.
+        device: "cpu" or "cuda".
+    """
+
+    graph: str
+    model: str
+    settings: dict[str, Any]
+    splits: tuple[int, ...]
+    seeds: int = 1
+    protocol: str | None = None
+    metric: str = "accuracy"
+    device: str = "cpu"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The specification as ``config.yaml`` holds it."""
+        return {
+            "graph": self.graph,
+            "model": self.model,
+            "protocol": self.protocol,
+            "metric": self.metric,
+            "splits": list(self.splits),
+            "seeds": self.seeds,
+            "device": self.device,
+            "settings": dict(self.settings),
+            "version": hpgmn.__version__,
+        }
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> RunSpec:
+        """The specification in the ``config.yaml`` of a run folder."""
+        try:
+            return cls(
+                graph=str(content["graph"]),
+                model=str(content["model"]),
+                settings=dict(content["settings"]),
+                splits=tuple(int(split) for split in content["splits"]),
+                seeds=int(content["seeds"]),
+                protocol=content.get("protocol"),
+                metric=str(content["metric"]),
+                device=str(content.get("device", "cpu")),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise SettingError(f"config.yaml of the run is incomplete: {error!r}.") from None
+
+
+def resolve_device(name: str) -> str:
+    """The device behind "auto", "cpu" or "cuda"; asking for a missing GPU is an error."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise HPGMNError("No CUDA device is available. Use --device cpu (or auto).")
+    return name
+
+
+def check_run(spec: RunSpec, graph: Graph) -> tuple[list[Split], list[str]]:
+    """Everything that can be refused before work begins; returns splits and warnings."""
+    make_settings(find_model(spec.model).settings, spec.settings)
+    metric_of(spec.metric)
+    if spec.metric == "roc_auc" and graph.num_classes != 2:
+        raise SettingError(
+            f"Metric 'roc_auc' needs two classes ('{graph.name}' has {graph.num_classes}). "
+            "Use --metric accuracy."
+        )
+    if spec.seeds < 1:
+        raise SettingError(f"--seeds must be at least 1 (got {spec.seeds}).")
+    warnings = graph_warnings(graph)
+    chosen = []
+    for number in spec.splits:
+        split = graph.split(number)
+        warnings += check_split(graph, split, number)
+        chosen.append(split)
+    return chosen, warnings
+
+
+def prepare_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
+    """Make the run folder, or refuse one that exists."""
+    if folder.exists() and any(folder.iterdir() if folder.is_dir() else [folder]):
+        ours = folder.is_dir() and (folder / CONFIG_FILE).exists()
+        if not (resume or overwrite):
+            raise HPGMNError(
+                f"The folder {folder} exists. Continue it with --resume, replace it with "
+                "--overwrite, or choose another --out."
+            )
+        if not ours:
+            raise HPGMNError(
+                f"{folder} is not a run folder (it has no {CONFIG_FILE}); nothing was changed. "
+                "Choose another --out."
+            )
+        if overwrite and not resume:
+            shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole: a crash leaves the old one or the new one."""
+    unfinished = path.with_name(path.name + ".unfinished")
+    unfinished.write_text(text, encoding="utf-8")
+    os.replace(unfinished, path)
+
+
+def run(
+    spec: RunSpec,
+    graph: Graph,
+    folder: Path,
+    *,
+    report: Callable[[Progress], None] | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    """Train, score and write everything but the report into a prepared folder.
+
+    A folder that holds an interrupted run of the same specification is continued.
+
+    Returns:
+        The content of ``metrics.json``.
+    """
+    started = time.perf_counter()
+    splits, warnings = check_run(spec, graph)
+    entry = find_model(spec.model)
+    settings = make_settings(entry.settings, spec.settings)
+    write_text(folder / CONFIG_FILE, yaml.safe_dump(spec.as_dict(), sort_keys=False))
+    pairs = [
+        (Replica(number, seed, settings), split)
+        for number, split in zip(spec.splits, splits, strict=True)
+        for seed in range(spec.seeds)
+    ]
+    replicas = [replica for replica, _ in pairs]
+    for line in warnings:
+        logger.warning(line)
+    state = folder / STATE_FOLDER
+    state.mkdir(exist_ok=True)
+    before = _elapsed(state)
+    fitted = fit_replicas(
+        graph,
+        entry,
+        replicas,
+        [(split.train, split.val) for _, split in pairs],
+        device=spec.device,
+        metric=spec.metric,
+        folder=state,
+        identity=_identity(spec, graph),
+        report=report,
+        should_stop=should_stop,
+    )
+    model = SavedModel.of(entry, fitted, graph, [split.train for _, split in pairs])
+    model.write(folder / MODEL_FILE)
+    _write_history(folder / HISTORY_FILE, fitted)
+    _write_predictions(folder / PREDICTIONS_FILE, graph, fitted, [split for _, split in pairs])
+    guesses = model.estimator_logits(graph, spec.device)
+    metrics = _metrics(spec, graph, fitted, [split.test for _, split in pairs], guesses)
+    metrics["warnings"] = warnings
+    metrics["seconds"] = before + time.perf_counter() - started
+    write_text(folder / METRICS_FILE, json.dumps(metrics, indent=1) + "\n")
+    shutil.rmtree(state)
+    return metrics
+
+
+def _elapsed(state: Path) -> float:
+    """Seconds that an interrupted run spent before: its states' times."""
+    return sum(
+        sum(read_tensors(path)[1]["seconds"].values()) for path in state.glob("state-*.safetensors")
+    )
+
+
+def _identity(spec: RunSpec, graph: Graph) -> str:
+    parts = json.dumps([spec.as_dict(), graph.fingerprint, graph.y.tolist()], sort_keys=True)
+    return hashlib.sha256(parts.encode()).hexdigest()
+
+
+def _metrics(
+    spec: RunSpec, graph: Graph, fitted: Fitted, test: Sequence[Array], guesses: Any
+) -> dict[str, Any]:
+    """Everything ``metrics.json`` says; the one reading of the test labels."""
+    tested = all(mask.any() for mask in test)
+    score = Score.of(scores(fitted.logits, graph.y, test, spec.metric)) if tested else None
+    accuracy = Score.of(scores(fitted.logits, graph.y, test, "accuracy")) if tested else None
+    estimator = None
+    if guesses is not None and tested:
+        own = Score.of(scores(guesses, graph.y, test, "accuracy"))
+        estimator = {"test_accuracy_mean": own.mean, "test_accuracy_std": own.std}
+    last = list(fitted.best_epoch)[-1]
+    return {
+        "model": spec.model,
+        "graph": graph.name,
+        "splits": list(spec.splits),
+        "seeds": spec.seeds,
+        "metric": spec.metric,
+        "test_score_mean": score.mean if score else None,
+        "test_score_std": score.std if score else None,
+        "test_score": list(score.values) if score else [],
+        "val_score": fitted.val_score.tolist(),
+        "test_accuracy_mean": accuracy.mean if accuracy else None,
+        "test_accuracy_std": accuracy.std if accuracy else None,
+        "label_estimator": estimator,
+        "seconds_statistics": fitted.seconds["statistics"],
+        "seconds_training": fitted.seconds["training"],
+        "epochs": fitted.best_epoch[last].tolist(),
+        "epochs_trained": {
+            stage: int(history["loss"].shape[0]) for stage, history in fitted.history.items()
+        },
+        "peak_memory_mb": peak_memory_mb(spec.device),
+        "version": hpgmn.__version__,
+        "config": spec.as_dict(),
+        "hardware": hardware(spec.device),
+        "graph_summary": {
+            "num_nodes": graph.num_nodes,
+            "num_edges": graph.num_edges,
+            "num_features": graph.num_features,
+            "num_classes": graph.num_classes,
+            "class_names": list(graph.class_names),
+            "homophily": node_homophily(graph),
+        },
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def hardware(device: str) -> dict[str, Any]:
+    """What the run ran on."""
+    processor = platform.processor() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        processor = next(line.split(":")[1].strip() for line in lines if "model name" in line)
+    except (OSError, StopIteration):
+        pass
+    return {
+        "processor": processor,
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def peak_memory_mb(device: str) -> float:
+    """The process's peak memory so far (on a GPU: the allocator's), in MB."""
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated() / 1e6
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
+
+
+def _write_history(path: Path, fitted: Fitted) -> None:
+    lines = []
+    for stage, history in fitted.history.items():
+        columns = {key: rows.tolist() for key, rows in history.items()}
+        for place, replica in enumerate(fitted.replicas):
+            for epoch in range(history["loss"].shape[0]):
+                numbers = {key: rows[epoch][place] for key, rows in columns.items()}
+                if numbers["loss"] != numbers["loss"]:  # NaN: this replica had stopped
+                    continue
+                about = {"split": replica.split, "seed": replica.seed, "stage": stage}
+                lines.append(json.dumps(about | {"epoch": epoch + 1} | numbers))
+    write_text(path, "\n".join(lines) + "\n")
+
+
+def roles(split: Split) -> Array:
+    """For each node its role in a split."""
+    names = np.full(split.train.shape, "unlabelled", dtype=object)
+    for part in ("train", "val", "test"):
+        names[getattr(split, part)] = part
+    return names
+
+
+def _write_predictions(path: Path, graph: Graph, fitted: Fitted, splits: Sequence[Split]) -> None:
+    names = np.asarray(graph.class_names, dtype=object)
+    ids = graph.node_ids
+    if ids is None:
+        ids = np.arange(graph.num_nodes).astype(str)
+    labels = [str(names[label]) if label >= 0 else None for label in graph.y.tolist()]
+    unfinished = path.with_name(path.name + ".unfinished")
+    writer = None
+    chances = fitted.logits.softmax(dim=-1).numpy()
+    for replica, split, own in zip(fitted.replicas, splits, chances, strict=True):
+        columns = {
+            "split": np.full(graph.num_nodes, replica.split, np.int32),
+            "seed": np.full(graph.num_nodes, replica.seed, np.int32),
+            "node": np.arange(graph.num_nodes),
+            "node_id": pa.array(ids.tolist()),
+            "role": pa.array(roles(split).tolist()),
+            "label": pa.array(labels, pa.string()),
+            "prediction": pa.array(names[own.argmax(axis=1)].tolist()),
+        }
+        for number, name in enumerate(graph.class_names):
+            columns[f"probability_{name}"] = own[:, number]
+        table = pa.table(columns)
+        writer = writer or pq.ParquetWriter(unfinished, table.schema)
+        writer.write_table(table)
+    if writer is not None:
+        writer.close()
+    os.replace(unfinished, path)

@@ -1,0 +1,35 @@
+"""The modules for people who write their own loop.
+
+Every module leads with R replicas; with one replica the leading dimension is 1.
+"""
+
+from hpgmn.models.head import MemoryHead
+from hpgmn.models.hpgmn import HPGMN, HPGMNSettings
+from hpgmn.models.label_estimator import LabelEstimator, pseudo_labels
+from hpgmn.models.layers import MLP, Linear, StatisticMLP, initialise
+from hpgmn.models.memory import Memory
+from hpgmn.models.output import Output
+from hpgmn.models.penalties import entropy_penalty, kpattern_penalty, norm_penalty
+from hpgmn.models.propagated import PropagatedHPGMN, PropagatedSettings
+from hpgmn.randomness import Noise, stable_key
+
+__all__ = [
+    "HPGMN",
+    "MLP",
+    "HPGMNSettings",
+    "LabelEstimator",
+    "Linear",
+    "Memory",
+    "MemoryHead",
+    "Noise",
+    "Output",
+    "PropagatedHPGMN",
+    "PropagatedSettings",
+    "StatisticMLP",
+    "entropy_penalty",
+    "initialise",
+    "kpattern_penalty",
+    "norm_penalty",
+    "pseudo_labels",
+    "stable_key",
+]

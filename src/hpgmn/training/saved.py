@@ -1,0 +1,183 @@
+"""A trained model on disk: every replica's parameters, and what prediction needs to know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpgmn.config import make_settings, settings_dict
+from hpgmn.errors import HPGMNError
+from hpgmn.graph import Array, Graph
+from hpgmn.models import ModelEntry, find_model
+from hpgmn.models.label_estimator import estimator_logits
+from hpgmn.models.stage import Parameters, Replica, Task
+from hpgmn.statistics import LocalStatistics
+from hpgmn.training.checkpoint import read_tensors, write_tensors
+from hpgmn.training.replicas import Fitted
+from hpgmn.training.trainer import logits
+
+MODEL_FILE = "model.safetensors"
+FORMAT = 1
+"""The version of the file's form; a reader refuses what it does not know."""
+
+_TIED = ("diffusion", "adjacency")
+
+
+@dataclass
+class SavedModel:
+    """A trained model: R replicas and the graph they were trained on, without its attributes.
+
+    Attributes:
+        entry: the model.
+        replicas: R of them.
+        done: the best parameters of every stage.
+        train_labels: (R, N), -1 outside the train nodes.
+        about: name, fingerprint, sizes and names of the training graph.
+        node_ids: names of the training graph's nodes, where it had any.
+    """
+
+    entry: ModelEntry
+    replicas: list[Replica]
+    done: dict[str, Parameters]
+    train_labels: Array
+    about: dict[str, Any]
+    node_ids: Array | None
+
+    @classmethod
+    def of(
+        cls, entry: ModelEntry, fitted: Fitted, graph: Graph, train: Sequence[Array]
+    ) -> SavedModel:
+        """The model that was just fitted on a graph with these train masks."""
+        labels = np.stack([np.where(mask, graph.y, -1) for mask in train])
+        about = {
+            "graph": graph.name,
+            "fingerprint": graph.fingerprint,
+            "num_nodes": graph.num_nodes,
+            "num_features": graph.num_features,
+            "class_names": list(graph.class_names),
+        }
+        return cls(entry, list(fitted.replicas), fitted.done, labels, about, graph.node_ids)
+
+    def write(self, path: Path) -> None:
+        """Write the model as one safetensors file."""
+        tensors: dict[str, Tensor] = {
+            f"{stage}/{name}": value
+            for stage, parameters in self.done.items()
+            for name, value in parameters.items()
+        }
+        tensors["train_labels"] = torch.from_numpy(self.train_labels.astype(np.int32))
+        about = self.about | {
+            "format": FORMAT,
+            "model": self.entry.name,
+            "stages": list(self.done),
+            "replicas": [
+                {
+                    "split": one.split,
+                    "seed": one.seed,
+                    "settings": settings_dict(one.settings),
+                }
+                for one in self.replicas
+            ],
+            "node_ids": None if self.node_ids is None else self.node_ids.tolist(),
+        }
+        write_tensors(path, tensors, about)
+
+    @classmethod
+    def read(cls, path: Path) -> SavedModel:
+        """The model in a file that :meth:`write` wrote."""
+        tensors, about = read_tensors(path)
+        version = about.get("format")
+        if version != FORMAT:
+            raise HPGMNError(
+                f"{path} has format {version}; this version of hpgmn reads format {FORMAT}. "
+                "Use the version that wrote it, or train again."
+            )
+        entry = find_model(about.pop("model"))
+        done: dict[str, Parameters] = {
+            stage: {
+                name.removeprefix(f"{stage}/"): value
+                for name, value in tensors.items()
+                if name.startswith(f"{stage}/")
+            }
+            for stage in about.pop("stages")
+        }
+        replicas = [
+            Replica(one["split"], one["seed"], make_settings(entry.settings, one["settings"]))
+            for one in about.pop("replicas")
+        ]
+        node_ids = about.pop("node_ids")
+        labels = tensors["train_labels"].numpy().astype(np.int64)
+        names = None if node_ids is None else np.asarray(node_ids)
+        return cls(entry, replicas, done, labels, about, names)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes the model knows."""
+        return tuple(self.about["class_names"])
+
+    def choose(self, places: Sequence[int]) -> SavedModel:
+        """The same model with some of its replicas."""
+        chosen = list(places)
+        done = {
+            stage: {name: value[chosen] for name, value in parameters.items()}
+            for stage, parameters in self.done.items()
+        }
+        replicas = [self.replicas[place] for place in chosen]
+        labels = self.train_labels[chosen]
+        return SavedModel(self.entry, replicas, done, labels, self.about, self.node_ids)
+
+    def logits(self, graph: Graph, device: torch.device | str = "cpu") -> Tensor:
+        """(R, M, C) for the nodes of a graph, the training graph or another."""
+        task = self._task(graph, device)
+        done = {
+            stage: {name: value.to(task.device) for name, value in parameters.items()}
+            for stage, parameters in self.done.items()
+        }
+        return logits(task, self.entry, done).cpu()
+
+    def estimator_logits(self, graph: Graph, device: torch.device | str = "cpu") -> Tensor | None:
+        """(R, M, C) of the label estimator alone, where the model has one."""
+        if "estimator" not in self.done:
+            return None
+        task = self._task(graph, device)
+        parameters = {name: value.to(task.device) for name, value in self.done["estimator"].items()}
+        return estimator_logits(task, parameters).cpu()
+
+    def _task(self, graph: Graph, device: torch.device | str) -> Task:
+        if graph.num_features != self.about["num_features"]:
+            raise HPGMNError(
+                f"The model was trained on {self.about['num_features']} attributes, graph "
+                f"'{graph.name}' has {graph.num_features}. Give the same columns in the same order."
+            )
+        columns = self._columns(graph)
+        width = int(self.about["num_nodes"])
+        statistics = LocalStatistics(graph, device, columns=columns, width=width)
+        known = np.arange(width) if columns is None else columns
+        labels = np.where(known >= 0, self.train_labels[:, np.maximum(known, 0)], -1)
+        nothing = np.full_like(labels, -1)
+        return Task(statistics, tuple(self.replicas), labels, nothing, len(self.class_names))
+
+    def _columns(self, graph: Graph) -> Array | None:
+        """For each node of another graph its position in the training graph, -1 if it is new."""
+        if graph.fingerprint == self.about["fingerprint"]:
+            return None
+        columns = np.full(graph.num_nodes, -1, np.int64)
+        if self.node_ids is not None and graph.node_ids is not None:
+            place = {name: number for number, name in enumerate(self.node_ids.tolist())}
+            columns = np.asarray([place.get(name, -1) for name in graph.node_ids.tolist()])
+        used = getattr(self.replicas[0].settings, "statistics", ())
+        tied = [name for name in _TIED if name in used]
+        if tied and (columns < 0).all():
+            free = ",".join(name for name in used if name not in _TIED)
+            raise HPGMNError(
+                f"The model reads {' and '.join(tied)} rows, which belong to the nodes it was "
+                f"trained on, and graph '{graph.name}' shares no node_ids with them. Give both "
+                f"graphs node_ids, or train with --set statistics={free}."
+            )
+        return columns
