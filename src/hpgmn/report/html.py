@@ -231,7 +231,9 @@ def _stops(stage: Stage) -> str:
     last = [stage.epochs[row].max() for row in known if row.any()]
     said = f"Line: mean of {count} runs. Band: from the lowest run to the highest."
     if min(last) < max(last):
-        said += f" The first run stops after epoch {min(last)}; after it, of those still training."
+        said += (
+            f" After epoch {min(last)}, where the first run stops, both leave out the stopped ones."
+        )
     return said
 
 
@@ -307,10 +309,12 @@ def _settings(run: Run) -> str:
 
 def _repeat(run: Run) -> str:
     words = [shlex.quote(word) for word in command(run.config)]
-    opening = len(words) - 2 * len(run.config["settings"])
-    line = " ".join(words[:opening])
-    for option, value in zip(words[opening::2], words[opening + 1 :: 2], strict=True):
-        line += f" \\\n    {option} {value}"
+    lines = [" ".join(words[:3])]
+    for option, value in zip(words[3::2], words[4::2], strict=True):
+        if len(lines[-1]) + len(option) + len(value) > 86:
+            lines[-1] += " \\"
+            lines.append("   ")
+        lines[-1] += f" {option} {value}"
     metrics = run.metrics
     rows = [("hpgmn", str(metrics.get("version") or run.config.get("version") or _NOTHING))]
     rows += _facts(mapping(metrics.get("hardware")))
@@ -323,8 +327,8 @@ def _repeat(run: Run) -> str:
             rows.append((name, _duration(metrics[key])))
     if not math.isnan(number(metrics.get("peak_memory_mb"))):
         rows.append(("Peak memory", f"{metrics['peak_memory_mb']:,.0f} MB"))
-    lines = "\n".join(text(part) for part in line.split("\n"))
-    box = f'<pre tabindex="0" aria-label="Command line"><code>{lines}</code></pre>'
+    typed = "\n".join(text(part) for line in lines for part in line.split("\n"))
+    box = f'<pre role="region" tabindex="0" aria-label="Command line"><code>{typed}</code></pre>'
     return f"{box}\n{table('Versions, machine and cost', ('What', 'Value'), rows)}"
 
 

@@ -109,6 +109,9 @@ def batches(graph: Graph, replicas: Sequence[Replica], device: torch.device) -> 
             shape["both"] = replica.settings.neighbors == "both"
         if "consistency_weight" in free:
             shape["consistent"] = replica.settings.consistency_weight > 0
+        shape["everywhere"] = any(  # whether a step reads all nodes decides where dropout falls
+            getattr(replica.settings, f"{name}_weight", 0) for name in ("kpattern", "entropy")
+        )
         groups.setdefault(repr(sorted(shape.items())), []).append(place)
     result = []
     for places in groups.values():

@@ -1,0 +1,435 @@
+"""HP-GMN against the paper's equations written out densely from the model's own weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from hpgmn.graph import Graph
+from hpgmn.models import MODELS
+from hpgmn.models.hpgmn import HPGMN, HPGMNSettings
+from hpgmn.models.label_estimator import estimated_labels
+from hpgmn.models.layers import initialise
+from hpgmn.models.stage import Replica, Stage, Task, make_task
+from hpgmn.statistics import LocalStatistics, Statistic, statistic_names
+from hpgmn.training.trainer import TrainState, logits, train
+
+NO_DROPOUT = dict.fromkeys(
+    (
+        "dropout",
+        "attributes_dropout",
+        "class_counts_dropout",
+        "class_means_dropout",
+        "diffusion_dropout",
+        "adjacency_dropout",
+        "estimator_dropout",
+    ),
+    0.0,
+)
+TINY = HPGMNSettings(
+    hidden_dim=4, num_patterns=5, estimator_hidden=4, estimator_epochs=5, epochs=5, **NO_DROPOUT
+)
+PAPER = replace(
+    TINY,
+    gate=False,
+    class_counts_scaling="raw",
+    neighbors="out",
+    kpattern_reduction="sum",
+)
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def labels_of(graph: Graph, replicas: int = 2) -> np.ndarray:
+    """Pseudo labels, other ones in each replica."""
+    return np.random.default_rng(5).integers(0, 3, (replicas, graph.num_nodes))
+
+
+def statistics_of(graph: Graph, settings: HPGMNSettings, labels: np.ndarray | None = None) -> dict:
+    labels = labels_of(graph) if labels is None else labels
+    return LocalStatistics(graph).build(labels, 3, [settings] * len(labels))
+
+
+def model_of(inputs: dict[str, Statistic], settings: HPGMNSettings) -> HPGMN:
+    """Two replicas with random values in every parameter, biases and gate included."""
+    widths = {name: inputs[name].width for name in statistic_names(settings)}
+    model = HPGMN(widths, 3, settings, replicas=2)
+    with torch.no_grad():
+        for seed, parameter in enumerate(model.parameters()):
+            parameter.copy_(normal(*parameter.shape, seed=seed) * 0.7)
+    return model
+
+
+# The paper's statistics, one node and one edge at a time.
+
+
+def dense_adjacency(graph: Graph, neighbors: str) -> np.ndarray:
+    matrix = np.zeros((graph.num_nodes, graph.num_nodes))
+    for source, target in graph.edge_index.T:
+        if source != target:
+            if neighbors in ("out", "undirected"):
+                matrix[source, target] = 1
+            if neighbors in ("in", "undirected"):
+                matrix[target, source] = 1
+    return matrix
+
+
+def dense_statistics(
+    graph: Graph, labels: np.ndarray, neighbors: str, teleport: float
+) -> dict[str, np.ndarray]:
+    adjacency, x = dense_adjacency(graph, neighbors), np.asarray(graph.x, float)
+    num_nodes, width = x.shape
+    counts, means = np.zeros((num_nodes, 3)), np.zeros((num_nodes, 3 * width))
+    for v in range(num_nodes):
+        for c in range(3):
+            members = [u for u in np.flatnonzero(adjacency[v]) if labels[u] == c]
+            counts[v, c] = len(members)
+            if members:
+                means[v, c * width : (c + 1) * width] = x[members].mean(axis=0)
+    degree = adjacency.sum(axis=0)
+    transition = adjacency / np.where(degree > 0, degree, 1)  # A·D⁻¹
+    diffusion = teleport * np.linalg.inv(np.eye(num_nodes) - (1 - teleport) * transition)
+    return {
+        "attributes": x,
+        "class_counts": counts,
+        "class_means": means,
+        "diffusion": diffusion,
+        "adjacency": adjacency,
+    }
+
+
+def logits_by_hand(
+    values: dict[str, Tensor],
+    statistics: dict[str, np.ndarray],
+    *,
+    gate: bool = False,
+    unit_encodings: bool = False,
+) -> Tensor:
+    """One replica's logits by Eqs. (8) to (12), two layers each, in double precision."""
+    values = {name: value.double() for name, value in values.items()}
+    weights = [1.0] * len(statistics)
+    if gate:
+        shares = values["gate.logits"].exp() / values["gate.logits"].exp().sum()
+        weights = [float(share) * len(statistics) for share in shares]
+    parts = []
+    for (name, rows), weight in zip(statistics.items(), weights, strict=True):
+        first, second = f"encode.{name}.first", f"encode.{name}.rest.layers.0"
+        hidden = torch.from_numpy(rows) @ values[f"{first}.weight"] + values[f"{first}.bias"]
+        part = hidden.relu() @ values[f"{second}.weight"] + values[f"{second}.bias"]
+        if unit_encodings:
+            part = part / part.square().sum(dim=1, keepdim=True).sqrt()
+        parts.append(weight * part)
+    query, patterns = torch.cat(parts, dim=1), values["head.memory.patterns"]
+    scores = query @ patterns.T
+    attention = (scores - scores.amax(dim=1, keepdim=True)).exp()
+    attention = attention / attention.sum(dim=1, keepdim=True)
+    hidden = torch.cat([query, attention @ patterns], dim=1)
+    for number in range(2):
+        hidden = hidden.relu() if number else hidden
+        layer = f"head.classify.layers.{number}"
+        hidden = hidden @ values[f"{layer}.weight"] + values[f"{layer}.bias"]
+    return hidden.float()
+
+
+def parameters_of(model: HPGMN, replica: int) -> dict[str, Tensor]:
+    return {name: value[replica].detach() for name, value in model.named_parameters()}
+
+
+@pytest.mark.parametrize("extras", [{}, {"gate": True}, {"unit_encodings": True}], ids=str)
+@pytest.mark.parametrize("neighbors", ["out", "in", "undirected"])
+def test_forward_matches_the_equations_written_out(
+    small_graph: Graph, neighbors: str, extras: dict[str, bool]
+) -> None:
+    settings = replace(PAPER, neighbors=neighbors, **extras)
+    inputs = statistics_of(small_graph, settings)
+    model = model_of(inputs, settings)
+    found = model(inputs).logits
+    for r, labels in enumerate(labels_of(small_graph)):
+        rows = dense_statistics(small_graph, labels, neighbors, settings.teleport)
+        del rows["adjacency"]
+        expected = logits_by_hand(parameters_of(model, r), rows, **extras)
+        torch.testing.assert_close(found[r], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_both_directions_give_one_encoder_each(small_graph: Graph) -> None:
+    settings = replace(PAPER, neighbors="both", statistics=("attributes", "class_means"))
+    inputs = statistics_of(small_graph, settings)
+    model = model_of(inputs, settings)
+    found = model(inputs).logits
+    for r, labels in enumerate(labels_of(small_graph)):
+        out, into = (
+            dense_statistics(small_graph, labels, mode, settings.teleport) for mode in ("out", "in")
+        )
+        rows = {
+            "attributes": out["attributes"],
+            "class_means_out": out["class_means"],
+            "class_means_in": into["class_means"],
+        }
+        expected = logits_by_hand(parameters_of(model, r), rows)
+        torch.testing.assert_close(found[r], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_trained_model_matches_the_equations_written_out(small_graph: Graph) -> None:
+    settings = replace(PAPER, lr=0.05)
+    task = task_of(small_graph, settings)
+    state = train(task, MODELS["hpgmn"])
+    found = logits(task, MODELS["hpgmn"], state.done)
+    labels = estimated_labels(task, state.done["estimator"])
+    for r in range(2):
+        values = {name: value[r] for name, value in state.done["main"].items()}
+        rows = dense_statistics(small_graph, labels[r], "out", settings.teleport)
+        del rows["adjacency"]
+        expected = logits_by_hand(values, rows)
+        torch.testing.assert_close(found[r], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_an_even_gate_changes_nothing(small_graph: Graph) -> None:
+    inputs = statistics_of(small_graph, PAPER)
+    plain, gated = model_of(inputs, PAPER), model_of(inputs, replace(PAPER, gate=True))
+    own = dict(gated.named_parameters())
+    with torch.no_grad():
+        own["gate.logits"].fill_(0.3)
+        for name, value in plain.named_parameters():
+            own[name].copy_(value)
+    torch.testing.assert_close(gated(inputs).logits, plain(inputs).logits)
+
+
+def test_details_hold_the_gate_the_query_and_the_attention(small_graph: Graph) -> None:
+    settings = replace(PAPER, gate=True)
+    inputs = statistics_of(small_graph, settings)
+    model = model_of(inputs, settings)
+    details = model(inputs, details=True).details
+    torch.testing.assert_close(details["gate"], 4 * model.gate.logits.softmax(dim=1))
+    torch.testing.assert_close(details["query"], model.query(inputs))
+    expected = (details["query"] @ model.head.memory.patterns.mT).softmax(dim=-1)
+    torch.testing.assert_close(details["attention"], expected)
+
+
+# Training moves everything there is.
+
+
+def task_of(graph: Graph, settings: HPGMNSettings, splits: tuple[int, ...] = (0, 1)) -> Task:
+    masks = [(graph.split(split).train, graph.split(split).val) for split in splits]
+    return make_task(graph, [Replica(split, 7, settings) for split in splits], masks, "cpu")
+
+
+def first_step(task: Task) -> tuple[Stage, dict[str, Tensor], TrainState]:
+    """The main stage before its first step, its first values, and the state after one step."""
+    state = train(task, MODELS["hpgmn"])
+    stage = MODELS["hpgmn"].stages["main"](task, state.done)
+    initialise(stage.model, task.keys("main"))
+    return stage, {n: p.detach().clone() for n, p in stage.model.named_parameters()}, state
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        PAPER,
+        replace(PAPER, kpattern_weight=0.0, entropy_weight=0.0, norm_weight=0.0),
+        replace(TINY, dropout=0.2, attributes_dropout=0.5, memory_dim=6),
+        replace(TINY, unit_encodings=True, classifier_layers=1),
+        replace(TINY, consistency_weight=1.0, consistency_passes=2, dropout=0.2),
+        replace(TINY, neighbors="both", statistics=(*TINY.statistics, "adjacency")),
+    ],
+    ids=["paper", "no penalties", "map and dropout", "linear", "consistency", "all statistics"],
+)
+def test_one_step_moves_every_parameter_the_memory_included(
+    small_graph: Graph, settings: HPGMNSettings
+) -> None:
+    task = task_of(small_graph, replace(settings, epochs=1, weight_decay=0.0, patience=0))
+    _, before, state = first_step(task)
+    after = state.done["main"]  # the only epoch is the best one
+    assert set(before) == set(after)
+    assert "head.memory.patterns" in after
+    for name, value in before.items():
+        moved = (value != after[name]).flatten(1).any(dim=1)
+        assert moved.all(), name
+    moved = (before["head.memory.patterns"] != after["head.memory.patterns"]).any(dim=-1)
+    assert moved.all()  # each pattern of each replica
+
+
+@pytest.mark.parametrize("absent", [None, "kpattern_weight", "entropy_weight", "norm_weight"])
+def test_the_loss_is_cross_entropy_plus_the_weighted_penalties(
+    small_graph: Graph, absent: str | None
+) -> None:
+    weights = {"kpattern_weight": 0.3, "entropy_weight": 0.5, "norm_weight": 0.7}
+    if absent:
+        weights[absent] = 0.0
+    settings = replace(PAPER, kpattern_reduction="mean", epochs=1, patience=0, **weights)
+    task = task_of(small_graph, settings)
+    stage, before, state = first_step(task)
+    output = stage.model(stage.inputs, details=True)
+    patterns = before["head.memory.patterns"]
+    for r in range(2):
+        train_mask = torch.from_numpy(small_graph.split(r).train)
+        y = torch.from_numpy(small_graph.y)[train_mask]
+        query, use = output.details["query"][r], output.details["attention"][r].mean(dim=0)
+        expected = (
+            torch.nn.functional.cross_entropy(output.logits[r][train_mask], y)
+            + weights["kpattern_weight"] * torch.cdist(query, patterns[r]).amin(dim=1).mean()
+            + weights["entropy_weight"] * (use * use.log()).sum()
+            + weights["norm_weight"] * patterns[r].square().sum()
+        )
+        torch.testing.assert_close(state.history["main"]["loss"][0, r], expected.detach())
+
+
+# Every option takes away its own piece.
+
+
+def names_of(settings: HPGMNSettings) -> set[str]:
+    widths = dict.fromkeys(statistic_names(settings), 3)
+    return {name for name, _ in HPGMN(widths, 3, settings).named_parameters()}
+
+
+def test_without_a_gate_there_is_no_gate_parameter() -> None:
+    assert names_of(replace(TINY, gate=True)) - names_of(replace(TINY, gate=False)) == {
+        "gate.logits"
+    }
+
+
+def test_without_a_memory_there_are_no_patterns() -> None:
+    without = replace(TINY, memory=False)
+    assert names_of(TINY) - names_of(without) == {"head.memory.patterns"}
+    widths = dict.fromkeys(statistic_names(TINY), 3)
+    assert HPGMN(widths, 3, without).head.classify.layers[0].weight.shape[1] == 4 * 4
+    assert HPGMN(widths, 3, TINY).head.classify.layers[0].weight.shape[1] == 2 * 4 * 4
+
+
+@pytest.mark.parametrize("absent", ["attributes", "class_counts", "class_means", "diffusion"])
+def test_a_statistic_left_out_has_no_encoder_and_no_influence(
+    small_graph: Graph, absent: str
+) -> None:
+    kept = tuple(name for name in TINY.statistics if name != absent)
+    settings = replace(PAPER, statistics=kept)
+    assert not any(name.startswith(f"encode.{absent}.") for name in names_of(settings))
+    inputs = statistics_of(small_graph, settings)
+    model = model_of(inputs, settings)
+    assert list(inputs) == list(kept)
+    rows = dense_statistics(small_graph, labels_of(small_graph)[0], "out", settings.teleport)
+    expected = logits_by_hand(parameters_of(model, 0), {name: rows[name] for name in kept})
+    torch.testing.assert_close(model(inputs).logits[0], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_adjacency_rows_can_stand_for_the_diffusion(small_graph: Graph) -> None:
+    kept = ("attributes", "adjacency")
+    settings = replace(PAPER, statistics=kept)
+    inputs = statistics_of(small_graph, settings)
+    model = model_of(inputs, settings)
+    rows = dense_statistics(small_graph, labels_of(small_graph)[1], "out", settings.teleport)
+    expected = logits_by_hand(parameters_of(model, 1), {name: rows[name] for name in kept})
+    torch.testing.assert_close(model(inputs).logits[1], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_weight_of_zero_takes_its_penalty_out_of_training(small_graph: Graph) -> None:
+    def trained(**weights: float) -> TrainState:
+        return train(task_of(small_graph, replace(TINY, **weights)), MODELS["hpgmn"])
+
+    off = {"kpattern_weight": 0.0, "entropy_weight": 0.0, "norm_weight": 0.0}
+    plain = trained(**off).done["main"]["head.memory.patterns"]
+    for name in off:
+        other = trained(**(off | {name: 0.1})).done["main"]["head.memory.patterns"]
+        assert (plain != other).any()
+
+
+# Invariants.
+
+
+def same_weights(source: HPGMN, inputs: dict[str, Statistic], settings: HPGMNSettings) -> HPGMN:
+    model = model_of(inputs, settings)
+    model.load_state_dict(source.state_dict())
+    return model
+
+
+@pytest.mark.parametrize("scaling", ["raw", "unit"])
+def test_sparse_attributes_give_what_dense_ones_give(small_graph: Graph, scaling: str) -> None:
+    settings = replace(PAPER, attributes_scaling=scaling, class_means_scaling=scaling)
+    sparse = Graph(sp.csr_array(small_graph.x), small_graph.edge_index, small_graph.y)
+    assert sparse.has_sparse_attributes
+    inputs, others = statistics_of(small_graph, settings), statistics_of(sparse, settings)
+    model = model_of(inputs, settings)
+    assert type(inputs["class_means"]) is not type(others["class_means"])
+    torch.testing.assert_close(model(others).logits, model(inputs).logits, rtol=1e-4, atol=1e-4)
+
+
+def test_evaluating_some_nodes_gives_those_rows_of_all(small_graph: Graph) -> None:
+    settings = replace(TINY, statistics=(*TINY.statistics, "adjacency"))
+    inputs = statistics_of(small_graph, settings)
+    model = model_of(inputs, settings)
+    nodes = torch.tensor([[17, 2, 2, 9], [0, 1, 5, 3]])
+    everything, some = model(inputs).logits, model(inputs, nodes=nodes).logits
+    within = torch.tensor([[3, 1], [0, 2]])
+    fewer = model(inputs, nodes=nodes, classify=within).logits
+    for r in range(2):
+        torch.testing.assert_close(some[r], everything[r][nodes[r]], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(fewer[r], some[r][within[r]], rtol=1e-5, atol=1e-5)
+
+
+def test_the_order_of_the_edges_does_not_matter(small_graph: Graph) -> None:
+    order = np.random.default_rng(3).permutation(small_graph.edge_index.shape[1])
+    shuffled = Graph(small_graph.x, small_graph.edge_index[:, order], small_graph.y)
+    inputs, others = statistics_of(small_graph, TINY), statistics_of(shuffled, TINY)
+    model = model_of(inputs, TINY)
+    torch.testing.assert_close(model(others).logits, model(inputs).logits)
+
+
+def relabelled(graph: Graph, order: np.ndarray) -> Graph:
+    """The same graph whose node v is the old node ``order[v]``."""
+    place = np.argsort(order)
+    splits = graph.splits
+    return Graph(
+        graph.x[order],
+        place[graph.edge_index],
+        graph.y[order],
+        train_mask=splits.train[order],
+        val_mask=splits.val[order],
+        test_mask=splits.test[order],
+    )
+
+
+def test_relabelling_the_nodes_permutes_the_predictions(small_graph: Graph) -> None:
+    order = np.random.default_rng(4).permutation(18)
+    settings = replace(TINY, statistics=("attributes", "class_counts", "class_means"))
+    inputs = statistics_of(small_graph, settings)
+    moved = relabelled(small_graph, order)
+    others = statistics_of(moved, settings, labels_of(small_graph)[:, order])
+    model = model_of(inputs, settings)
+    torch.testing.assert_close(model(others).logits, model(inputs).logits[:, order])
+
+
+def test_relabelling_permutes_the_weights_of_statistics_tied_to_nodes(small_graph: Graph) -> None:
+    order = np.random.default_rng(4).permutation(18)
+    settings = replace(TINY, statistics=(*TINY.statistics, "adjacency"))
+    inputs = statistics_of(small_graph, settings)
+    moved = relabelled(small_graph, order)
+    others = statistics_of(moved, settings, labels_of(small_graph)[:, order])
+    model = model_of(inputs, settings)
+    twin = same_weights(model, others, settings)
+    with torch.no_grad():
+        for name in ("diffusion", "adjacency"):
+            weight = twin.encode[name].first.weight
+            weight.copy_(weight[:, order])
+    expected = model(inputs).logits[:, order]
+    torch.testing.assert_close(twin(others).logits, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_training_on_relabelled_nodes_permutes_the_predictions(small_graph: Graph) -> None:
+    order = np.random.default_rng(4).permutation(18)
+    settings = replace(TINY, statistics=("attributes", "class_counts", "class_means"))
+    found = []
+    for graph in (small_graph, relabelled(small_graph, order)):
+        task = task_of(graph, settings)
+        found.append(logits(task, MODELS["hpgmn"], train(task, MODELS["hpgmn"]).done))
+    torch.testing.assert_close(found[1], found[0][:, order], rtol=1e-3, atol=1e-4)
+
+
+def test_default_settings_make_a_model() -> None:
+    model = HPGMN({"attributes": 3}, 2)
+    assert model.head.memory.patterns.shape == (1, 50, 128)
+    assert model.gate is not None

@@ -1,0 +1,145 @@
+"""Pseudo labels show train labels and guesses, nothing else; the estimator learns."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+
+from hpgmn.graph import Graph
+from hpgmn.models import ModelEntry
+from hpgmn.models.hpgmn import HPGMNSettings
+from hpgmn.models.label_estimator import (
+    estimated_labels,
+    estimator_logits,
+    estimator_stage,
+    pseudo_labels,
+)
+from hpgmn.models.layers import initialise
+from hpgmn.models.stage import Replica, Task, make_task
+from hpgmn.training.trainer import TrainState, train
+
+ESTIMATOR = ModelEntry("estimator", "", "", HPGMNSettings, {"estimator": estimator_stage})
+
+
+def task_of(graph: Graph, splits: tuple[int, ...] = (0,), **values: object) -> Task:
+    settings = HPGMNSettings(**{"estimator_hidden": 8, "estimator_epochs": 40, **values})
+    masks = [(graph.split(split).train, graph.split(split).val) for split in splits]
+    return make_task(graph, [Replica(split, 0, settings) for split in splits], masks, "cpu")
+
+
+def trained(task: Task) -> TrainState:
+    return train(task, ESTIMATOR)
+
+
+def test_pseudo_labels_are_true_on_train_nodes_and_guesses_elsewhere(small_graph: Graph) -> None:
+    task = task_of(small_graph, (0, 1))
+    wrong = (small_graph.y + 1) % 3  # a guess that never is the true label
+    logits = torch.eye(3)[torch.from_numpy(wrong)].expand(2, -1, -1)
+    labels = pseudo_labels(logits, task.train_labels)
+    for row, split in zip(labels, small_graph.splits, strict=True):
+        assert np.array_equal(row[split.train], small_graph.y[split.train])
+        assert np.array_equal(row[~split.train], wrong[~split.train])
+        assert (row[split.val] != small_graph.y[split.val]).all()
+        assert (row[split.test] != small_graph.y[split.test]).all()
+
+
+def test_pseudo_labels_leave_the_train_labels_as_they_were() -> None:
+    train_labels = np.array([[-1, 1, -1]])
+    pseudo_labels(torch.eye(3)[None], train_labels)
+    assert train_labels.tolist() == [[-1, 1, -1]]
+
+
+def test_the_estimator_learns_a_separable_problem(small_graph: Graph) -> None:
+    task = task_of(small_graph, (0, 1), estimator_lr=0.05)
+    parameters = trained(task).done["estimator"]
+    guesses = estimator_logits(task, parameters).argmax(dim=-1).numpy()
+    assert np.array_equal(guesses, np.stack([small_graph.y, small_graph.y]))
+    assert np.array_equal(estimated_labels(task, parameters), guesses)
+
+
+def test_estimated_labels_do_not_depend_on_test_labels(small_graph: Graph) -> None:
+    test = small_graph.split(0).test
+    y = np.where(test, (small_graph.y + 1) % 3, small_graph.y)
+    other = Graph(small_graph.x, small_graph.edge_index, y).with_splits(small_graph.splits)
+    tasks = [task_of(graph) for graph in (small_graph, other)]
+    found = [trained(task).done["estimator"] for task in tasks]
+    for name, value in found[0].items():
+        assert torch.equal(value, found[1][name])
+    labels = [estimated_labels(task, done) for task, done in zip(tasks, found, strict=True)]
+    assert np.array_equal(labels[0], labels[1])
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_logits_are_those_of_a_plain_mlp_without_dropout(small_graph: Graph, layers: int) -> None:
+    task = task_of(small_graph, (0, 1), estimator_layers=layers, estimator_dropout=0.5)
+    model = estimator_stage(task, {}).model
+    initialise(model, task.keys("estimator"))
+    parameters = {name: torch.randn_like(p) for name, p in model.named_parameters()}
+    names = ["encode.first", *(f"encode.rest.layers.{n}" for n in range(layers - 1))]
+    found = estimator_logits(task, parameters)
+    for r in range(2):
+        hidden = torch.from_numpy(small_graph.x)
+        for number, name in enumerate(names):
+            hidden = hidden.relu() if number else hidden
+            hidden = hidden @ parameters[f"{name}.weight"][r] + parameters[f"{name}.bias"][r]
+        torch.testing.assert_close(found[r], hidden)
+
+
+@pytest.mark.parametrize("make", [np.asarray, sp.csr_array])
+@pytest.mark.parametrize("scaling", ["raw", "fraction", "unit"])
+def test_the_estimator_reads_the_attributes_as_scaled(
+    small_graph: Graph, scaling: str, make: type
+) -> None:
+    graph = Graph(make(small_graph.x), small_graph.edge_index, small_graph.y)
+    task = task_of(graph.with_splits(small_graph.splits), attributes_scaling=scaling)
+    x = small_graph.x
+    divisor = {
+        "raw": 1.0,
+        "fraction": np.abs(x).sum(axis=1, keepdims=True),
+        "unit": np.linalg.norm(x, axis=1, keepdims=True),
+    }[scaling]
+    rows = estimator_stage(task, {}).inputs["attributes"].rows(torch.arange(18))
+    torch.testing.assert_close(rows, torch.from_numpy(x / divisor).float())
+
+
+def test_the_stage_has_the_estimators_own_settings(small_graph: Graph) -> None:
+    stage = estimator_stage(
+        task_of(
+            small_graph,
+            estimator_lr=0.5,
+            estimator_weight_decay=0.25,
+            estimator_epochs=9,
+            estimator_patience=4,
+            lr=0.1,
+            epochs=77,
+        ),
+        {},
+    )
+    assert (stage.lr, stage.weight_decay) == ([0.5], [0.25])
+    assert (stage.epochs, stage.patience) == (9, 4)
+    assert not stage.needs_all_nodes
+
+
+def test_estimator_dropout_changes_training_but_not_evaluation(small_graph: Graph) -> None:
+    states = [trained(task_of(small_graph, estimator_dropout=rate)) for rate in (0.0, 0.5)]
+    losses = [state.history["estimator"]["loss"] for state in states]
+    assert (losses[0] != losses[1]).all()
+    task = task_of(small_graph, estimator_dropout=0.5)
+    first = estimator_logits(task, states[1].done["estimator"])
+    assert torch.equal(first, estimator_logits(task, states[1].done["estimator"]))
+
+
+@pytest.mark.parametrize("missing", [0, 2])
+def test_a_class_without_train_nodes_is_never_the_true_label_given(
+    small_graph: Graph, missing: int
+) -> None:
+    split = small_graph.split(0)
+    train_mask = split.train & (small_graph.y != missing)
+    settings = HPGMNSettings(estimator_hidden=8, estimator_epochs=5)
+    task = make_task(small_graph, [Replica(0, 0, settings)], [(train_mask, split.val)], "cpu")
+    logits = estimator_logits(task, trained(task).done["estimator"])
+    assert logits.shape == (1, 18, 3)
+    assert logits.isfinite().all()
+    assert missing not in task.train_labels

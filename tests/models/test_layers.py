@@ -1,0 +1,187 @@
+"""Layers of replicas against one plain torch layer per replica."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hpgmn.models.layers import MLP, Initialised, Linear, StatisticMLP, draw_glorot, initialise
+from hpgmn.randomness import DropRate, Noise, stable_key
+from hpgmn.sparse import SparseMatrix
+from hpgmn.statistics.operators import DenseRows, ReplicaRows, SparseRows, Statistic
+
+REPLICAS, NODES = 3, 7
+NO_DROPOUT = DropRate([0.0] * REPLICAS)
+
+
+def keys(*numbers: int) -> Tensor:
+    return torch.tensor([stable_key("test", number) for number in numbers])
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def randomised(module: nn.Module) -> nn.Module:
+    """Every parameter drawn anew, biases included, so that none can be forgotten unseen."""
+    with torch.no_grad():
+        for seed, parameter in enumerate(module.parameters()):
+            parameter.copy_(normal(*parameter.shape, seed=seed))
+    return module
+
+
+def affine(layer: Linear, x: Tensor, replica: int) -> Tensor:
+    """torch's own linear layer with the weights of one replica."""
+    return functional.linear(x, layer.weight[replica].T, layer.bias[replica, 0])
+
+
+def test_linear_is_one_affine_map_per_replica() -> None:
+    layer = randomised(Linear(REPLICAS, 4, 5))
+    x = normal(REPLICAS, NODES, 4, seed=9)
+    expected = torch.stack([affine(layer, x[r], r) for r in range(REPLICAS)])
+    torch.testing.assert_close(layer(x), expected)
+
+
+@pytest.mark.parametrize("hidden", [[], [6], [6, 5], [6, 5, 4]])
+def test_mlp_has_relu_between_its_layers_and_none_at_the_end(hidden: list[int]) -> None:
+    network = randomised(MLP(REPLICAS, [4, *hidden, 3]))
+    x = normal(REPLICAS, NODES, 4, seed=9)
+    expected = []
+    for r in range(REPLICAS):
+        h = affine(network.layers[0], x[r], r)
+        for layer in list(network.layers)[1:]:
+            h = affine(layer, h.clamp(min=0), r)
+        expected.append(h)
+    assert len(network.layers) == len(hidden) + 1
+    torch.testing.assert_close(network(x, NO_DROPOUT, None, "here"), torch.stack(expected))
+
+
+def test_mlp_drops_hidden_entries_and_makes_up_for_them() -> None:
+    network = randomised(MLP(REPLICAS, [4, 6, 3]))
+    x = normal(REPLICAS, NODES, 4, seed=9)
+    rate, noise = DropRate([0.0, 0.25, 0.75]), Noise(keys(1, 2, 3), 5)
+    kept = noise.keep("here.1", (NODES, 6), rate)
+    assert kept[0].all()
+    assert not kept[1].all()
+    expected = []
+    for r, share in enumerate((1.0, 0.75, 0.25)):
+        h = affine(network.layers[0], x[r], r).relu() * kept[r] / share
+        expected.append(affine(network.layers[1], h, r))
+    torch.testing.assert_close(network(x, rate, noise, "here"), torch.stack(expected))
+
+
+def statistic_forms() -> dict[str, tuple[Statistic, Tensor]]:
+    """Each form of a statistic beside its dense rows, (R, N, 4)."""
+    shared = normal(NODES, 4, seed=20) * (normal(NODES, 4, seed=21) > 0)
+    own = normal(REPLICAS, NODES, 4, seed=22)
+    matrix = sp.csr_array(shared.numpy())
+    matrix.indices, matrix.indptr = matrix.indices.astype("i4"), matrix.indptr.astype("i4")
+    everyone = shared.expand(REPLICAS, -1, -1)
+    return {
+        "dense": (DenseRows(shared), everyone),
+        "sparse": (SparseRows(SparseMatrix(matrix)), everyone),
+        "replica": (ReplicaRows(own), own),
+    }
+
+
+FORMS = statistic_forms()
+
+
+@pytest.mark.parametrize("widths", [[4, 3], [4, 6, 3], [4, 6, 5, 3]])
+@pytest.mark.parametrize("form", FORMS)
+def test_statistic_mlp_equals_an_mlp_on_the_dense_rows(form: str, widths: list[int]) -> None:
+    statistic, rows = FORMS[form]
+    network = randomised(StatisticMLP(REPLICAS, widths))
+    layers = [network.first, *network.rest.layers]
+    expected = []
+    for r in range(REPLICAS):
+        h = affine(layers[0], rows[r], r)
+        for layer in layers[1:]:
+            h = affine(layer, h.relu(), r)
+        expected.append(h)
+    found = network(statistic, NO_DROPOUT, NO_DROPOUT, None, "here")
+    torch.testing.assert_close(found, torch.stack(expected))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_statistic_mlp_reads_the_nodes_each_replica_asks_for(form: str) -> None:
+    statistic, _ = FORMS[form]
+    network = randomised(StatisticMLP(REPLICAS, [4, 6, 3]))
+    nodes = torch.tensor([[0, 3], [6, 6], [5, 1]])
+    everything = network(statistic, NO_DROPOUT, NO_DROPOUT, None, "here")
+    found = network(statistic, NO_DROPOUT, NO_DROPOUT, None, "here", nodes)
+    for r in range(REPLICAS):
+        torch.testing.assert_close(found[r], everything[r][nodes[r]])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_input_dropout_drops_whole_columns(form: str) -> None:
+    statistic, rows = FORMS[form]
+    network = randomised(StatisticMLP(REPLICAS, [4, 6]))
+    rate, noise = DropRate([0.0, 0.5, 0.5]), Noise(keys(1, 2, 3), 4)
+    kept = noise.keep("here.columns", (4,), rate)
+    assert not kept[1:].all()
+    expected = [
+        affine(network.first, rows[r] * kept[r] / (1.0 if r == 0 else 0.5), r)
+        for r in range(REPLICAS)
+    ]
+    found = network(statistic, rate, NO_DROPOUT, noise, "here")
+    torch.testing.assert_close(found, torch.stack(expected))
+
+
+def small_network(replicas: int) -> nn.Module:
+    return nn.ModuleDict({"a": MLP(replicas, [4, 6, 3]), "b": MLP(replicas, [4, 6, 3])})
+
+
+def test_the_same_key_gives_the_same_first_values_whatever_the_number_of_replicas() -> None:
+    many, one = small_network(5), small_network(1)
+    initialise(many, keys(1, 2, 3, 4, 5))
+    initialise(one, keys(4))
+    for name, parameter in one.named_parameters():
+        assert torch.equal(parameter[0], dict(many.named_parameters())[name][3])
+
+
+def test_first_values_differ_between_keys_and_between_places() -> None:
+    network = small_network(2)
+    initialise(network, keys(1, 2))
+    weights = {name: p for name, p in network.named_parameters() if name.endswith("weight")}
+    for weight in weights.values():
+        assert (weight[0] != weight[1]).all()
+    assert (weights["a.layers.0.weight"] != weights["b.layers.0.weight"]).all()
+
+
+def test_initialising_again_forgets_what_was_there() -> None:
+    fresh, used = small_network(2), randomised(small_network(2))
+    initialise(fresh, keys(1, 2))
+    initialise(used, keys(1, 2))
+    for name, parameter in fresh.named_parameters():
+        assert torch.equal(parameter, dict(used.named_parameters())[name])
+
+
+def test_biases_start_at_zero() -> None:
+    layer = randomised(Linear(2, 4, 5))
+    initialise(layer, keys(1, 2))
+    assert torch.equal(layer.bias, torch.zeros(2, 1, 5))
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(30, 70), (70, 30), (1, 500)])
+def test_glorot_values_fill_their_bounds_evenly(inputs: int, outputs: int) -> None:
+    parameter = torch.empty(4, inputs, outputs)
+    draw_glorot(parameter, Noise(keys(1, 2, 3, 4)), "here")
+    bound = math.sqrt(6 / (inputs + outputs))
+    values = np.sort(parameter.numpy().reshape(-1)) / bound
+    assert values[0] >= -1
+    assert values[-1] <= 1
+    even = (np.arange(values.size) + 0.5) / values.size * 2 - 1
+    assert np.abs(values - even).max() < 4 / math.sqrt(values.size)  # Kolmogorov's distance
+
+
+def test_a_module_must_say_how_it_starts() -> None:
+    with pytest.raises(NotImplementedError):
+        initialise(Initialised(), keys(1))

@@ -1,0 +1,95 @@
+"""The memory against an explicit softmax, pattern by pattern."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from hpgmn.models.layers import initialise
+from hpgmn.models.memory import Memory
+from hpgmn.randomness import stable_key
+
+REPLICAS, NODES, PATTERNS, WIDTH = 2, 6, 4, 3
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture
+def memory() -> Memory:
+    module = Memory(REPLICAS, PATTERNS, WIDTH)
+    with torch.no_grad():
+        module.patterns.copy_(normal(REPLICAS, PATTERNS, WIDTH))
+    return module
+
+
+def read_by_hand(query: np.ndarray, patterns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """One replica: the value and the attention of each query, in double precision."""
+    attention = np.zeros((len(query), len(patterns)))
+    value = np.zeros((len(query), query.shape[1]))
+    for v, q in enumerate(query.astype(float)):
+        weights = [math.exp(sum(q * m)) for m in patterns.astype(float)]
+        for i, m in enumerate(patterns.astype(float)):
+            attention[v, i] = weights[i] / sum(weights)
+            value[v] += attention[v, i] * m
+    return value, attention
+
+
+def test_value_and_attention_match_an_explicit_softmax(memory: Memory) -> None:
+    query = normal(REPLICAS, NODES, WIDTH, seed=1)
+    value, attention = memory(query)
+    for r in range(REPLICAS):
+        expected = read_by_hand(query[r].numpy(), memory.patterns[r].detach().numpy())
+        np.testing.assert_allclose(value[r].detach(), expected[0], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(attention[r].detach(), expected[1], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.0, 1e4])
+def test_attention_rows_sum_to_one_however_long_the_query(memory: Memory, scale: float) -> None:
+    _, attention = memory(scale * normal(REPLICAS, NODES, WIDTH, seed=1))
+    torch.testing.assert_close(attention.sum(dim=-1), torch.ones(REPLICAS, NODES))
+    assert (attention >= 0).all()
+
+
+def test_a_query_of_zeros_reads_the_mean_pattern(memory: Memory) -> None:
+    value, _ = memory(torch.zeros(REPLICAS, 1, WIDTH))
+    torch.testing.assert_close(value, memory.patterns.mean(dim=1, keepdim=True))
+
+
+def test_gradients_reach_every_pattern_and_the_query(memory: Memory) -> None:
+    query = normal(REPLICAS, NODES, WIDTH, seed=1).requires_grad_()
+    value, _ = memory(query)
+    value.square().sum().backward()
+    assert memory.patterns.grad.abs().sum(dim=-1).min() > 0
+    assert query.grad.abs().sum(dim=-1).min() > 0
+
+
+def test_patterns_are_a_parameter_that_is_saved(memory: Memory) -> None:
+    assert [name for name, _ in memory.named_parameters()] == ["patterns"]
+    assert torch.equal(memory.state_dict()["patterns"], memory.patterns)
+
+
+def test_first_patterns_are_glorot_values_of_their_replica() -> None:
+    many, one = Memory(3, PATTERNS, WIDTH), Memory(1, PATTERNS, WIDTH)
+    keys = torch.tensor([stable_key(number) for number in range(3)])
+    initialise(many, keys)
+    initialise(one, keys[1:2])
+    assert torch.equal(one.patterns[0], many.patterns[1])
+    assert 0 < many.patterns.abs().max() <= math.sqrt(6 / (PATTERNS + WIDTH))
+    assert (many.patterns[0] != many.patterns[1]).all()
+
+
+def test_penalties_are_those_of_the_queries_and_of_the_memory(memory: Memory) -> None:
+    query = normal(REPLICAS, NODES, WIDTH, seed=1)
+    attention = memory.scores(query).softmax(dim=-1)
+    found = memory.penalties(query, memory.scores(query), attention, "sum")
+    nearest = torch.cdist(query, memory.patterns).amin(dim=-1)
+    use = attention.sum(dim=1) / NODES
+    torch.testing.assert_close(found["kpattern"], nearest.sum(dim=-1))
+    torch.testing.assert_close(found["entropy"], (use * use.log()).sum(dim=-1))
+    torch.testing.assert_close(found["norm"], (memory.patterns**2).sum(dim=(1, 2)))

@@ -1,0 +1,290 @@
+"""Every model of the registry: it learns, it does not leak, it takes every kind of graph."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from hpgmn.config import TrainSettings, make_settings
+from hpgmn.errors import HPGMNError
+from hpgmn.graph import Graph
+from hpgmn.models import MODELS, find_model
+from hpgmn.models.stage import Replica, Stage, Task, make_task
+from hpgmn.training.trainer import TrainState, logits, train
+
+NAMES = list(MODELS)
+WIDTHS = {"hidden_dim": 8, "query_dim": 8, "estimator_hidden": 8, "num_patterns": 6}
+
+
+def settings_of(name: str, length: int = 6, *, drop: bool = True, **values: Any) -> TrainSettings:
+    """Small settings: so many epochs in every stage, no patience, dropouts off where asked."""
+    cls = MODELS[name].settings
+    chosen: dict[str, Any] = {}
+    for info in fields(cls):
+        if info.name in WIDTHS:
+            chosen[info.name] = WIDTHS[info.name]
+        if info.name.endswith("epochs"):
+            chosen[info.name] = length
+        if info.name.endswith("patience"):
+            chosen[info.name] = 0
+        if info.name.endswith("dropout") and not drop:
+            chosen[info.name] = 0.0
+    return make_settings(cls, chosen | values)
+
+
+def task_of(graph: Graph, settings: TrainSettings, seeds: tuple[int, ...] = (0,)) -> Task:
+    split = graph.split(0)
+    replicas = [Replica(0, seed, settings) for seed in seeds]
+    return make_task(graph, replicas, [(split.train, split.val)] * len(seeds), "cpu")
+
+
+def changed(graph: Graph, **values: Any) -> Graph:
+    """The same graph but for some of its arguments."""
+    splits = graph.splits
+    given = {
+        "x": graph.x,
+        "edge_index": graph.edge_index,
+        "y": graph.y,
+        "train_mask": splits.train,
+        "val_mask": splits.val,
+        "test_mask": splits.test,
+    }
+    return Graph(**(given | values))
+
+
+def fit(name: str, task: Task) -> tuple[TrainState, Tensor]:
+    state = train(task, MODELS[name])
+    return state, logits(task, MODELS[name], state.done)
+
+
+def random_graph() -> Graph:
+    """40 nodes of 4 classes in a random order, 20 of them for training."""
+    random = np.random.default_rng(1)
+    y = random.permutation(np.arange(40) % 4)
+    part = np.arange(40)
+    return Graph(
+        random.normal(size=(40, 12)),
+        random.integers(0, 40, (2, 90)),
+        y,
+        train_mask=part < 20,
+        val_mask=(part >= 20) & (part < 30),
+        test_mask=part >= 30,
+    )
+
+
+def assert_same_bits(one: TrainState, other: TrainState) -> None:
+    for stage, parameters in one.done.items():
+        for name, value in parameters.items():
+            assert torch.equal(value, other.done[stage][name]), (stage, name)
+        assert torch.equal(one.best_epoch[stage], other.best_epoch[stage])
+        assert torch.equal(one.best_score[stage], other.best_score[stage])
+        for key, rows in one.history[stage].items():
+            assert torch.equal(rows, other.history[stage][key]), (stage, key)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_are_finite_and_tell_nodes_apart(name: str, small_graph: Graph) -> None:
+    _, found = fit(name, task_of(small_graph, settings_of(name)))
+    assert found.shape == (1, 18, 3)
+    assert found.isfinite().all()
+    assert len({tuple(row) for row in found[0].tolist()}) > 9
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_gradient_reaches_every_trained_parameter(name: str, small_graph: Graph) -> None:
+    seen = set()
+
+    def watch(state: TrainState, stage: Stage) -> None:
+        for place, parameter in stage.model.named_parameters():
+            if stage.frozen and place.startswith(stage.frozen):
+                assert parameter.grad is None
+                continue
+            assert parameter.grad is not None, (stage.name, place)
+            assert parameter.grad.isfinite().all(), (stage.name, place)
+            assert parameter.grad.flatten(1).any(dim=1).all(), (stage.name, place)
+            seen.add(stage.name)
+
+    settings = settings_of(name, 1, weight_decay=0.0)
+    train(task_of(small_graph, settings, (0, 1)), MODELS[name], watch=watch)
+    assert seen == set(MODELS[name].stages)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_overfits_twenty_nodes(name: str) -> None:
+    graph = random_graph()  # labels that neither attributes nor edges explain
+    settings = settings_of(name, 150, drop=False, lr=0.03, weight_decay=0.0, hidden_dim=32)
+    mask = graph.split(0).train
+    task = make_task(graph, [Replica(0, 0, settings)], [(mask, mask)], "cpu")
+    _, found = fit(name, task)
+    assert np.array_equal(found[0].argmax(dim=-1).numpy()[mask], graph.y[mask])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_test_labels_change_no_bit(name: str, small_graph: Graph) -> None:
+    test = small_graph.split(0).test
+    other = changed(small_graph, y=np.where(test, (small_graph.y + 1) % 3, small_graph.y))
+    assert not np.array_equal(small_graph.y, other.y)
+    settings = settings_of(name)
+    one, first = fit(name, task_of(small_graph, settings))
+    two, second = fit(name, task_of(other, settings))
+    assert torch.equal(first, second)
+    assert_same_bits(one, two)
+
+
+def trajectory(name: str, graph: Graph, settings: TrainSettings) -> list[Any]:
+    """Everything training computes before selection: (stage, epoch, loss, parameters)."""
+    seen: list[Any] = []
+
+    def watch(state: TrainState, stage: Stage) -> None:
+        current = state.current
+        assert current is not None
+        parameters = {key: value.clone() for key, value in current.parameters.items()}
+        seen.append((stage.name, current.epoch, current.history["loss"][-1], parameters))
+
+    train(task_of(graph, settings, (0, 1)), MODELS[name], watch=watch)
+    return seen
+
+
+def assert_same_trajectory(one: list[Any], other: list[Any]) -> None:
+    assert len(one) == len(other) > 0
+    for (stage, epoch, loss, parameters), (stage2, epoch2, loss2, parameters2) in zip(
+        one, other, strict=True
+    ):
+        assert (stage, epoch) == (stage2, epoch2)
+        assert torch.equal(loss, loss2)
+        for key, value in parameters.items():
+            assert torch.equal(value, parameters2[key]), (stage, epoch, key)
+
+
+def with_other_validation_labels(graph: Graph) -> Graph:
+    val = graph.split(0).val
+    other = changed(graph, y=np.where(val, (graph.y + 1) % 3, graph.y))
+    assert not np.array_equal(graph.y, other.y)
+    return other
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_validation_labels_change_nothing_before_selection(name: str, small_graph: Graph) -> None:
+    other = with_other_validation_labels(small_graph)
+    settings = settings_of(name, 6)
+    first_stage = next(iter(MODELS[name].stages))
+    one, two = (
+        [seen for seen in trajectory(name, graph, settings) if seen[0] == first_stage]
+        for graph in (small_graph, other)
+    )
+    assert_same_trajectory(one, two)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_validation_labels_change_nothing_where_earlier_stages_leave_no_choice(
+    name: str, small_graph: Graph
+) -> None:
+    other = with_other_validation_labels(small_graph)
+    # One epoch in every stage but the last: the stages before it have nothing to select.
+    settings = settings_of(name, 1, epochs=6)
+    one, two = (trajectory(name, graph, settings) for graph in (small_graph, other))
+    assert [seen[0] for seen in one].count("main") == 6
+    assert_same_trajectory(one, two)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_validation_labels_are_what_epochs_are_judged_by(name: str, small_graph: Graph) -> None:
+    other = with_other_validation_labels(small_graph)
+    settings = settings_of(name, 1, epochs=6)
+    one, _ = fit(name, task_of(small_graph, settings))
+    two, _ = fit(name, task_of(other, settings))
+    assert (one.history["main"]["val_loss"] != two.history["main"]["val_loss"]).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_seed_repeats_and_two_seeds_differ(name: str, small_graph: Graph) -> None:
+    settings = settings_of(name)
+    one, first = fit(name, task_of(small_graph, settings, (3, 4)))
+    two, second = fit(name, task_of(small_graph, settings, (3, 4)))
+    assert_same_bits(one, two)
+    assert torch.equal(first, second)
+    assert (first[0] != first[1]).any()
+    for parameters in one.done.values():
+        for key, value in parameters.items():
+            assert (value[0] != value[1]).any(), key
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_graph_without_edges_works(name: str, small_graph: Graph, kind: str) -> None:
+    x = small_graph.x if kind == "dense" else sp.csr_array(small_graph.x)
+    graph = changed(small_graph, x=x, edge_index=np.empty((2, 0), np.int64))
+    settings = settings_of(name, 60, lr=0.05, drop=False)
+    state, found = fit(name, task_of(graph, settings))
+    assert found.isfinite().all()
+    assert state.best_score["main"].item() == 1.0  # the attributes alone tell the classes apart
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_undirected_graph_is_the_directed_one_with_every_edge_both_ways(
+    name: str, small_graph: Graph
+) -> None:
+    edges = small_graph.edge_index
+    listed_twice = changed(small_graph, edge_index=np.concatenate([edges, edges[::-1]], axis=1))
+    undirected = changed(small_graph, directed=False)
+    settings = settings_of(name)
+    _, first = fit(name, task_of(listed_twice, settings))
+    _, second = fit(name, task_of(undirected, settings))
+    assert first.isfinite().all()
+    torch.testing.assert_close(first, second, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sparse_and_dense_attributes_train_alike(name: str, small_graph: Graph) -> None:
+    sparse = changed(small_graph, x=sp.csr_array(small_graph.x))
+    settings = settings_of(name)
+    _, first = fit(name, task_of(small_graph, settings))
+    _, second = fit(name, task_of(sparse, settings))
+    torch.testing.assert_close(first, second, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_class_without_train_nodes_works(name: str, small_graph: Graph) -> None:
+    mask = small_graph.split(0).train & (small_graph.y != 2)
+    settings = settings_of(name, 60, lr=0.05, drop=False)
+    task = make_task(small_graph, [Replica(0, 0, settings)], [(mask, mask)], "cpu")
+    _, found = fit(name, task)
+    assert found.shape == (1, 18, 3)
+    assert found.isfinite().all()
+    assert np.array_equal(found[0].argmax(dim=-1).numpy()[mask], small_graph.y[mask])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_unlabelled_nodes_are_predicted_too(name: str, small_graph: Graph) -> None:
+    test = small_graph.split(0).test
+    graph = changed(
+        small_graph,
+        y=np.where(test, -1, small_graph.y),
+        train_mask=small_graph.split(0).train,
+        val_mask=small_graph.split(0).val,
+        test_mask=None,
+    )
+    settings = settings_of(name)
+    _, found = fit(name, task_of(graph, settings))
+    _, expected = fit(name, task_of(small_graph, settings))
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_entry_is_called_as_it_calls_itself(name: str) -> None:
+    assert find_model(name) is MODELS[name]
+    assert MODELS[name].name == name
+    assert MODELS[name].summary
+    assert MODELS[name].citation
+    assert list(MODELS[name].stages)[-1] == "main"
+
+
+def test_an_unknown_model_gets_the_nearest_name() -> None:
+    with pytest.raises(HPGMNError, match=r"Unknown model 'hpgnm'. Did you mean 'hpgmn'\?"):
+        find_model("hpgnm")

@@ -1,0 +1,502 @@
+"""LocalStatistics: every statistic, scaling and neighbour mode against obvious dense algebra."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import scipy.linalg
+import scipy.sparse as sp
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpgmn.graph import NEIGHBORS, Graph
+from hpgmn.statistics import (
+    STATISTICS,
+    LocalStatistics,
+    Statistic,
+    StatisticsSettings,
+    base_name,
+    local,
+    statistic_names,
+)
+from hpgmn.statistics.diffusion import ImplicitDiffusion
+from hpgmn.statistics.labelwise import FactoredMeans
+from hpgmn.statistics.local import scaled_attributes
+from hpgmn.statistics.operators import DenseRows, Grouped, Reindexed, ReplicaRows, SparseRows
+
+NUM_CLASSES = 4  # labels are below 3: nobody has class 3
+Edges = list[tuple[int, int, float]]
+
+
+class Case(NamedTuple):
+    x: np.ndarray
+    edges: Edges
+    weighted: bool
+    directed: bool
+    sparse: bool
+    labels: np.ndarray  # (R, N)
+
+    def graph(self) -> Graph:
+        return Graph(
+            sp.csr_array(self.x) if self.sparse else self.x,
+            np.array([edge[:2] for edge in self.edges], np.int64).reshape(-1, 2).T,
+            edge_weight=[edge[2] for edge in self.edges] if self.weighted else None,
+            directed=self.directed,
+        )
+
+    def permuted(self, order: np.ndarray) -> Case:
+        """The same graph with node ``order[v]`` at place v."""
+        place = np.argsort(order)
+        edges = [(int(place[a]), int(place[b]), weight) for a, b, weight in self.edges]
+        return self._replace(x=self.x[order], edges=edges, labels=self.labels[:, order])
+
+
+@st.composite
+def cases(draw: st.DrawFn, replicas: int = 2, sparse: bool | None = None) -> Case:
+    """Graphs with or without edges, repeats, self-loops, directions, weights and labels."""
+    num_nodes = draw(st.integers(1, 6))
+    node = st.integers(0, num_nodes - 1)
+    weight = st.sampled_from([0.5, 1.0, 3.0])
+    edges = draw(st.lists(st.tuples(node, node, weight), max_size=14))
+    random = np.random.default_rng(draw(st.integers(0, 2**16)))
+    x = random.normal(size=(num_nodes, 3)) * (random.random((num_nodes, 3)) < 0.6)
+    label = st.integers(-1, 2)
+    labels = [
+        draw(st.lists(label, min_size=num_nodes, max_size=num_nodes)) for _ in range(replicas)
+    ]
+    return Case(
+        x.astype(np.float32),
+        edges,
+        weighted=draw(st.booleans()),
+        directed=draw(st.booleans()),
+        sparse=draw(st.booleans()) if sparse is None else sparse,
+        labels=np.array(labels),
+    )
+
+
+def choices(name: str) -> tuple[str, ...]:
+    field = StatisticsSettings.__dataclass_fields__[name]
+    found: tuple[str, ...] = field.metadata["choices"]
+    return found
+
+
+settings_of = st.builds(
+    StatisticsSettings,
+    statistics=st.just(STATISTICS),
+    neighbors=st.sampled_from(NEIGHBORS),
+    diffusion_self_entry=st.booleans(),
+    diffusion_self_loop=st.integers(0, 1),
+    teleport=st.sampled_from([0.15, 0.6]),
+    heat_time=st.sampled_from([0.5, 3.0]),
+    diffusion_tolerance=st.just(1e-7),
+    **{
+        name: st.sampled_from(choices(name))
+        for name in (
+            "attributes_scaling",
+            "class_counts_scaling",
+            "class_means_scaling",
+            "class_means_form",
+            "adjacency_scaling",
+            "diffusion",
+            "normalization",
+            "diffusion_form",
+            "diffusion_scaling",
+        )
+    },
+)
+
+
+def scaled(rows: np.ndarray, scaling: str) -> np.ndarray:
+    """Each row by itself; a row of zeros stays so."""
+    result = np.array(rows, np.float64)
+    for place, row in enumerate(result):
+        if scaling == "log":
+            result[place] = np.log(1 + row)
+        elif scaling == "fraction":
+            result[place] = row / (sum(abs(row)) or 1)
+        elif scaling == "unit":
+            result[place] = row / (math.sqrt(sum(row**2)) or 1)
+    return result
+
+
+def dense_adjacency(case: Case, mode: str) -> np.ndarray:
+    out = np.zeros((len(case.x), len(case.x)))
+    for source, target, weight in case.edges:
+        if source != target:
+            out[source, target] = out[source, target] + weight if case.weighted else 1.0
+    if not case.directed:
+        return np.maximum(out, out.T)
+    both = out + out.T if case.weighted else np.maximum(out, out.T)
+    return {"out": out, "in": out.T, "undirected": both}[mode]
+
+
+def dense_diffusion(weight: np.ndarray, settings: StatisticsSettings) -> np.ndarray:
+    identity = np.eye(len(weight))
+    weight = weight + settings.diffusion_self_loop * identity
+    rows, columns = weight.sum(axis=1), weight.sum(axis=0)
+    rows, columns = np.where(rows == 0, 1, rows), np.where(columns == 0, 1, columns)
+    matrix = {
+        "row": weight / rows[:, None],
+        "column": weight / columns,
+        "symmetric": weight / np.sqrt(np.outer(rows, columns)),
+    }[settings.normalization]
+    if settings.diffusion == "ppr":
+        keep = 1 - settings.teleport
+        found = settings.teleport * np.linalg.inv(identity - keep * matrix)
+    else:
+        found = scipy.linalg.expm(settings.heat_time * (matrix - identity))
+    found[abs(found) < 1e-12] = 0  # what is unreachable is exactly zero
+    if not settings.diffusion_self_entry:
+        np.fill_diagonal(found, 0)
+    return scaled(found, settings.diffusion_scaling)
+
+
+def expected(case: Case, name: str, mode: str, settings: StatisticsSettings) -> np.ndarray:
+    """(R, N, width) in float64, in the most obvious way."""
+    replicas, num_nodes = case.labels.shape
+    weight = dense_adjacency(case, mode)
+    if name == "attributes":
+        return np.stack([scaled(case.x, settings.attributes_scaling)] * replicas)
+    if name == "adjacency":
+        return np.stack([scaled(weight, settings.adjacency_scaling)] * replicas)
+    if name == "diffusion":
+        return np.stack([dense_diffusion(weight, settings)] * replicas)
+    counts = np.zeros((replicas, num_nodes, NUM_CLASSES))
+    means = np.zeros((replicas, num_nodes, NUM_CLASSES, case.x.shape[1]))
+    for replica, labels in enumerate(case.labels):
+        for center in range(num_nodes):
+            for label in range(NUM_CLASSES):
+                own = weight[center] * (labels == label)
+                counts[replica, center, label] = own.sum()
+                if own.any():
+                    means[replica, center, label] = own @ case.x.astype(np.float64) / own.sum()
+    if name == "class_counts":
+        return np.stack([scaled(rows, settings.class_counts_scaling) for rows in counts])
+    rows = means.reshape(replicas, num_nodes, -1)
+    return np.stack([scaled(one, settings.class_means_scaling) for one in rows])
+
+
+def build(case: Case, *settings: StatisticsSettings) -> dict[str, Statistic]:
+    each = list(settings) * (len(case.labels) if len(settings) == 1 else 1)
+    return LocalStatistics(case.graph()).build(case.labels, NUM_CLASSES, each)
+
+
+def products(built: dict[str, Statistic], replicas: int) -> dict[str, torch.Tensor]:
+    """Each statistic times the same random weights."""
+    generator = torch.Generator().manual_seed(0)
+    return {
+        name: statistic.times(torch.randn(replicas, statistic.width, 3, generator=generator))
+        for name, statistic in built.items()
+    }
+
+
+@given(case=cases(), settings=settings_of)
+def test_every_statistic_matches_the_obvious_matrix(
+    assert_acts_like: Callable[..., None], case: Case, settings: StatisticsSettings
+) -> None:
+    built = build(case, settings)
+    assert list(built) == statistic_names(settings)
+    for name, statistic in built.items():
+        mode = settings.neighbors
+        if mode == "both":
+            mode = "in" if name.endswith("_in") else "out"
+        matrices = expected(case, base_name(name), mode, settings)
+        assert_acts_like(statistic, matrices, rtol=1e-4, atol=2e-5)
+
+
+@given(case=cases(), settings=settings_of)
+def test_both_directions_are_the_two_single_modes(case: Case, settings: StatisticsSettings) -> None:
+    both = build(case, replace(settings, neighbors="both"))
+    nodes = torch.arange(len(case.x))
+    assert set(both) == {
+        "attributes",
+        *(f"{name}_{mode}" for name in STATISTICS[1:] for mode in ("out", "in")),
+    }
+    for mode in ("out", "in"):
+        for name, statistic in build(case, replace(settings, neighbors=mode)).items():
+            twin = both[name if name == "attributes" else f"{name}_{mode}"]
+            for replica in range(2):
+                assert torch.equal(statistic.rows(nodes, replica), twin.rows(nodes, replica))
+
+
+@given(case=cases(replicas=4), settings=settings_of, data=st.data())
+def test_replicas_with_different_neighbours_equal_separate_builds(
+    case: Case, settings: StatisticsSettings, data: st.DataObject
+) -> None:
+    modes = data.draw(st.lists(st.sampled_from(NEIGHBORS[:3]), min_size=4, max_size=4))
+    each = [replace(settings, neighbors=mode) for mode in modes]
+    nodes = torch.arange(len(case.x)).flip(0)
+    together = build(case, *each)
+    generator = torch.Generator().manual_seed(0)
+    weights = {
+        name: torch.randn(4, statistic.width, 2, generator=generator)
+        for name, statistic in together.items()
+    }
+    for replica in range(4):
+        alone = build(case._replace(labels=case.labels[[replica]]), each[replica])
+        for name, statistic in alone.items():
+            own = weights[name][replica : replica + 1]
+            among = together[name].times(weights[name])[replica]
+            torch.testing.assert_close(among, statistic.times(own)[0], rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(together[name].rows(nodes, replica), statistic.rows(nodes))
+
+
+def test_only_what_differs_between_replicas_is_grouped(small_graph: Graph) -> None:
+    settings = StatisticsSettings(statistics=STATISTICS)
+    each = [replace(settings, neighbors=mode) for mode in ("out", "in", "out")]
+    labels = np.stack([small_graph.y] * 3)
+    built = LocalStatistics(small_graph).build(labels, 3, each)
+    assert isinstance(built["attributes"], DenseRows)
+    for name in STATISTICS[1:]:
+        grouped = built[name]
+        assert isinstance(grouped, Grouped)
+        assert [replicas for _, replicas in grouped.members] == [[0, 2], [1]]
+
+
+@given(case=cases(), settings=settings_of, data=st.data())
+def test_relabelling_nodes_permutes_rows(
+    case: Case, settings: StatisticsSettings, data: st.DataObject
+) -> None:
+    order = np.array(data.draw(st.permutations(range(len(case.x)))))
+    nodes = torch.arange(len(case.x))
+    moved = build(case.permuted(order), settings)
+    for name, statistic in build(case, settings).items():
+        for replica in range(2):
+            rows = statistic.rows(nodes, replica).numpy()[order]
+            if base_name(name) in ("diffusion", "adjacency"):  # whose columns are nodes too
+                rows = rows[:, order]
+            found = moved[name].rows(nodes, replica).numpy()
+            np.testing.assert_allclose(found, rows, rtol=1e-4, atol=1e-5)
+
+
+@given(case=cases(), settings=settings_of, random=st.randoms(use_true_random=False))
+def test_order_of_edges_does_not_matter(
+    case: Case, settings: StatisticsSettings, random: Any
+) -> None:
+    shuffled = case._replace(edges=random.sample(case.edges, len(case.edges)))
+    one, two = (products(build(each, settings), 2) for each in (case, shuffled))
+    for name, product in one.items():
+        torch.testing.assert_close(product, two[name], rtol=1e-6, atol=1e-6)
+
+
+@given(case=cases(sparse=True), settings=settings_of)
+def test_sparse_attributes_equal_dense_ones(case: Case, settings: StatisticsSettings) -> None:
+    sparse, dense = (
+        products(build(each, settings), 2) for each in (case, case._replace(sparse=False))
+    )
+    for name, product in sparse.items():
+        torch.testing.assert_close(product, dense[name], rtol=1e-5, atol=1e-5)
+
+
+@given(case=cases(), settings=settings_of, old=st.integers(1, 7), data=st.data())
+def test_another_graphs_columns_are_those_of_the_training_graph(
+    assert_acts_like: Callable[..., None],
+    case: Case,
+    settings: StatisticsSettings,
+    old: int,
+    data: st.DataObject,
+) -> None:
+    new = len(case.x)
+    places = data.draw(st.permutations(range(max(old, new))))[:new]
+    columns = np.array([place if place < old else -1 for place in places])
+    settings = replace(settings, neighbors="undirected")
+    statistics = LocalStatistics(case.graph(), columns=columns, width=old)
+    built = statistics.build(case.labels, NUM_CLASSES, [settings] * 2)
+    for name, statistic in built.items():
+        matrices = expected(case, name, "undirected", settings)
+        if name in ("diffusion", "adjacency"):
+            assert isinstance(statistic, Reindexed)
+            inner, matrices = matrices, np.zeros((2, new, old))
+            for node, column in enumerate(columns):
+                if column >= 0:
+                    matrices[:, :, column] = inner[:, :, node]
+        assert_acts_like(statistic, matrices, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_automatic_class_means_are_dense_up_to_the_limit(
+    monkeypatch: pytest.MonkeyPatch, small_graph: Graph, sparse: bool
+) -> None:
+    graph = small_graph
+    if sparse:
+        graph = Graph(sp.csr_array(graph.x), graph.edge_index, graph.y)
+    settings = StatisticsSettings(statistics=("class_means",))
+    labels = np.stack([graph.y] * 2)
+    size = 2 * graph.num_nodes * 3 * graph.num_features * 4  # R·N·C·F floats
+    forms = []
+    for limit in (size, size - 1):
+        monkeypatch.setattr(local, "MEANS_LIMIT_BYTES", limit)
+        built = LocalStatistics(graph).build(labels, 3, [settings] * 2)["class_means"]
+        forms.append(type(built))
+    assert forms == ([FactoredMeans] * 2 if sparse else [ReplicaRows, FactoredMeans])
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_class_means_take_the_form_they_are_told(small_graph: Graph, sparse: bool) -> None:
+    graph = small_graph
+    if sparse:
+        graph = Graph(sp.csr_array(graph.x), graph.edge_index, graph.y)
+    for form, kind in (("dense", ReplicaRows), ("factored", FactoredMeans)):
+        settings = StatisticsSettings(statistics=("class_means",), class_means_form=form)
+        built = LocalStatistics(graph).build(graph.y[None], 3, [settings])
+        assert isinstance(built["class_means"], kind)
+
+
+def test_automatic_diffusion_is_dense_up_to_the_limit(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, small_graph: Graph
+) -> None:
+    settings = StatisticsSettings(statistics=("diffusion",))
+    size = small_graph.num_nodes**2 * 4
+    caplog.set_level("INFO", logger="hpgmn.statistics.local")
+    for limit, kind, word in (
+        (size, DenseRows, "dense"),
+        (size - 1, ImplicitDiffusion, "implicit"),
+    ):
+        monkeypatch.setattr(local, "DENSE_LIMIT_BYTES", limit)
+        built = LocalStatistics(small_graph).build(small_graph.y[None], 3, [settings])
+        assert isinstance(built["diffusion"], kind)
+        assert caplog.messages[-1] == f"Diffusion of 18 nodes: {word} form."
+
+
+def test_diffusion_takes_the_form_it_is_told(small_graph: Graph) -> None:
+    for form, kind in (("dense", DenseRows), ("implicit", ImplicitDiffusion)):
+        settings = StatisticsSettings(statistics=("diffusion",), diffusion_form=form)
+        built = LocalStatistics(small_graph).build(small_graph.y[None], 3, [settings])
+        assert isinstance(built["diffusion"], kind)
+
+
+def test_sparse_attributes_stay_sparse(small_graph: Graph) -> None:
+    sparse = Graph(sp.csr_array(small_graph.x), small_graph.edge_index)
+    for scaling in choices("attributes_scaling"):
+        assert isinstance(LocalStatistics(sparse).attributes(scaling), SparseRows)
+        assert isinstance(LocalStatistics(small_graph).attributes(scaling), DenseRows)
+
+
+def test_what_does_not_depend_on_labels_is_built_once(small_graph: Graph) -> None:
+    statistics = LocalStatistics(small_graph)
+    settings = StatisticsSettings(statistics=STATISTICS)
+    first = statistics.build(small_graph.y[None], 3, [settings])
+    second = statistics.build(np.roll(small_graph.y, 1)[None], 3, [settings])
+    for name in ("attributes", "diffusion", "adjacency"):
+        assert first[name] is second[name]
+    nodes = torch.arange(18)
+    for name in ("class_counts", "class_means"):
+        assert not torch.equal(first[name].rows(nodes), second[name].rows(nodes))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"neighbors": "in"},
+        {"diffusion": "heat"},
+        {"teleport": 0.3},
+        {"normalization": "row"},
+        {"diffusion_self_loop": 1},
+        {"diffusion_scaling": "unit"},
+        {"diffusion_self_entry": False},
+    ],
+)
+def test_other_settings_of_diffusion_are_not_mistaken_for_the_kept_one(
+    small_graph: Graph, change: dict[str, Any]
+) -> None:
+    statistics, nodes = LocalStatistics(small_graph), torch.arange(18)
+    settings = StatisticsSettings(statistics=("diffusion",))
+    changed = replace(settings, **change)
+    kept = statistics.build(small_graph.y[None], 3, [settings])["diffusion"].rows(nodes)
+    found = statistics.build(small_graph.y[None], 3, [changed])["diffusion"].rows(nodes)
+    fresh = LocalStatistics(small_graph).build(small_graph.y[None], 3, [changed])["diffusion"]
+    assert torch.equal(found, fresh.rows(nodes))
+    assert not torch.allclose(found, kept, atol=1e-3)
+
+
+def test_heat_time_and_tolerance_are_not_mistaken_for_the_kept_ones(small_graph: Graph) -> None:
+    statistics, nodes = LocalStatistics(small_graph), torch.arange(18)
+    settings = StatisticsSettings(
+        statistics=("diffusion",), diffusion="heat", diffusion_form="implicit"
+    )
+    rows = [
+        statistics.build(small_graph.y[None], 3, [each])["diffusion"].rows(nodes)
+        for each in (
+            settings,
+            replace(settings, heat_time=1.0),
+            replace(settings, diffusion_tolerance=0.1),
+        )
+    ]
+    assert not torch.allclose(rows[0], rows[1], atol=1e-3)
+    assert not torch.allclose(rows[0], rows[2], atol=1e-3)
+
+
+def test_statistics_leave_the_graph_alone(small_graph: Graph) -> None:
+    x = small_graph.x.copy()
+    before = {mode: small_graph.adjacency(mode).toarray().copy() for mode in NEIGHBORS[:3]}
+    settings = StatisticsSettings(
+        statistics=STATISTICS,
+        attributes_scaling="unit",
+        class_means_scaling="unit",
+        adjacency_scaling="unit",
+        diffusion_scaling="unit",
+        diffusion_self_entry=False,
+    )
+    for neighbors in NEIGHBORS:
+        for form in ("dense", "factored"):
+            each = replace(settings, neighbors=neighbors, class_means_form=form)
+            LocalStatistics(small_graph).build(small_graph.y[None], 3, [each])
+    np.testing.assert_array_equal(small_graph.x, x)
+    for mode, matrix in before.items():
+        np.testing.assert_array_equal(small_graph.adjacency(mode).toarray(), matrix)
+
+
+def test_read_only_attributes_give_no_warning(small_graph: Graph) -> None:
+    """Memory-mapped files and pandas give such arrays; torch would warn."""
+    x = small_graph.x.copy()
+    x.flags.writeable = False
+    found = LocalStatistics(Graph(x, small_graph.edge_index)).attributes("raw")
+    np.testing.assert_array_equal(found.rows(torch.arange(18)).numpy(), x)
+
+
+@pytest.mark.parametrize("scaling", ["raw", "fraction", "unit"])
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
+def test_scaled_attributes_match_a_loop(scaling: str, form: Callable[..., Any]) -> None:
+    """A fraction is of the sum of sizes, so that negative attributes cannot blow a row up."""
+    x = np.array([[3, -4, 0], [0, 0, 0], [0.5, 0, 0.25]], np.float32)
+    found = scaled_attributes(form(x), scaling)
+    assert sp.issparse(found) == (form is sp.csr_array)
+    assert found.dtype == np.float32
+    rows = found.toarray() if sp.issparse(found) else found
+    np.testing.assert_allclose(rows, scaled(x, scaling), rtol=1e-6)
+
+
+def test_a_graph_without_edges_has_zero_statistics_but_for_itself() -> None:
+    graph = Graph([[1.0, 2.0], [3.0, 4.0]], np.empty((2, 0)), [0, 1])
+    settings = StatisticsSettings(statistics=STATISTICS, teleport=0.2)
+    for form in ("dense", "implicit"):
+        each = replace(settings, diffusion_form=form)
+        built = LocalStatistics(graph).build(graph.y[None], 2, [each])
+        nodes = torch.arange(2)
+        rows = {name: statistic.rows(nodes).numpy() for name, statistic in built.items()}
+        np.testing.assert_array_equal(rows["attributes"], graph.x)
+        np.testing.assert_allclose(rows["diffusion"], 0.2 * np.eye(2), rtol=1e-6)
+        for name in ("class_counts", "class_means", "adjacency"):
+            assert not rows[name].any()
+
+
+def test_names_carry_a_direction_where_both_are_read() -> None:
+    chosen = ("attributes", "class_counts", "adjacency")
+    single = StatisticsSettings(statistics=chosen, neighbors="in")
+    assert statistic_names(single) == list(chosen)
+    both = statistic_names(replace(single, neighbors="both"))
+    assert both == [
+        "attributes",
+        "class_counts_out",
+        "class_counts_in",
+        "adjacency_out",
+        "adjacency_in",
+    ]
+    assert {base_name(name) for name in both} == set(chosen)
+    assert [base_name(name) for name in STATISTICS] == list(STATISTICS)
