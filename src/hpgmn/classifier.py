@@ -27,6 +27,17 @@ from hpgmn.training.trainer import train
 _OWN = {"seed": 0, "model": "hpgmn", "device": "cpu", "metric": "accuracy"}
 
 
+def _signature() -> inspect.Signature:
+    """Every keyword of the default model, for help() and editors."""
+    values = _OWN | {info.name: info.default for info in dataclasses.fields(HPGMNSettings)}
+    return inspect.Signature(
+        [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value)
+            for name, value in values.items()
+        ]
+    )
+
+
 class HPGMNClassifier:
     """A node classifier whose every hyperparameter is a keyword.
 
@@ -46,12 +57,16 @@ class HPGMNClassifier:
     (200,)
     """
 
+    __signature__ = _signature()
     seed: int
     model: str
     device: str
     metric: str
 
     def __init__(self, **parameters: Any) -> None:
+        self._store(parameters)
+
+    def _store(self, parameters: dict[str, Any]) -> None:
         values = _OWN | parameters
         name = values["model"]
         entry = find_model(str(name))
@@ -69,7 +84,7 @@ class HPGMNClassifier:
 
     def set_params(self, **parameters: Any) -> HPGMNClassifier:
         """Change hyperparameters."""
-        self.__init__(**(self.get_params() | parameters))  # type: ignore[misc]
+        self._store(self.get_params() | parameters)
         return self
 
     def __repr__(self) -> str:
@@ -148,20 +163,6 @@ class HPGMNClassifier:
         model.saved_ = saved
         model.classes_ = np.asarray(saved.class_names)
         return model
-
-
-def _signature() -> inspect.Signature:
-    """Every keyword of the default model, for help() and editors."""
-    values = _OWN | {info.name: info.default for info in dataclasses.fields(HPGMNSettings)}
-    return inspect.Signature(
-        [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value)
-            for name, value in values.items()
-        ]
-    )
-
-
-HPGMNClassifier.__signature__ = _signature()  # type: ignore[attr-defined]
 
 
 def _split(graph: Graph, number: int, train: Array | None, val: Array | None) -> Split:

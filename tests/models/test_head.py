@@ -65,6 +65,18 @@ def test_logits_match_the_computation_written_out(
     torch.testing.assert_close(head(QUERY).logits, expected)
 
 
+@pytest.mark.parametrize("memory_dim", [None, 3])
+def test_gradients_match_those_of_the_computation_written_out(memory_dim: int | None) -> None:
+    head = make_head(memory_dim=memory_dim)
+    names, values = zip(*head.named_parameters(), strict=True)
+    weights = normal(REPLICAS, NODES, CLASSES, seed=50)  # some loss that tells all logits apart
+    by_hand_logits = torch.stack([by_hand(head, QUERY[r], r) for r in range(REPLICAS)])
+    expected = torch.autograd.grad((by_hand_logits * weights).sum(), values)
+    found = torch.autograd.grad((head(QUERY).logits * weights).sum(), values)
+    for name, one, other in zip(names, found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4, msg=name)
+
+
 def test_the_memory_lives_in_the_width_the_query_is_mapped_to() -> None:
     assert make_head().memory.patterns.shape == (REPLICAS, 6, WIDTH)
     assert make_head(memory_dim=3).memory.patterns.shape == (REPLICAS, 6, 3)

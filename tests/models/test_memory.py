@@ -61,12 +61,17 @@ def test_a_query_of_zeros_reads_the_mean_pattern(memory: Memory) -> None:
     torch.testing.assert_close(value, memory.patterns.mean(dim=1, keepdim=True))
 
 
-def test_gradients_reach_every_pattern_and_the_query(memory: Memory) -> None:
+def test_gradients_reach_every_pattern_by_the_attention_and_by_the_value(memory: Memory) -> None:
     query = normal(REPLICAS, NODES, WIDTH, seed=1).requires_grad_()
-    value, _ = memory(query)
-    value.square().sum().backward()
-    assert memory.patterns.grad.abs().sum(dim=-1).min() > 0
-    assert query.grad.abs().sum(dim=-1).min() > 0
+    value, attention = memory(query)
+    found = torch.autograd.grad(value.square().sum(), (memory.patterns, query), retain_graph=True)
+    weights = torch.einsum("rnd,rkd->rnk", query, memory.patterns).exp()
+    by_hand = torch.einsum("rnk,rkd->rnd", weights / weights.sum(-1, True), memory.patterns)
+    expected = torch.autograd.grad(by_hand.square().sum(), (memory.patterns, query))
+    torch.testing.assert_close(found, expected)
+    assert found[0].abs().sum(dim=-1).min() > 0
+    (through,) = torch.autograd.grad(attention.square().sum(), memory.patterns)
+    assert through.abs().sum(dim=-1).min() > 0
 
 
 def test_patterns_are_a_parameter_that_is_saved(memory: Memory) -> None:

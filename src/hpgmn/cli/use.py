@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -192,8 +193,8 @@ def statistics(
     from hpgmn.config import make_settings, parse_assignments
     from hpgmn.datasets import DATASETS, load
     from hpgmn.models.hpgmn import HPGMNSettings
-    from hpgmn.shipped import settings_for
-    from hpgmn.statistics import LocalStatistics, statistic_names
+    from hpgmn.shipped import read_config, settings_for
+    from hpgmn.statistics import LocalStatistics, StatisticsSettings, statistic_names
 
     if labels not in ("true", "estimated"):
         raise SettingError(unknown_name("value for --labels:", labels, ("true", "estimated")))
@@ -202,7 +203,12 @@ def statistics(
     if not out_file.parent.is_dir():
         raise HPGMNError(f"The folder {out_file.parent} does not exist. Make it first.")
     loaded = load(graph)
-    values = settings_for(graph if graph in DATASETS else None)
+    paper = read_config("paper")["settings"]
+    plain_keys = {info.name for info in dataclasses.fields(StatisticsSettings)}
+    # The paper's definitions, unscaled; only the label estimator is the dataset's own.
+    own = settings_for(graph if graph in DATASETS else None)
+    values = {key: value for key, value in own.items() if key.startswith("estimator_")}
+    values |= {key: value for key, value in paper.items() if key in plain_keys}
     values["statistics"] = ["class_counts", "class_means", "diffusion"]
     settings = make_settings(HPGMNSettings, values | parse_assignments(set_ or []))
     known = loaded.y if labels == "true" else estimate_labels(loaded, settings)

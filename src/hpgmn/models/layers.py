@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
@@ -13,12 +14,12 @@ from hpgmn.randomness import DropRate, Noise, column_factors, dropout
 from hpgmn.statistics.operators import Statistic
 
 
-class Initialised(nn.Module):
+class Initialised(nn.Module, ABC):
     """A module that draws its own first values from named places."""
 
+    @abstractmethod
     def reset_parameters(self, noise: Noise, place: str) -> None:
         """Draw the first values of this module's own parameters."""
-        raise NotImplementedError
 
 
 def initialise(module: nn.Module, keys: Tensor) -> None:
@@ -42,14 +43,8 @@ def draw_glorot(parameter: Tensor, noise: Noise, place: str) -> None:
     parameter.copy_(uniform.mul_(2 * bound).sub_(bound))
 
 
-class Linear(Initialised):
-    """y = x·W + b, one W and b per replica.
-
-    Args:
-        replicas: R.
-        inputs: width of x.
-        outputs: width of y.
-    """
+class _Affine(Initialised):
+    """A weight and a bias per replica: (R, inputs, outputs) and (R, 1, outputs)."""
 
     def __init__(self, replicas: int, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -61,19 +56,29 @@ class Linear(Initialised):
         draw_glorot(self.weight, noise, f"{place}.weight")
         self.bias.zero_()
 
+
+class Linear(_Affine):
+    """y = x·W + b, one W and b per replica.
+
+    Args:
+        replicas: R.
+        inputs: width of x.
+        outputs: width of y.
+    """
+
     def forward(self, x: Tensor) -> Tensor:
         """(R, B, inputs) to (R, B, outputs)."""
         return torch.baddbmm(self.bias, x, self.weight)
 
 
-class StatisticLinear(Linear):
+class StatisticLinear(_Affine):
     """The first layer over a statistic, which is known by its products alone.
 
     Input dropout drops whole columns: exact in every form of the statistic, since
     ``r·diag(m)·W = r·(diag(m)·W)``.
     """
 
-    def forward(  # type: ignore[override]
+    def forward(
         self,
         statistic: Statistic,
         rate: DropRate,

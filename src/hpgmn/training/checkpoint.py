@@ -38,7 +38,8 @@ def read_tensors(
     try:
         with safe_open(str(path), framework="pt", device=str(device)) as file:
             about = json.loads((file.metadata() or {})["about"])
-            return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118
+            names = list(file.keys())
+            return {name: file.get_tensor(name) for name in names}, about
     except FileNotFoundError:
         raise HPGMNError(f"The file {path} does not exist.") from None
     except (SafetensorError, KeyError, ValueError, OSError) as error:

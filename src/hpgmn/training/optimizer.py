@@ -52,9 +52,10 @@ class ReplicaAdam:
             return
         [(lr, weight_decay)] = self._rates
         names = [name for name, parameter in self.parameters.items() if parameter.grad is not None]
+        gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
         adam(
             [self.parameters[name] for name in names],
-            [self.parameters[name].grad for name in names],  # type: ignore[misc]
+            gradients,
             [self.first[name] for name in names],
             [self.second[name] for name in names],
             [],

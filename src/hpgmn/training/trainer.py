@@ -177,7 +177,7 @@ class _Running:
         """Forward, backward, step; returns the loss of each replica, (R,)."""
         optimizer.clear()
         loss = self._loss(epoch) if self.stage.consistency is None else self._agreement(epoch)
-        loss.sum().backward()  # type: ignore[no-untyped-call]
+        torch.autograd.backward(loss.sum())
         optimizer.step()
         return loss.detach()
 
