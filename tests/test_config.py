@@ -231,9 +231,9 @@ def test_descriptions_tell_type_default_range_and_meaning() -> None:
         for name in ("lr", "epochs", "dropout", "hidden_dim", "memory_dim", "free", "gate")
     }
     assert summary == {
-        "lr": ("number", 0.01, "at least 0"),
-        "epochs": ("whole number", 300, "at least 1"),
-        "dropout": ("number", 0.2, "0 to below 1"),
+        "lr": ("number", TrainSettings().lr, "at least 0"),
+        "epochs": ("whole number", TrainSettings().epochs, "at least 1"),
+        "dropout": ("number", TrainSettings().dropout, "0 to below 1"),
         "hidden_dim": ("whole number", 64, "1 to 512"),
         "memory_dim": ("whole number or none", None, "at least 1"),
         "free": ("number", -1.0, "–"),

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import logging
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import yaml
+from torch import Tensor
 
-from hpgmn.config import make_settings
+from hpgmn.config import make_settings, plain, read_yaml
 from hpgmn.errors import GraphError, HPGMNError, SettingError, unknown_name
 from hpgmn.evaluation import scores
 from hpgmn.graph import Array, Graph, Split, Splits
+from hpgmn.metrics import metric as metric_of
 from hpgmn.models import MODELS, find_model
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.models.label_estimator import estimated_labels
@@ -23,6 +26,10 @@ from hpgmn.training.checks import check_split
 from hpgmn.training.replicas import fit_replicas
 from hpgmn.training.saved import MODEL_FILE, SavedModel
 from hpgmn.training.trainer import train
+
+logger = logging.getLogger(__name__)
+
+PARAMETERS_FILE = "classifier.yaml"
 
 _OWN = {"seed": 0, "model": "hpgmn", "device": "cpu", "metric": "accuracy"}
 
@@ -83,8 +90,15 @@ class HPGMNClassifier:
         return {key: getattr(self, key) for key in self._names}
 
     def set_params(self, **parameters: Any) -> HPGMNClassifier:
-        """Change hyperparameters."""
-        self._store(self.get_params() | parameters)
+        """Change hyperparameters; with another model, those it does not know are dropped."""
+        kept = self.get_params()
+        if parameters.get("model", self.model) != self.model:
+            fields = dataclasses.fields(find_model(str(parameters["model"])).settings)
+            known = {info.name for info in fields} | set(_OWN)
+            kept = {key: value for key, value in kept.items() if key in known}
+            for key in set(self._names) - known:
+                delattr(self, key)
+        self._store(kept | parameters)
         return self
 
     def __repr__(self) -> str:
@@ -110,7 +124,10 @@ class HPGMNClassifier:
             val: (N,) mask of the validation nodes, which choose the best epoch.
         """
         chosen = _split(graph, split, train, val)
-        check_split(graph, chosen, split if train is None else "given")
+        for line in check_split(graph, chosen, split if train is None else "given"):
+            logger.warning("Graph '%s'. %s", graph.name, line)
+        metric_of(self.metric)
+        _require_device(self.device)
         entry = find_model(self.model)
         own = {k: v for k, v in self.get_params().items() if k not in _OWN}
         replica = Replica(split, self.seed, make_settings(entry.settings, own))
@@ -123,12 +140,16 @@ class HPGMNClassifier:
         self.val_score_ = float(fitted.val_score[0])
         return self
 
-    def predict_proba(self, graph: Graph) -> Array:
-        """(N, C) class probabilities of every node, of this graph or another."""
+    def _logits(self, graph: Graph) -> Tensor:
+        """(1, N, C) of every node."""
         if not hasattr(self, "saved_"):
             raise HPGMNError("This HPGMNClassifier is not fitted. Call fit(graph) first.")
-        logits = self.saved_.logits(graph, self.device)
-        return np.asarray(logits[0].softmax(dim=-1).numpy())
+        _require_device(self.device)
+        return self.saved_.logits(graph, self.device)
+
+    def predict_proba(self, graph: Graph) -> Array:
+        """(N, C) class probabilities of every node, of this graph or another."""
+        return np.asarray(self._logits(graph)[0].softmax(dim=-1).numpy())
 
     def predict(self, graph: Graph) -> Array:
         """(N,) the class number of every node; ``classes_`` has the names."""
@@ -136,11 +157,21 @@ class HPGMNClassifier:
 
     def score(self, graph: Graph, mask: Array | None = None) -> float:
         """The metric on the labelled nodes of a mask (all labelled nodes without one)."""
-        chances = torch.from_numpy(self.predict_proba(graph)).log().clamp(min=-1e4)
-        chosen = graph.y >= 0 if mask is None else np.asarray(mask, bool) & (graph.y >= 0)
+        logits = self._logits(graph)
+        chosen = graph.y >= 0
+        if mask is not None:
+            if np.shape(mask) != chosen.shape:
+                raise GraphError(
+                    f"mask must be true or false for each of the {graph.num_nodes} nodes (got "
+                    f"shape {np.shape(mask)})."
+                )
+            chosen = chosen & np.asarray(mask, bool)
         if not chosen.any():
-            raise GraphError("The mask holds no labelled node, so there is nothing to score.")
-        return scores(chances[None], graph.y, [chosen], self.metric)[0]
+            raise GraphError(
+                "The mask holds no labelled node, so there is nothing to score. Give a mask of "
+                "labelled nodes."
+            )
+        return scores(logits, graph.y, [chosen], self.metric)[0]
 
     def save(self, folder: str | Path) -> None:
         """Write the trained model into a folder."""
@@ -149,20 +180,34 @@ class HPGMNClassifier:
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
         self.saved_.write(target / MODEL_FILE)
-        plain = {k: list(v) if isinstance(v, tuple) else v for k, v in self.get_params().items()}
-        text = yaml.safe_dump(plain, sort_keys=False)
-        (target / "classifier.yaml").write_text(text, encoding="utf-8")
+        content = {key: plain(value) for key, value in self.get_params().items()}
+        text = yaml.safe_dump(content, sort_keys=False)
+        (target / PARAMETERS_FILE).write_text(text, encoding="utf-8")
 
     @classmethod
     def load(cls, folder: str | Path) -> HPGMNClassifier:
         """A saved classifier, or the first replica of a run folder."""
-        saved = SavedModel.read(Path(folder) / MODEL_FILE).choose([0])
-        own = {info.name for info in dataclasses.fields(saved.entry.settings)}
+        source = Path(folder)
+        if not (source / MODEL_FILE).is_file():
+            raise HPGMNError(
+                f"{source} holds no {MODEL_FILE}. Give a folder that save() or `hpgmn train` wrote."
+            )
+        saved = SavedModel.read(source / MODEL_FILE).choose([0])
+        own = [info.name for info in dataclasses.fields(saved.entry.settings)]
         settings = {key: getattr(saved.replicas[0].settings, key) for key in own}
+        for name in (PARAMETERS_FILE, "config.yaml"):  # of save(), of a run
+            if (source / name).is_file():
+                settings["metric"] = read_yaml(source / name).get("metric", _OWN["metric"])
+                break
         model = cls(model=saved.entry.name, seed=saved.replicas[0].seed, **settings)
         model.saved_ = saved
         model.classes_ = np.asarray(saved.class_names)
         return model
+
+
+def _require_device(device: str) -> None:
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise HPGMNError("No CUDA device is available. Use device='cpu'.")
 
 
 def _split(graph: Graph, number: int, train: Array | None, val: Array | None) -> Split:
@@ -177,6 +222,7 @@ def estimate_labels(graph: Graph, settings: HPGMNSettings, split: int = 0) -> Ar
     """(N,) pseudo labels: the label estimator's guesses, true labels on train nodes."""
     entry = MODELS["hpgmn"]
     chosen = graph.split(split)
+    check_split(graph, chosen, split)
     task = make_task(graph, [Replica(split, 0, settings)], [(chosen.train, chosen.val)], "cpu")
     only = dataclasses.replace(entry, stages={"estimator": entry.stages["estimator"]})
     state = train(task, only)

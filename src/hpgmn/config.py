@@ -80,10 +80,10 @@ class TrainSettings:
         per_replica=True,
     )
     consistency_passes: int = setting(
-        4, "noisy passes per step when consistency_weight is above 0", low=2
+        2, "noisy passes per step when consistency_weight is above 0", low=2
     )
     consistency_temperature: float = setting(
-        0.5, "sharpening of the passes' mean prediction: lower is sharper", low=0.05, high=1.0
+        0.3, "sharpening of the passes' mean prediction: lower is sharper", low=0.05, high=1.0
     )
 
 

@@ -26,8 +26,8 @@ class Score:
     def of(cls, values: Sequence[float]) -> Score:
         """The score of some runs; a single run has no spread, so its std is 0.
 
-        >>> Score.of([0.5, 0.7])
-        Score(mean=0.6, std=0.1414213562373095, values=(0.5, 0.7))
+        >>> Score.of([0.5, 0.75, 1.0])
+        Score(mean=0.75, std=0.25, values=(0.5, 0.75, 1.0))
         """
         array = np.asarray(values, dtype=np.float64)
         std = float(array.std(ddof=1)) if array.size > 1 else 0.0
@@ -52,32 +52,32 @@ def scores(logits: Tensor, y: Array, masks: Sequence[Array], metric: str) -> lis
     return found
 
 
-def class_report(predicted: Array, y: Array, mask: Array, class_names: Sequence[str]) -> Any:
-    """Precision, recall, F1 and support of each class on some nodes.
+def class_report(
+    predicted: Array, y: Array, masks: Sequence[Array], class_names: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Precision, recall, F1 and support of each class, the nodes of all runs together.
 
     Args:
-        predicted: (N,) predicted classes.
+        predicted: (R, N) predicted classes.
         y: (N,) true labels.
-        mask: (N,) the nodes to score.
+        masks: R masks of the nodes to score.
         class_names: C names.
 
     Returns:
-        One mapping per class.
+        One mapping per class; a share of nothing (0 of 0) is None.
     """
-    guess, truth = predicted[mask], y[mask]
+    guess = np.concatenate([own[mask] for own, mask in zip(predicted, masks, strict=True)])
+    truth = np.concatenate([y[mask] for mask in masks])
     rows = []
     for number, name in enumerate(class_names):
         hits = int(((guess == number) & (truth == number)).sum())
         claimed, support = int((guess == number).sum()), int((truth == number).sum())
-        precision = hits / claimed if claimed else 0.0
-        recall = hits / support if support else 0.0
-        total = precision + recall
         rows.append(
             {
                 "class": name,
-                "precision": precision,
-                "recall": recall,
-                "f1": 2 * precision * recall / total if total else 0.0,
+                "precision": hits / claimed if claimed else None,
+                "recall": hits / support if support else None,
+                "f1": 2 * hits / (claimed + support) if claimed + support else None,
                 "support": support,
             }
         )

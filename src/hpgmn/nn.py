@@ -3,7 +3,7 @@
 Every module leads with R replicas; with one replica the leading dimension is 1.
 """
 
-from hpgmn.models.head import MemoryHead
+from hpgmn.models.head import MemoryHead, MemorySettings
 from hpgmn.models.hpgmn import HPGMN, HPGMNSettings
 from hpgmn.models.label_estimator import LabelEstimator, pseudo_labels
 from hpgmn.models.layers import MLP, Linear, StatisticMLP, initialise
@@ -11,16 +11,18 @@ from hpgmn.models.memory import Memory
 from hpgmn.models.output import Output
 from hpgmn.models.penalties import entropy_penalty, kpattern_penalty, norm_penalty
 from hpgmn.models.propagated import PropagatedHPGMN, PropagatedSettings
-from hpgmn.randomness import Noise, stable_key
+from hpgmn.randomness import DropRate, Noise, stable_key
 
 __all__ = [
     "HPGMN",
     "MLP",
+    "DropRate",
     "HPGMNSettings",
     "LabelEstimator",
     "Linear",
     "Memory",
     "MemoryHead",
+    "MemorySettings",
     "Noise",
     "Output",
     "PropagatedHPGMN",

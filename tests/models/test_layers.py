@@ -183,5 +183,8 @@ def test_glorot_values_fill_their_bounds_evenly(inputs: int, outputs: int) -> No
 
 
 def test_a_module_must_say_how_it_starts() -> None:
-    with pytest.raises(NotImplementedError):
-        initialise(Initialised(), keys(1))
+    class Forgetful(Initialised):
+        pass
+
+    with pytest.raises(TypeError, match="reset_parameters"):
+        Forgetful()

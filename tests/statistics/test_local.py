@@ -31,6 +31,19 @@ from hpgmn.statistics.local import scaled_attributes
 from hpgmn.statistics.operators import DenseRows, Grouped, Reindexed, ReplicaRows, SparseRows
 
 NUM_CLASSES = 4  # labels are below 3: nobody has class 3
+PLAIN = StatisticsSettings(  # whatever the defaults are
+    statistics=STATISTICS,
+    neighbors="undirected",
+    class_means_form="auto",
+    diffusion="ppr",
+    teleport=0.15,
+    normalization="column",
+    diffusion_self_loop=0,
+    diffusion_form="auto",
+    diffusion_scaling="raw",
+    diffusion_self_entry=True,
+    adjacency_scaling="raw",
+)
 Edges = list[tuple[int, int, float]]
 
 
@@ -248,7 +261,7 @@ def test_replicas_with_different_neighbours_equal_separate_builds(
 
 
 def test_only_what_differs_between_replicas_is_grouped(small_graph: Graph) -> None:
-    settings = StatisticsSettings(statistics=STATISTICS)
+    settings = PLAIN
     each = [replace(settings, neighbors=mode) for mode in ("out", "in", "out")]
     labels = np.stack([small_graph.y] * 3)
     built = LocalStatistics(small_graph).build(labels, 3, each)
@@ -326,7 +339,7 @@ def test_automatic_class_means_are_dense_up_to_the_limit(
     graph = small_graph
     if sparse:
         graph = Graph(sp.csr_array(graph.x), graph.edge_index, graph.y)
-    settings = StatisticsSettings(statistics=("class_means",))
+    settings = replace(PLAIN, statistics=("class_means",))
     labels = np.stack([graph.y] * 2)
     size = 2 * graph.num_nodes * 3 * graph.num_features * 4  # R·N·C·F floats
     forms = []
@@ -343,7 +356,7 @@ def test_class_means_take_the_form_they_are_told(small_graph: Graph, sparse: boo
     if sparse:
         graph = Graph(sp.csr_array(graph.x), graph.edge_index, graph.y)
     for form, kind in (("dense", ReplicaRows), ("factored", FactoredMeans)):
-        settings = StatisticsSettings(statistics=("class_means",), class_means_form=form)
+        settings = replace(PLAIN, statistics=("class_means",), class_means_form=form)
         built = LocalStatistics(graph).build(graph.y[None], 3, [settings])
         assert isinstance(built["class_means"], kind)
 
@@ -351,7 +364,7 @@ def test_class_means_take_the_form_they_are_told(small_graph: Graph, sparse: boo
 def test_automatic_diffusion_is_dense_up_to_the_limit(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, small_graph: Graph
 ) -> None:
-    settings = StatisticsSettings(statistics=("diffusion",))
+    settings = replace(PLAIN, statistics=("diffusion",))
     size = small_graph.num_nodes**2 * 4
     caplog.set_level("INFO", logger="hpgmn.statistics.local")
     for limit, kind, word in (
@@ -366,7 +379,7 @@ def test_automatic_diffusion_is_dense_up_to_the_limit(
 
 def test_diffusion_takes_the_form_it_is_told(small_graph: Graph) -> None:
     for form, kind in (("dense", DenseRows), ("implicit", ImplicitDiffusion)):
-        settings = StatisticsSettings(statistics=("diffusion",), diffusion_form=form)
+        settings = replace(PLAIN, statistics=("diffusion",), diffusion_form=form)
         built = LocalStatistics(small_graph).build(small_graph.y[None], 3, [settings])
         assert isinstance(built["diffusion"], kind)
 
@@ -380,7 +393,7 @@ def test_sparse_attributes_stay_sparse(small_graph: Graph) -> None:
 
 def test_what_does_not_depend_on_labels_is_built_once(small_graph: Graph) -> None:
     statistics = LocalStatistics(small_graph)
-    settings = StatisticsSettings(statistics=STATISTICS)
+    settings = PLAIN
     first = statistics.build(small_graph.y[None], 3, [settings])
     second = statistics.build(np.roll(small_graph.y, 1)[None], 3, [settings])
     for name in ("attributes", "diffusion", "adjacency"):
@@ -406,7 +419,7 @@ def test_other_settings_of_diffusion_are_not_mistaken_for_the_kept_one(
     small_graph: Graph, change: dict[str, Any]
 ) -> None:
     statistics, nodes = LocalStatistics(small_graph), torch.arange(18)
-    settings = StatisticsSettings(statistics=("diffusion",))
+    settings = replace(PLAIN, statistics=("diffusion",))
     changed = replace(settings, **change)
     kept = statistics.build(small_graph.y[None], 3, [settings])["diffusion"].rows(nodes)
     found = statistics.build(small_graph.y[None], 3, [changed])["diffusion"].rows(nodes)
@@ -417,8 +430,8 @@ def test_other_settings_of_diffusion_are_not_mistaken_for_the_kept_one(
 
 def test_heat_time_and_tolerance_are_not_mistaken_for_the_kept_ones(small_graph: Graph) -> None:
     statistics, nodes = LocalStatistics(small_graph), torch.arange(18)
-    settings = StatisticsSettings(
-        statistics=("diffusion",), diffusion="heat", diffusion_form="implicit"
+    settings = replace(
+        PLAIN, statistics=("diffusion",), diffusion="heat", diffusion_form="implicit"
     )
     rows = [
         statistics.build(small_graph.y[None], 3, [each])["diffusion"].rows(nodes)
@@ -435,8 +448,8 @@ def test_heat_time_and_tolerance_are_not_mistaken_for_the_kept_ones(small_graph:
 def test_statistics_leave_the_graph_alone(small_graph: Graph) -> None:
     x = small_graph.x.copy()
     before = {mode: small_graph.adjacency(mode).toarray().copy() for mode in NEIGHBORS[:3]}
-    settings = StatisticsSettings(
-        statistics=STATISTICS,
+    settings = replace(
+        PLAIN,
         attributes_scaling="unit",
         class_means_scaling="unit",
         adjacency_scaling="unit",
@@ -474,7 +487,7 @@ def test_scaled_attributes_match_a_loop(scaling: str, form: Callable[..., Any]) 
 
 def test_a_graph_without_edges_has_zero_statistics_but_for_itself() -> None:
     graph = Graph([[1.0, 2.0], [3.0, 4.0]], np.empty((2, 0)), [0, 1])
-    settings = StatisticsSettings(statistics=STATISTICS, teleport=0.2)
+    settings = replace(PLAIN, teleport=0.2)
     for form in ("dense", "implicit"):
         each = replace(settings, diffusion_form=form)
         built = LocalStatistics(graph).build(graph.y[None], 2, [each])
@@ -488,7 +501,7 @@ def test_a_graph_without_edges_has_zero_statistics_but_for_itself() -> None:
 
 def test_names_carry_a_direction_where_both_are_read() -> None:
     chosen = ("attributes", "class_counts", "adjacency")
-    single = StatisticsSettings(statistics=chosen, neighbors="in")
+    single = replace(PLAIN, statistics=chosen, neighbors="in")
     assert statistic_names(single) == list(chosen)
     both = statistic_names(replace(single, neighbors="both"))
     assert both == [

@@ -434,11 +434,13 @@ def assert_same_bits(one: Any, other: Any, place: str = "") -> None:
         assert one == other, place
 
 
+SHORT = replace(TINY, estimator_epochs=3, epochs=6)
+STOPPING = replace(PATIENT, estimator_epochs=6, estimator_patience=2, epochs=12, patience=2)
 RESUMED = {
-    "plain": ([TINY] * 2, HETERO),
-    "rates": (varied(TINY, lr=[0.01, 0.05, 0.02]), HETERO),
-    "stopping": ([replace(PATIENT, epochs=14, patience=3, estimator_patience=2)] * 5, HETERO),
-    "consistent": ([replace(TINY, consistency_weight=1.0, epochs=4)] * 2, HETERO),
+    "plain": ([SHORT] * 2, HETERO),
+    "rates": (varied(SHORT, lr=[0.01, 0.05, 0.02]), HETERO),
+    "stopping": ([STOPPING] * 5, HETERO),
+    "consistent": ([replace(SHORT, consistency_weight=1.0, epochs=4)] * 2, HETERO),
     "pretrained": ([replace(PROPAGATED, encoder="pretrained")] * 2, APPNP),
     "finetuned": ([replace(PROPAGATED, encoder="finetuned", patience=2)] * 4, GCN),
     "joint": ([replace(PROPAGATED, encoder="joint")] * 2, GCN),

@@ -59,9 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0 done; 2 the user's mistake; 130 interrupted; an exception of ours is a bug and passes (1).
     """
     set_up_logging()
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     try:
-        result = app(args=given, standalone_mode=False)
+        result = app(args=given, prog_name="hpgmn", standalone_mode=False)
     except HPGMNError as error:
         return _refuse(str(error))
     except KeyboardInterrupt:

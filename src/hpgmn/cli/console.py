@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.logging import RichHandler
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
@@ -25,12 +24,17 @@ PLAIN_SECONDS = 5.0
 """Without a terminal a line of progress is printed this often."""
 
 
+class _Lines(logging.Handler):
+    """Log records on standard error, one unbroken line each."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = f"{record.levelname.capitalize()}: {record.getMessage()}"
+        err.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
 def set_up_logging() -> None:
     """Warnings of the library go to standard error, one line each."""
-    handler = RichHandler(
-        console=err, show_time=False, show_path=False, markup=False, show_level=True
-    )
-    handler.setLevel(logging.WARNING)
+    handler = _Lines(logging.WARNING)
     logger = logging.getLogger("hpgmn")
     logger.handlers[:] = [handler]
     logger.setLevel(logging.INFO)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 from hpgmn.cli.console import err, out
 
@@ -43,28 +44,26 @@ def datasets(
     if json_:
         print(json.dumps(rows, indent=1))
         return
-    table = Table("name", *[_right(word) for word in ("nodes", "edges", "attributes", "classes")])
-    table.add_column("homophily", justify="right")
-    table.add_column("here")
-    table.add_column("known defects", overflow="fold")
+    columns: list[Any] = [Column("name", no_wrap=True)]
+    for word in ("nodes", "edges", "attributes", "classes", "homophily"):
+        columns.append(Column(word, justify="right"))
+    table = Table(*columns, "here", box=None, padding=(0, 1, 0, 0))  # fits 80 columns
     for row in rows:
         sizes = [f"{row[key]:,}" for key in ("nodes", "edges", "attributes", "classes")]
         homophily = "" if row["homophily"] is None else f"{row['homophily']:.2f}"
-        here = "yes" if row["here"] else row["get"]
-        table.add_row(row["name"], *sizes, homophily, here, row["defects"])
+        here = "yes" if row["here"] else row["get"].removesuffix(" the file")
+        table.add_row(row["name"], *sizes, homophily, here)
     out.print(table)
+    out.print("\nKnown defects", style="bold")
+    for row in rows:
+        if row["defects"]:
+            out.print(f"{row['name']}: {row['defects']}", markup=False, highlight=False)
     err.print(
         "Edges as listed by the source. Get one with `hpgmn datasets --download NAME`, or bring "
         "NAME.npz into the folder named by HPGMN_DATA.",
         markup=False,
         highlight=False,
     )
-
-
-def _right(name: str) -> Any:
-    from rich.table import Column
-
-    return Column(name, justify="right")
 
 
 def models(
@@ -77,7 +76,7 @@ def models(
         keys = ("name", "summary", "citation")
         print(json.dumps([{key: getattr(one, key) for key in keys} for one in MODELS.values()]))
         return
-    table = Table("name", "what it is", "source")
+    table = Table(Column("name", no_wrap=True), "what it is", "source")
     for one in MODELS.values():
         table.add_row(one.name, one.summary, one.citation)
     out.print(table)
@@ -85,19 +84,20 @@ def models(
 
 def settings(
     graph: Annotated[
-        str | None, typer.Argument(help="A dataset: show the values used for it.")
+        str | None, typer.Argument(help="A dataset or graph file: show the values used for it.")
     ] = None,
     model: Annotated[str, typer.Option(help="The model's name.")] = "hpgmn",
     json_: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
 ) -> None:
     """Every --set key with its meaning, value and allowed values."""
     from hpgmn.config import describe_settings, make_settings, settings_dict
+    from hpgmn.datasets import DATASETS
     from hpgmn.datasets.registry import known_dataset
     from hpgmn.models import find_model
     from hpgmn.shipped import settings_for
 
     entry = find_model(model)
-    if graph is not None:
+    if graph is not None and graph not in DATASETS and not Path(graph).is_file():
         known_dataset(graph)
     values = settings_dict(make_settings(entry.settings, settings_for(graph, model)))
     rows = [
@@ -108,8 +108,9 @@ def settings(
     if json_:
         print(json.dumps(rows, indent=1))
         return
-    table = Table("key", f"value for {graph or 'a new graph'}", "allowed", "meaning")
+    values_for = Column(f"value for {graph or 'a new graph'}", overflow="fold")
+    table = Table(Column("key", no_wrap=True), values_for, "allowed", "meaning")
     for row in rows:
-        value = ",".join(row["value"]) if isinstance(row["value"], list) else str(row["value"])
+        value = ", ".join(row["value"]) if isinstance(row["value"], list) else str(row["value"])
         table.add_row(row["name"], value, row["allowed"], row["help"])
     out.print(table)

@@ -34,13 +34,20 @@ def _opened(run: Path, source: str | None) -> tuple[SavedModel, RunSpec, Graph]:
             )
     spec = RunSpec.from_dict(read_yaml(run / CONFIG_FILE))
     model = SavedModel.read(run / MODEL_FILE)
+    trained = model.about["fingerprint"]
     if source is not None:
-        return model, spec, load(source)
-    graph = load(spec.graph, spec.protocol)
-    if graph.fingerprint != model.about["fingerprint"]:
+        graph = load(source)
+        if graph.fingerprint == trained and spec.protocol is not None:
+            graph = load(source, spec.protocol)
+        return model, spec, graph
+    try:
+        graph = load(spec.graph, spec.protocol)
+    except HPGMNError as error:
+        raise HPGMNError(f"{error} Or name the graph after the run folder.") from None
+    if graph.fingerprint != trained:
         raise HPGMNError(
-            f"{spec.graph} is not the graph the model was trained on. Name the graph: "
-            f"hpgmn predict {run} GRAPH."
+            f"{spec.graph} is no longer the graph the model was trained on. To use it, name it "
+            "after the run folder."
         )
     return model, spec, graph
 
@@ -66,7 +73,7 @@ def predict(
         known = ", ".join(str(one) for one in spec.splits)
         raise HPGMNError(f"The run has no split {number}. Choose from: {known}.")
     chances = model.choose(places).logits(loaded).softmax(dim=-1).mean(dim=0).numpy()
-    names = np.asarray(model.class_names)
+    names = np.asarray(model.class_names, dtype=object)
     ids = loaded.node_ids if loaded.node_ids is not None else np.arange(loaded.num_nodes)
     best = chances.argmax(axis=1)
     columns: dict[str, Any] = {
@@ -103,9 +110,13 @@ def _write_table(table: Any, path: Path) -> None:
             pyarrow.parquet.write_table(table, unfinished)
         os.replace(unfinished, path)
     except OSError as error:
-        raise HPGMNError(f"Cannot write {path}: {error.strerror or error}.") from None
+        raise _unwritable(path, error) from None
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def _unwritable(path: Path, error: OSError) -> HPGMNError:
+    return HPGMNError(f"Cannot write {path} ({error.strerror or error}). Choose another --out.")
 
 
 def evaluate(
@@ -120,7 +131,10 @@ def evaluate(
 
     model, spec, loaded = _opened(run, graph)
     if (loaded.y < 0).all():
-        raise HPGMNError(f"Graph '{loaded.name}' has no labels to score against.")
+        raise HPGMNError(
+            f"Graph '{loaded.name}' has no labels to score against. Give labels, or use "
+            "`hpgmn predict`."
+        )
     if loaded.class_names[: len(model.class_names)] != model.class_names[: loaded.num_classes]:
         raise HPGMNError(
             f"The classes of '{loaded.name}' are not those of the model: "
@@ -130,22 +144,19 @@ def evaluate(
     same = loaded.fingerprint == model.about["fingerprint"]
     masks = [loaded.split(one.split).test if same else known for one in model.replicas]
     if not all(mask.any() for mask in masks):
-        raise HPGMNError(f"'{loaded.name}' has splits without test nodes; nothing can be scored.")
+        raise HPGMNError(
+            f"'{loaded.name}' has splits without test nodes, so nothing can be scored. Name "
+            "another labelled graph after the run folder."
+        )
+    if same and (np.stack(masks) & (model.train_labels >= 0)).any():
+        raise HPGMNError(
+            f"The splits of '{loaded.name}' changed: nodes the model was trained on are test "
+            "nodes now. Restore the splits, or train again."
+        )
     logits = model.logits(loaded)
     score = Score.of(scores(logits, loaded.y, masks, spec.metric))
     guesses = logits.argmax(dim=-1).numpy()
-    reports = [
-        class_report(guess, loaded.y, mask, model.class_names)
-        for guess, mask in zip(guesses, masks, strict=True)
-    ]
-    rows = [
-        {"class": name}
-        | {
-            key: float(np.mean([report[number][key] for report in reports]))
-            for key in ("precision", "recall", "f1", "support")
-        }
-        for number, name in enumerate(model.class_names)
-    ]
+    rows = class_report(guesses, loaded.y, masks, model.class_names)
     nodes = "test nodes" if same else "all labelled nodes"
     result = {
         "graph": loaded.name,
@@ -162,14 +173,18 @@ def evaluate(
         return
     table = Table("class", "precision", "recall", "F1", "nodes")
     for row in rows:
-        shares = [f"{100 * row[key]:.1f}" for key in ("precision", "recall", "f1")]
-        table.add_row(str(row["class"]), *shares, f"{row['support']:.1f}")
+        shares = [_percent(row[key]) for key in ("precision", "recall", "f1")]
+        table.add_row(str(row["class"]), *shares, str(row["support"]))
     out.print(
         f"{loaded.name}, {nodes}, {len(masks)} run(s): {spec.metric} "
         f"{100 * score.mean:.1f} ± {100 * score.std:.1f}",
         highlight=False,
     )
     out.print(table)
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.1f}"
 
 
 def statistics(
@@ -183,7 +198,10 @@ def statistics(
         typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated."),
     ] = None,
 ) -> None:
-    """The local statistics of every node as arrays."""
+    """The local statistics of every node as arrays: class_counts, class_means, diffusion.
+
+    With --set neighbors=both there are two of each, such as class_counts_out, class_counts_in.
+    """
     import os
 
     import numpy as np
@@ -201,7 +219,9 @@ def statistics(
     if out_file.suffix != ".npz":
         raise SettingError(f"--out must end in .npz (got '{out_file}').")
     if not out_file.parent.is_dir():
-        raise HPGMNError(f"The folder {out_file.parent} does not exist. Make it first.")
+        raise HPGMNError(
+            f"The folder {out_file.parent} does not exist. Make it, or choose another --out."
+        )
     loaded = load(graph)
     paper = read_config("paper")["settings"]
     plain_keys = {info.name for info in dataclasses.fields(StatisticsSettings)}
@@ -210,6 +230,8 @@ def statistics(
     values = {key: value for key, value in own.items() if key.startswith("estimator_")}
     values |= {key: value for key, value in paper.items() if key in plain_keys}
     values["statistics"] = ["class_counts", "class_means", "diffusion"]
+    if values.get("neighbors", HPGMNSettings().neighbors) == "both":
+        values["neighbors"] = "undirected"  # one array of each unless the user asks for two
     settings = make_settings(HPGMNSettings, values | parse_assignments(set_ or []))
     known = loaded.y if labels == "true" else estimate_labels(loaded, settings)
     builder = LocalStatistics(loaded)
@@ -231,6 +253,8 @@ def statistics(
         with unfinished.open("wb") as file:
             np.savez_compressed(file, **arrays)
         os.replace(unfinished, out_file)
+    except OSError as error:
+        raise _unwritable(out_file, error) from None
     finally:
         unfinished.unlink(missing_ok=True)
     sizes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())

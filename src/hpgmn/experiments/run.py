@@ -6,6 +6,7 @@ import datetime
 import hashlib
 import json
 import logging
+import math
 import os
 import platform
 import resource
@@ -23,8 +24,8 @@ import pyarrow.parquet as pq
 import torch
 import yaml
 
-import hpgmn
-from hpgmn.config import make_settings
+from hpgmn import __version__
+from hpgmn.config import make_settings, read_yaml
 from hpgmn.errors import HPGMNError, SettingError
 from hpgmn.evaluation import Score, scores
 from hpgmn.graph import Array, Graph, Split
@@ -41,6 +42,13 @@ logger = logging.getLogger(__name__)
 
 CONFIG_FILE, METRICS_FILE, HISTORY_FILE = "config.yaml", "metrics.json", "history.jsonl"
 PREDICTIONS_FILE, LOG_FILE, STATE_FOLDER = "predictions.parquet", "log.txt", "state"
+REPORT_FILE = "report.html"
+
+# What a run leaves in its folder. In this order it is deleted: a run folder is known by its config.
+_WRITTEN = (
+    *(MODEL_FILE, PREDICTIONS_FILE, HISTORY_FILE, METRICS_FILE, REPORT_FILE, LOG_FILE),
+    CONFIG_FILE,
+)
 
 
 @dataclass(frozen=True)
@@ -78,7 +86,7 @@ class RunSpec:
             "seeds": self.seeds,
             "device": self.device,
             "settings": dict(self.settings),
-            "version": hpgmn.__version__,
+            "version": __version__,
         }
 
     @classmethod
@@ -96,7 +104,10 @@ class RunSpec:
                 device=str(content.get("device", "cpu")),
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise SettingError(f"config.yaml of the run is incomplete: {error!r}.") from None
+            raise SettingError(
+                f"{CONFIG_FILE} of the run is incomplete or damaged ({error!r}). Restore it, or "
+                "train again with --overwrite."
+            ) from None
 
 
 def resolve_device(name: str) -> str:
@@ -128,23 +139,98 @@ def check_run(spec: RunSpec, graph: Graph) -> tuple[list[Split], list[str]]:
     return chosen, warnings
 
 
-def prepare_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
-    """Make the run folder, or refuse one that exists."""
-    if folder.exists() and any(folder.iterdir() if folder.is_dir() else [folder]):
-        ours = folder.is_dir() and (folder / CONFIG_FILE).exists()
-        if not (resume or overwrite):
-            raise HPGMNError(
-                f"The folder {folder} exists. Continue it with --resume, replace it with "
-                "--overwrite, or choose another --out."
-            )
-        if not ours:
-            raise HPGMNError(
-                f"{folder} is not a run folder (it has no {CONFIG_FILE}); nothing was changed. "
-                "Choose another --out."
-            )
-        if overwrite and not resume:
-            shutil.rmtree(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+def prepare_folder(folder: Path, spec: RunSpec, *, resume: bool, overwrite: bool) -> None:
+    """Make the run folder with its ``config.yaml``, or refuse one that exists.
+
+    A folder is known as a run's by the ``config.yaml`` of a run. Only what a run writes is ever
+    deleted from it.
+
+    Args:
+        folder: the run folder.
+        spec: what will be trained there.
+        resume: an interrupted run of the same specification is to go on.
+        overwrite: an earlier run is to be replaced.
+    """
+    try:
+        if folder.exists() and not _is_empty(folder):
+            if not (resume or overwrite):
+                raise HPGMNError(
+                    f"The folder {folder} exists. Continue it with --resume, replace it with "
+                    "--overwrite, or choose another --out."
+                )
+            before = _earlier_run(folder)
+            if resume:
+                _refuse_other(folder, before, spec)
+            else:
+                _remove_run(folder)
+            for draft in folder.glob("*.unfinished"):
+                draft.unlink()
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_config(folder, spec)
+    except OSError as error:
+        raise HPGMNError(
+            f"Cannot write into the folder {folder} ({error.strerror or error}). "
+            "Choose another --out."
+        ) from None
+
+
+def _is_empty(folder: Path) -> bool:
+    """Whether nothing is in a folder but the draft of a config."""
+    draft = f"{CONFIG_FILE}.unfinished"
+    return folder.is_dir() and all(path.name == draft for path in folder.iterdir())
+
+
+def _earlier_run(folder: Path) -> RunSpec:
+    try:
+        return RunSpec.from_dict(read_yaml(folder / CONFIG_FILE))
+    except SettingError:
+        raise HPGMNError(
+            f"{folder} is not a run folder (it has no {CONFIG_FILE} of a run); nothing was "
+            "changed. Choose another --out."
+        ) from None
+
+
+def _refuse_other(folder: Path, before: RunSpec, spec: RunSpec) -> None:
+    """Refuse to continue a run with other options than it was started with."""
+    old, new = before.as_dict(), spec.as_dict()
+    old |= old.pop("settings")
+    new |= new.pop("settings")
+    changed = [
+        f"{name} ({old.get(name)}, now {new.get(name)})"
+        for name in dict.fromkeys([*old, *new])
+        if old.get(name) != new.get(name)
+    ]
+    if changed:
+        raise HPGMNError(
+            f"The run in {folder} was started with other options: {', '.join(changed)}. "
+            "Repeat the first command with --resume, or start anew with --overwrite."
+        )
+
+
+def _remove_run(folder: Path) -> None:
+    """Delete what a run wrote; anything else in the folder stays."""
+    if (folder / STATE_FOLDER).is_dir():
+        shutil.rmtree(folder / STATE_FOLDER)
+    for name in _WRITTEN:
+        (folder / name).unlink(missing_ok=True)
+
+
+def finished_run(folder: Path) -> dict[str, Any] | None:
+    """The metrics of a run that has only its report left to write, or None."""
+    if not (folder / METRICS_FILE).exists():
+        return None
+    if (folder / REPORT_FILE).exists():
+        raise HPGMNError(
+            f"The run in {folder} is finished. Read {folder / METRICS_FILE}, or train it again "
+            "with --overwrite."
+        )
+    shutil.rmtree(folder / STATE_FOLDER, ignore_errors=True)
+    metrics: dict[str, Any] = json.loads((folder / METRICS_FILE).read_text(encoding="utf-8"))
+    return metrics
+
+
+def _write_config(folder: Path, spec: RunSpec) -> None:
+    write_text(folder / CONFIG_FILE, yaml.safe_dump(spec.as_dict(), sort_keys=False))
 
 
 def write_text(path: Path, text: str) -> None:
@@ -173,7 +259,7 @@ def run(
     splits, warnings = check_run(spec, graph)
     entry = find_model(spec.model)
     settings = make_settings(entry.settings, spec.settings)
-    write_text(folder / CONFIG_FILE, yaml.safe_dump(spec.as_dict(), sort_keys=False))
+    _write_config(folder, spec)
     pairs = [
         (Replica(number, seed, settings), split)
         for number, split in zip(spec.splits, splits, strict=True)
@@ -234,6 +320,7 @@ def _metrics(
         own = Score.of(scores(guesses, graph.y, test, "accuracy"))
         estimator = {"test_accuracy_mean": own.mean, "test_accuracy_std": own.std}
     last = list(fitted.best_epoch)[-1]
+    homophily = node_homophily(graph)
     return {
         "model": spec.model,
         "graph": graph.name,
@@ -254,7 +341,7 @@ def _metrics(
             stage: int(history["loss"].shape[0]) for stage, history in fitted.history.items()
         },
         "peak_memory_mb": peak_memory_mb(spec.device),
-        "version": hpgmn.__version__,
+        "version": __version__,
         "config": spec.as_dict(),
         "hardware": hardware(spec.device),
         "graph_summary": {
@@ -263,7 +350,7 @@ def _metrics(
             "num_features": graph.num_features,
             "num_classes": graph.num_classes,
             "class_names": list(graph.class_names),
-            "homophily": node_homophily(graph),
+            "homophily": None if math.isnan(homophily) else homophily,  # JSON knows no NaN
         },
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
@@ -303,8 +390,9 @@ def _write_history(path: Path, fitted: Fitted) -> None:
                 numbers = {key: rows[epoch][place] for key, rows in columns.items()}
                 if numbers["loss"] != numbers["loss"]:  # NaN: this replica had stopped
                     continue
+                finite = {k: v if math.isfinite(v) else None for k, v in numbers.items()}
                 about = {"split": replica.split, "seed": replica.seed, "stage": stage}
-                lines.append(json.dumps(about | {"epoch": epoch + 1} | numbers))
+                lines.append(json.dumps(about | {"epoch": epoch + 1} | finite))
     write_text(path, "\n".join(lines) + "\n")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-import hpgmn
+from hpgmn import __version__
 from hpgmn.config import make_settings, per_replica_names, settings_dict
 from hpgmn.graph import Graph
 from hpgmn.models import find_model
@@ -89,7 +89,7 @@ def run_trials(
             "val_loss": fitted.val_loss[part].tolist(),
             "best_epoch": fitted.best_epoch[last][part].tolist(),
             "seconds": seconds / len(trials),
-            "version": hpgmn.__version__,
+            "version": __version__,
             "device": str(device),
         }
         records.append(found)

@@ -26,7 +26,7 @@ class MemorySettings:
         None, "width the query is mapped to before the memory; none: no map (the paper)", low=1
     )
     classifier_layers: int = setting(
-        2, "layers of the classifier; with one, a ReLU comes before it", low=1, high=4
+        1, "layers of the classifier; with one, a ReLU comes before it", low=1, high=4
     )
     kpattern_weight: float = setting(
         1e-3, "weight of the distance to the nearest pattern", low=0.0, per_replica=True

@@ -36,13 +36,22 @@ def _input_dropout(default: float, what: str) -> float:
 class HPGMNSettings(StatisticsSettings, EstimatorSettings, MemorySettings, TrainSettings):
     """Everything that can be set about HP-GMN."""
 
-    hidden_dim: int = setting(128, "width of each encoder and of the classifier", low=1)
+    weight_decay: float = setting(
+        1e-3, "weight decay (L2, added to the gradient)", low=0.0, per_replica=True
+    )
+    dropout: float = setting(
+        0.5, "dropout inside the network", low=0.0, high=1.0, open_high=True, per_replica=True
+    )
+    patience: int = setting(
+        60, "stop after so many epochs without a better validation score; 0: never", low=0
+    )
+    hidden_dim: int = setting(64, "width of each encoder and of the classifier", low=1)
     encoder_layers: int = setting(2, "layers of each statistic's encoder", low=1, high=4)
-    attributes_dropout: float = _input_dropout(0.5, "attributes")
+    attributes_dropout: float = _input_dropout(0.3, "attributes")
     class_counts_dropout: float = _input_dropout(0.0, "class counts")
-    class_means_dropout: float = _input_dropout(0.5, "class means")
-    diffusion_dropout: float = _input_dropout(0.5, "diffusion rows")
-    adjacency_dropout: float = _input_dropout(0.5, "adjacency rows")
+    class_means_dropout: float = _input_dropout(0.7, "class means")
+    diffusion_dropout: float = _input_dropout(0.6, "diffusion rows")
+    adjacency_dropout: float = _input_dropout(0.6, "adjacency rows")
     gate: bool = setting(
         True, "learned weights over the statistics; false: the paper's plain query"
     )

@@ -31,10 +31,16 @@ class PropagatedSettings(MemorySettings, TrainSettings):
     """Everything that can be set about HP-GMN on a GCN or an APPNP."""
 
     weight_decay: float = setting(
-        5e-4, "weight decay (L2, added to the gradient)", low=0.0, per_replica=True
+        2e-3, "weight decay (L2, added to the gradient)", low=0.0, per_replica=True
     )
     dropout: float = setting(
         0.5, "dropout inside the network", low=0.0, high=1.0, open_high=True, per_replica=True
+    )
+    consistency_weight: float = setting(
+        1.0,
+        "weight of the agreement between noisy passes on all nodes; 0: one pass, no such loss",
+        low=0.0,
+        per_replica=True,
     )
     encoder: str = setting(
         "finetuned",
@@ -44,12 +50,12 @@ class PropagatedSettings(MemorySettings, TrainSettings):
     hidden_dim: int = setting(64, "hidden width of the encoder and of the classifier", low=1)
     query_dim: int = setting(64, "width of the encoder's representation, the query", low=1)
     attributes_scaling: str = setting(
-        "fraction",
+        "unit",
         "attributes as given, divided by the row's sum, or of unit length",
         choices=("raw", "fraction", "unit"),
     )
     attributes_dropout: float = setting(
-        0.5,
+        0.6,
         "dropout of whole columns of the attributes",
         low=0.0,
         high=1.0,
@@ -57,7 +63,7 @@ class PropagatedSettings(MemorySettings, TrainSettings):
         per_replica=True,
     )
     node_dropout: float = setting(
-        0.0,
+        0.3,
         "dropout of whole nodes before propagation",
         low=0.0,
         high=1.0,

@@ -17,6 +17,19 @@ from hpgmn.errors import SettingError, unknown_name
 
 _CONFIGS = ("paper",)
 
+# What a config file may hold: the kind of value, and the kind in words.
+_ENTRIES: dict[str, tuple[type, str]] = {
+    "model": (str, "a model's name"),
+    "settings": (dict, "a mapping of settings to values"),
+    "graph": (str, "a graph's name"),
+    "protocol": (str, "a protocol's name"),
+    "metric": (str, "a metric's name"),
+    "splits": (list, "a list of split numbers"),
+    "seeds": (int, "a whole number"),
+    "device": (str, "a device's name"),
+    "version": (str, "a version"),
+}
+
 
 def _file(name: str) -> Path:
     path = Path(str(resources.files("hpgmn.shipped"))) / f"{name}.yaml"
@@ -57,8 +70,35 @@ def read_config(source: str) -> dict[str, Any]:
     if source in _CONFIGS:
         return read_yaml(_file(source))
     path = Path(source).expanduser()
-    if not path.exists() and path.suffix not in (".yaml", ".yml"):
+    if not path.exists():
+        if path.suffix in (".yaml", ".yml"):
+            raise SettingError(f"The config file {path} does not exist. Check the path.")
         message = unknown_name("config", source, _CONFIGS)
         raise SettingError(f"{message} Or give the path of a YAML file.")
-    content = read_yaml(path)
-    return content if "settings" in content else {"settings": content}
+    try:
+        content = read_yaml(path)
+    except SettingError as error:
+        raise SettingError(f"{error} Write lines such as 'lr: 0.01'.") from None
+    return _checked(path, content if "settings" in content else {"settings": content})
+
+
+def _checked(path: Path, content: dict[str, Any]) -> dict[str, Any]:
+    """A configuration whose every entry is known and of the right kind; empty ones left out."""
+    for name, value in content.items():
+        if name not in _ENTRIES:
+            message = unknown_name("entry", str(name), _ENTRIES)
+            raise SettingError(f"The config file {path} cannot be used: {message}")
+        kind, meaning = _ENTRIES[name]
+        is_right = isinstance(value, kind) and not isinstance(value, bool)
+        if name == "splits" and is_right:
+            is_right = bool(value) and all(type(number) is int for number in value)
+        if value is not None and not is_right:
+            raise SettingError(f"In the config file {path}, '{name}' must be {meaning}.")
+    settings = content["settings"] or {}
+    for name in settings:
+        if not isinstance(name, str):
+            raise SettingError(
+                f"In the config file {path}, {name!r} is no setting. See `hpgmn settings`."
+            )
+    present = {name: value for name, value in content.items() if value is not None}
+    return present | {"settings": settings}

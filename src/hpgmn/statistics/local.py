@@ -54,10 +54,10 @@ class StatisticsSettings:
     """Which statistics describe a node, and how each is scaled."""
 
     statistics: tuple[str, ...] = setting(
-        STATISTICS[:4], "the local statistics in use", choices=STATISTICS
+        (*STATISTICS[:3], "adjacency"), "the local statistics in use", choices=STATISTICS
     )
     neighbors: str = setting(
-        "undirected",
+        "both",
         "whose edges make a neighbourhood; both: one set of statistics per direction",
         choices=NEIGHBORS,
         per_replica=True,
@@ -104,11 +104,11 @@ class StatisticsSettings:
         1e-6, "what the implicit form may leave out of the series", low=1e-12, high=0.1
     )
     diffusion_scaling: str = setting(
-        "raw", "diffusion rows as they are or of unit length", choices=("raw", "unit")
+        "unit", "diffusion rows as they are or of unit length", choices=("raw", "unit")
     )
-    diffusion_self_entry: bool = setting(True, "whether a node's own entry stays in its row")
+    diffusion_self_entry: bool = setting(False, "whether a node's own entry stays in its row")
     adjacency_scaling: str = setting(
-        "raw",
+        "unit",
         "adjacency rows as they are, divided by the row's sum, or of unit length",
         choices=("raw", "fraction", "unit"),
     )

@@ -149,9 +149,33 @@ def fit_replicas(
         report: called after each epoch.
         should_stop: asked after each epoch; True saves the state and raises KeyboardInterrupt.
     """
-    device = torch.device(device)
+    if len(shape_groups(replicas)) > 1:
+        raise ValueError("fit_replicas trains replicas of one shape; call it once per shape group")
+    place = torch.device(device)
+
+    def work(interrupted: Event) -> Fitted:
+        def stop() -> bool:
+            return interrupted.is_set() or should_stop()
+
+        return _fit(graph, entry, replicas, masks, place, metric, folder, identity, report, stop)
+
+    return without_denormals(work)
+
+
+def _fit(
+    graph: Graph,
+    entry: ModelEntry,
+    replicas: Sequence[Replica],
+    masks: Sequence[tuple[Array, Array]],
+    device: torch.device,
+    metric: str,
+    folder: Path | None,
+    identity: str,
+    report: Callable[[Progress], None] | None,
+    should_stop: Callable[[], bool],
+) -> Fitted:
     task = make_task(graph, replicas, masks, device)
-    plan = _plan(folder, lambda: batches(graph, replicas, device))
+    plan = _plan(folder, identity, lambda: batches(graph, replicas, device))
     results: list[tuple[list[int], TrainState, Tensor]] = []
     for number, places in enumerate(plan):
         path = None if folder is None else folder / f"state-{number:03d}.safetensors"

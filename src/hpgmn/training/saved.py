@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,22 @@ FORMAT = 1
 """The version of the file's form; a reader refuses what it does not know."""
 
 _TIED = ("diffusion", "adjacency")
+
+
+def _checksum(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> int:
+    """A number that changes with any bit of a model: a damaged file is told, not used."""
+    found = zlib.crc32(json.dumps(about, sort_keys=True).encode())
+    for name in sorted(tensors):
+        found = zlib.crc32(f"{name}{tuple(tensors[name].shape)}".encode(), found)
+        found = zlib.crc32(tensors[name].detach().cpu().contiguous().numpy().data, found)
+    return found
+
+
+def _damaged(path: Path, fault: str) -> HPGMNError:
+    return HPGMNError(
+        f"The file {path} is damaged or not one of ours ({fault}). Restore it, or train again "
+        "with --overwrite."
+    )
 
 
 @dataclass
@@ -86,18 +104,28 @@ class SavedModel:
             ],
             "node_ids": None if self.node_ids is None else self.node_ids.tolist(),
         }
-        write_tensors(path, tensors, about)
+        write_tensors(path, tensors, about | {"checksum": _checksum(tensors, about)})
 
     @classmethod
     def read(cls, path: Path) -> SavedModel:
         """The model in a file that :meth:`write` wrote."""
         tensors, about = read_tensors(path)
+        try:
+            return cls._of_file(path, tensors, about)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise _damaged(path, f"{type(error).__name__}: {error}") from None
+
+    @classmethod
+    def _of_file(cls, path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> SavedModel:
         version = about.get("format")
         if version != FORMAT:
             raise HPGMNError(
                 f"{path} has format {version}; this version of hpgmn reads format {FORMAT}. "
                 "Use the version that wrote it, or train again."
             )
+        checksum = about.pop("checksum", None)
+        if checksum is not None and checksum != _checksum(tensors, about):
+            raise _damaged(path, "its checksum differs")
         entry = find_model(about.pop("model"))
         done: dict[str, Parameters] = {
             stage: {
@@ -174,7 +202,7 @@ class SavedModel:
         used = getattr(self.replicas[0].settings, "statistics", ())
         tied = [name for name in _TIED if name in used]
         if tied and (columns < 0).all():
-            free = ",".join(name for name in used if name not in _TIED)
+            free = ",".join(name for name in used if name not in _TIED) or "attributes"
             raise HPGMNError(
                 f"The model reads {' and '.join(tied)} rows, which belong to the nodes it was "
                 f"trained on, and graph '{graph.name}' shares no node_ids with them. Give both "

@@ -270,18 +270,10 @@ def _run_stage(
         }
     current, stage = state.current, running.stage
     check_every = 10 if task.device.type == "cuda" else 1
-    while current.epoch < stage.epochs and current.live:
-        epoch = current.epoch + 1
-        started = time.perf_counter()
-        loss = running.step(optimizer, epoch)
-        score, val_loss = running.evaluate(metric)
-        _record(current, stage, epoch, loss, val_loss, score)
-        state.seconds["training"] += time.perf_counter() - started
-        if watch is not None:
-            watch(state, stage)
-        if epoch % check_every == 0:
+    while current.epoch < stage.epochs:
+        if current.epoch and current.epoch % check_every == 0:  # a resumed run decides alike
             waiting = _still_waiting(current, stage)
-            if len(waiting) <= len(current.live) // 2 and epoch < stage.epochs:
+            if len(waiting) <= len(current.live) // 2:
                 _shrink(current, waiting)
                 if not waiting:
                     break
@@ -292,6 +284,14 @@ def _run_stage(
                 }
                 optimizer = running.optimizer(current)
                 stage = running.stage
+        epoch = current.epoch + 1
+        started = time.perf_counter()
+        loss = running.step(optimizer, epoch)
+        score, val_loss = running.evaluate(metric)
+        _record(current, stage, epoch, loss, val_loss, score)
+        state.seconds["training"] += time.perf_counter() - started
+        if watch is not None:
+            watch(state, stage)
     _require_a_best(current, stage)
     state.done[name] = current.best
     state.best_score[name] = current.best_score

@@ -1,0 +1,156 @@
+"""The commands as a user types them: through ``main``, in a folder of their own."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpgmn.cli import main
+from hpgmn.datasets import write_graph
+from hpgmn.graph import Graph
+
+RUN_FILES = {
+    *("config.yaml", "metrics.json", "history.jsonl", "predictions.parquet"),
+    *("model.safetensors", "report.html", "log.txt"),
+}
+SETTINGS = {
+    "hidden_dim": 6,
+    "num_patterns": 5,
+    "estimator_hidden": 6,
+    "epochs": 6,
+    "patience": 0,
+    "estimator_epochs": 4,
+    "estimator_patience": 0,
+    "neighbors": "undirected",
+    "statistics": "attributes,class_counts,class_means,diffusion",
+}
+
+
+def assignments(**changes: Any) -> list[str]:
+    """The tiny settings, some of them changed, as repeated ``--set`` options."""
+    values = SETTINGS | changes
+    return [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command left behind: exit code, standard output and standard error."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Answer]
+
+
+@pytest.fixture
+def hpgmn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    """Runs ``hpgmn …`` in ``tmp_path``."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: object) -> Answer:
+        capsys.readouterr()
+        code = main([str(argument) for argument in arguments])
+        printed = capsys.readouterr()
+        return Answer(code, printed.out, printed.err)
+
+    return run
+
+
+@pytest.fixture
+def graph_file(small_graph: Graph, tmp_path: Path) -> Path:
+    path = tmp_path / "small.npz"
+    write_graph(small_graph, path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("shelf")
+
+
+@pytest.fixture
+def trained(small_graph: Graph, shelf: Path) -> Path:
+    """A finished run of splits 1 and 0 with two seeds each, made once; read it only."""
+    run = shelf / "run"
+    if not run.exists():
+        write_graph(small_graph, shelf / "small.npz")
+        options = ["--splits", "1,0", "--seeds", "2", "--device", "cpu", "--out", str(run)]
+        assert main(["train", str(shelf / "small.npz"), *assignments(), *options]) == 0
+    return run
+
+
+@pytest.fixture
+def own_run(trained: Path, tmp_path: Path) -> Path:
+    """A copy of the finished run that may be damaged."""
+    return Path(shutil.copytree(trained, tmp_path / "own"))
+
+
+@pytest.fixture
+def stop_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], None]:
+    """Interrupt the next trainings after so many epochs, or let them run (None)."""
+
+    def limit(epochs: int | None) -> None:
+        @contextmanager
+        def stop_on_signal() -> Iterator[Callable[[], bool]]:
+            left = epochs
+
+            def asked() -> bool:
+                nonlocal left
+                if left is None:
+                    return False
+                left -= 1
+                return left <= 0
+
+            yield asked
+
+        monkeypatch.setattr("hpgmn.cli.train.stop_on_signal", stop_on_signal)
+
+    return limit
+
+
+def arrays_of(graph: Graph) -> dict[str, Any]:
+    """The arrays of a graph file, to be spoilt before they are written."""
+    assert graph.splits is not None
+    return {
+        "x": graph.x,
+        "edge_index": graph.edge_index,
+        "directed": np.asarray(graph.directed),
+        "y": graph.y,
+        **{f"{part}_mask": getattr(graph.splits, part) for part in ("train", "val", "test")},
+    }
+
+
+WriteArrays = Callable[..., Path]
+
+
+@pytest.fixture
+def write_arrays(small_graph: Graph, tmp_path: Path) -> WriteArrays:
+    """Writes the small graph's file with some arrays changed; None leaves one out."""
+
+    def write(**changes: Any) -> Path:
+        path = tmp_path / "graph.npz"
+        arrays: Mapping[str, Any] = arrays_of(small_graph) | changes
+        np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
+        return path
+
+    return write
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder with its bytes."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
