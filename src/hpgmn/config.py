@@ -122,7 +122,7 @@ def _number(name: str, value: Any, kind: type) -> Any:
         raise SettingError(f"Setting '{name}' takes a number (got {value!r}).")
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise SettingError(f"Setting '{name}' takes a number (got {value!r}).") from None
     if not math.isfinite(number):
         raise SettingError(f"Setting '{name}' takes a finite number (got {value!r}).")
@@ -151,6 +151,8 @@ def _checked(info: dataclasses.Field[Any], hint: Any, value: Any) -> Any:
             return None
         hint = typing.get_args(hint)[0]
     if typing.get_origin(hint) is tuple:
+        if not isinstance(value, str | list | tuple):
+            raise SettingError(f"Setting '{name}' takes a list of names (got {value!r}).")
         members = (
             [part.strip() for part in value.split(",") if part.strip()]
             if isinstance(value, str)

@@ -39,6 +39,6 @@ def unknown_name(kind: str, name: str, choices: Iterable[str]) -> str:
     Unknown dataset 'chamelon'. Did you mean 'chameleon'? Choose from: chameleon, squirrel.
     """
     names = list(choices)
-    best = nearest(name, names)
+    best = nearest(str(name), names)
     hint = f" Did you mean '{best}'?" if best else ""
     return f"Unknown {kind} '{name}'.{hint} Choose from: {', '.join(names)}."

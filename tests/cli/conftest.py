@@ -16,10 +16,6 @@ from hpgmn.cli import main
 from hpgmn.datasets import write_graph
 from hpgmn.graph import Graph
 
-RUN_FILES = {
-    *("config.yaml", "metrics.json", "history.jsonl", "predictions.parquet"),
-    *("model.safetensors", "report.html", "log.txt"),
-}
 SETTINGS = {
     "hidden_dim": 6,
     "num_patterns": 5,
@@ -33,10 +29,18 @@ SETTINGS = {
 }
 
 
+Tiny = Callable[..., list[str]]
+
+
 def assignments(**changes: Any) -> list[str]:
-    """The tiny settings, some of them changed, as repeated ``--set`` options."""
     values = SETTINGS | changes
     return [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
+
+
+@pytest.fixture
+def tiny() -> Tiny:
+    """Gives tiny settings, some of them changed, as repeated ``--set`` options."""
+    return assignments
 
 
 @dataclass(frozen=True)
@@ -147,10 +151,14 @@ def write_arrays(small_graph: Graph, tmp_path: Path) -> WriteArrays:
     return write
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder with its bytes."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
+@pytest.fixture
+def contents() -> Callable[[Path], dict[str, bytes | None]]:
+    """Gives every file below a folder with its bytes, folders with None."""
+
+    def read(folder: Path) -> dict[str, bytes | None]:
+        return {
+            str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+            for path in sorted(folder.rglob("*"))
+        }
+
+    return read

@@ -263,18 +263,13 @@ def test_scaled_rows_are_the_dense_form_of_the_same_choices(
     assert found is rows
 
 
-NOISE = pytest.mark.xfail(
-    reason="dense_diffusion: pivoting in the inversion leaves rounding in rows that are known"
-)
-
-
 @pytest.mark.parametrize(
     ("normalization", "self_loop"),
     [
         ("column", 0),
         ("column", 1),
         ("row", 0),
-        pytest.param("row", 1, marks=NOISE),
+        ("row", 1),
         ("symmetric", 0),
         ("symmetric", 1),
     ],

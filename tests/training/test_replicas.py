@@ -209,7 +209,6 @@ def test_results_are_in_the_order_of_the_replicas(small_graph: Graph) -> None:
             torch.testing.assert_close(value[place], own[0], rtol=1e-3, atol=1e-3, msg=name)
 
 
-@pytest.mark.xfail(reason="fit_replicas groups shapes but cannot join their parameters")
 @pytest.mark.parametrize(
     "change", [{"hidden_dim": 5}, {"num_patterns": 3}, {"memory": False}, {"gate": False}], ids=str
 )
@@ -379,7 +378,6 @@ def test_the_folder_of_another_training_is_refused(small_graph: Graph, tmp_path:
         fit(small_graph, mixed(), folder=tmp_path, identity="you")
 
 
-@pytest.mark.xfail(reason="plan.json does not say which training it belongs to")
 @pytest.mark.parametrize("number", [4, 8])
 def test_batches_planned_for_another_training_are_refused(
     small_graph: Graph, tmp_path: Path, number: int

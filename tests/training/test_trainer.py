@@ -447,18 +447,7 @@ RESUMED = {
 }
 
 
-LATE = pytest.mark.xfail(
-    reason="the batch is shrunk after the state is saved, and not at once when it is read"
-)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=LATE if name in ("stopping", "finetuned") else ())
-        for name in RESUMED
-    ],
-)
+@pytest.mark.parametrize("name", RESUMED)
 def test_a_run_cut_after_any_epoch_and_resumed_gives_the_same_bits(
     small_graph: Graph, tmp_path: Path, name: str
 ) -> None:

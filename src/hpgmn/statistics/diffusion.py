@@ -51,7 +51,7 @@ def transition(adjacency: sp.csr_array, normalization: str, self_loop: float = 0
     factor = {
         "column": per_column,
         "row": per_row,
-        "symmetric": np.sqrt(per_row * per_column),
+        "symmetric": np.sqrt(per_row) * np.sqrt(per_column),
     }[normalization]
     data = (matrix.data * factor).astype(np.float32)
     normalised = sp.csr_array((data, matrix.indices, matrix.indptr), shape=matrix.shape)
@@ -110,6 +110,12 @@ def dense_diffusion(
         system.reshape(-1)[:: num_nodes + 1] += 1
         inverse = scipy.linalg.inv(system.T, overwrite_a=True, check_finite=False)
         inverse *= np.float32(teleport)
+        # A node that leads nowhere has its self entry alone; pivoting leaves rounding beside it.
+        others = np.diff(transition_matrix.indptr) - (transition_matrix.diagonal() != 0)
+        alone = np.flatnonzero(others == 0)
+        own = inverse[alone, alone]
+        inverse[alone] = 0
+        inverse[alone, alone] = own
         return np.asarray(inverse, dtype=np.float32)
     theta = coefficients(kind, heat_time=heat_time, tolerance=tolerance)
     result = np.empty((num_nodes, num_nodes), np.float32)

@@ -64,7 +64,7 @@ class StatisticsSettings:
     )
     attributes_scaling: str = setting(
         "raw",
-        "attributes as given, divided by the row's sum, or of unit length",
+        "attributes as given, divided by the row's absolute sum, or of unit length",
         choices=("raw", "fraction", "unit"),
     )
     class_counts_scaling: str = setting(

@@ -81,14 +81,19 @@ def write_state(path: Path, state: TrainState, identity: str) -> None:
     write_tensors(path, tensors, about)
 
 
+def refuse_other(kept: object, identity: str, folder: Path) -> None:
+    """Refuse to continue a training that is not the one asked for."""
+    if kept != identity:
+        raise HPGMNError(
+            f"{folder.parent} was started with other settings, graph, splits or seeds. "
+            "Repeat the first command with --resume, or start anew with --overwrite."
+        )
+
+
 def read_state(path: Path, identity: str, device: torch.device | str = "cpu") -> TrainState:
     """A training state, ready to be continued; refused where it belongs to another training."""
     tensors, about = read_tensors(path, device)
-    if about.get("identity") != identity:
-        raise HPGMNError(
-            f"{path.parent} was started with other settings, graph, splits or seeds. "
-            "Repeat the first command with --resume, or start anew with --overwrite."
-        )
+    refuse_other(about.get("identity"), identity, path.parent)
 
     def below(prefix: str) -> Parameters:
         return {

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import torch
@@ -17,7 +18,8 @@ from hpgmn.config import per_replica_names, settings_dict
 from hpgmn.graph import Array, Graph
 from hpgmn.models import ModelEntry
 from hpgmn.models.stage import Parameters, Replica, Stage, make_task
-from hpgmn.training.checkpoint import read_state, write_state
+from hpgmn.training.checkpoint import read_state, refuse_other, write_state
+from hpgmn.training.denormals import without_denormals
 from hpgmn.training.trainer import TrainState, logits, train
 
 SAVE_SECONDS = 20.0
@@ -33,7 +35,8 @@ class Fitted:
 
     Attributes:
         replicas: R of them.
-        done: the best parameters of each stage, each (R, …), in host memory.
+        done: the best parameters of each stage, each (R, …), in host memory; empty where the
+            replicas' shapes differ, as in a search: then there is no one model to save.
         logits: (R, N, C) of the training graph.
         val_score: (R,) at the best epoch of the last stage.
         val_loss: (R,) there.
@@ -149,8 +152,6 @@ def fit_replicas(
         report: called after each epoch.
         should_stop: asked after each epoch; True saves the state and raises KeyboardInterrupt.
     """
-    if len(shape_groups(replicas)) > 1:
-        raise ValueError("fit_replicas trains replicas of one shape; call it once per shape group")
     place = torch.device(device)
 
     def work(interrupted: Event) -> Fitted:
@@ -189,17 +190,21 @@ def _fit(
     return _joined(list(replicas), results)
 
 
-def _plan(folder: Path | None, make: Callable[[], list[list[int]]]) -> list[list[int]]:
+def _plan(
+    folder: Path | None, identity: str, make: Callable[[], list[list[int]]]
+) -> list[list[int]]:
     """The batches of this training; a resumed one keeps those it began with."""
     if folder is None:
         return make()
     path = folder / "plan.json"
     if path.exists():
-        plan: list[list[int]] = json.loads(path.read_text(encoding="utf-8"))
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        refuse_other(kept["identity"], identity, folder)
+        plan: list[list[int]] = kept["plan"]
         return plan
     plan = make()
     unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(json.dumps(plan), encoding="utf-8")
+    unfinished.write_text(json.dumps({"identity": identity, "plan": plan}), encoding="utf-8")
     os.replace(unfinished, path)
     return plan
 
@@ -251,13 +256,23 @@ def _joined(replicas: list[Replica], results: list[tuple[list[int], TrainState, 
 
     states = [state for _, state, _ in results]
     stages = list(states[0].done)
-    done = {
-        stage: {
-            name: join([state.done[stage][name] for state in states])
-            for name in states[0].done[stage]
+    shapes = [
+        {
+            (stage, name): value.shape[1:]
+            for stage in stages
+            for name, value in state.done[stage].items()
         }
-        for stage in stages
-    }
+        for state in states
+    ]
+    done: dict[str, Parameters] = {}
+    if all(shape == shapes[0] for shape in shapes):
+        done = {
+            stage: {
+                name: join([state.done[stage][name] for state in states])
+                for name in states[0].done[stage]
+            }
+            for stage in stages
+        }
     history = {
         stage: {
             key: _side_by_side([state.history[stage][key] for state in states])[:, back]

@@ -1,0 +1,489 @@
+"""``hpgmn train`` and ``hpgmn demo``: what a run folder holds, configs, resuming, overwriting."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+import hpgmn as package
+from hpgmn.datasets import read_graph, write_graph
+from hpgmn.graph import Graph
+
+Command = Callable[..., Any]
+Tiny = Callable[..., list[str]]
+Contents = Callable[[Path], dict[str, bytes | None]]
+
+RUN_FILES = {
+    *("config.yaml", "metrics.json", "history.jsonl", "predictions.parquet"),
+    *("model.safetensors", "report.html", "log.txt"),
+}
+# The keys that INTERFACE.md promises.
+PROMISED = {
+    *("model", "graph", "splits", "seeds", "metric", "test_score_mean", "test_score_std"),
+    *("test_score", "val_score", "test_accuracy_mean", "test_accuracy_std", "seconds"),
+    *("seconds_statistics", "seconds_training", "epochs", "peak_memory_mb", "version", "config"),
+}
+SCORES = ("test_score", "val_score", "epochs", "test_score_mean", "test_score_std")
+
+
+def metrics_of(run: Path) -> dict[str, Any]:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"metrics.json holds {constant}, which is not JSON")
+
+    text = (run / "metrics.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text, parse_constant=refuse)
+    return found
+
+
+def rows_of(run: Path) -> list[dict[str, Any]]:
+    return list(pq.read_table(run / "predictions.parquet").to_pylist())
+
+
+def config_of(run: Path) -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
+    return content
+
+
+def assert_same_results(one: Path, other: Path) -> None:
+    """The same weights, predictions and scores, bit for bit."""
+    first, second = load_file(one / "model.safetensors"), load_file(other / "model.safetensors")
+    assert first.keys() == second.keys()
+    for name, tensor in first.items():
+        assert torch.equal(tensor, second[name]), name
+    assert rows_of(one) == rows_of(other)
+    before, after = metrics_of(one), metrics_of(other)
+    assert {key: before[key] for key in SCORES} == {key: after[key] for key in SCORES}
+    assert (one / "history.jsonl").read_text() == (other / "history.jsonl").read_text()
+
+
+# What a run leaves behind.
+
+
+def test_a_run_folder_holds_exactly_the_promised_files(trained: Path) -> None:
+    assert {path.name for path in trained.iterdir()} == RUN_FILES
+    assert (trained / "report.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert "1 of 18 nodes have no edges" in (trained / "log.txt").read_text(encoding="utf-8")
+
+
+def test_metrics_have_every_promised_key(trained: Path) -> None:
+    metrics = metrics_of(trained)
+    assert set(metrics) >= PROMISED
+    assert metrics["model"] == "hpgmn"
+    assert metrics["graph"] == "small"
+    assert metrics["splits"] == [1, 0]
+    assert metrics["seeds"] == 2
+    assert metrics["metric"] == "accuracy"
+    assert metrics["version"] == package.__version__
+    assert metrics["config"] == config_of(trained)
+    assert metrics["seconds"] >= metrics["seconds_training"] > 0
+    assert metrics["seconds_statistics"] > 0
+    assert metrics["peak_memory_mb"] > 10
+    assert metrics["warnings"] == ["1 of 18 nodes have no edges (self-loops do not count)."]
+
+
+def accuracies(run: Path, role: str) -> list[float]:
+    """The accuracy of each run on the nodes of a role, split by split, seeds inside."""
+    rows, metrics = rows_of(run), metrics_of(run)
+    found = []
+    for split in metrics["splits"]:
+        for seed in range(metrics["seeds"]):
+            chosen = [
+                row["label"] == row["prediction"]
+                for row in rows
+                if (row["split"], row["seed"], row["role"]) == (split, seed, role)
+            ]
+            found.append(sum(chosen) / len(chosen))
+    return found
+
+
+def test_metrics_are_those_of_the_predictions(trained: Path) -> None:
+    metrics = metrics_of(trained)
+    test = accuracies(trained, "test")
+    assert metrics["test_score"] == pytest.approx(test, abs=1e-6)
+    assert metrics["val_score"] == pytest.approx(accuracies(trained, "val"), abs=1e-6)
+    assert metrics["test_score_mean"] == pytest.approx(np.mean(test), abs=1e-6)
+    assert metrics["test_score_std"] == pytest.approx(np.std(test, ddof=1), abs=1e-6)
+    assert metrics["test_accuracy_mean"] == metrics["test_score_mean"]
+    assert metrics["test_accuracy_std"] == metrics["test_score_std"]
+
+
+def test_the_best_epochs_are_those_of_the_history(trained: Path) -> None:
+    metrics = metrics_of(trained)
+    lines = [json.loads(line) for line in (trained / "history.jsonl").read_text().splitlines()]
+    runs = [(split, seed) for split in (1, 0) for seed in range(2)]
+    for place, run in enumerate(runs):
+        own = [
+            line
+            for line in lines
+            if (line["split"], line["seed"]) == run and line["stage"] == "main"
+        ]
+        assert [line["epoch"] for line in own] == list(range(1, 7))
+        best = max(own, key=lambda line: (line["val_score"], -line["val_loss"]))
+        assert metrics["epochs"][place] == best["epoch"]
+        assert metrics["val_score"][place] == best["val_score"]
+    assert {line["stage"] for line in lines} == {"estimator", "main"}
+
+
+def test_roles_of_the_predictions_are_the_masks(trained: Path, small_graph: Graph) -> None:
+    rows = rows_of(trained)
+    assert len(rows) == 2 * 2 * small_graph.num_nodes
+    for row in rows:
+        split = small_graph.split(row["split"])
+        roles = [part for part in ("train", "val", "test") if getattr(split, part)[row["node"]]]
+        assert [row["role"]] == (roles or ["unlabelled"])
+        assert row["label"] == str(small_graph.y[row["node"]])
+        assert row["node_id"] == str(row["node"])
+
+
+def test_predictions_are_the_most_probable_classes(trained: Path) -> None:
+    for row in rows_of(trained):
+        chances = {name: row[f"probability_{name}"] for name in "012"}
+        assert row["prediction"] == max(chances, key=lambda name: chances[name])
+        assert sum(chances.values()) == pytest.approx(1, abs=1e-5)
+
+
+def test_nodes_without_a_label_or_a_role_are_unlabelled(
+    hpgmn: Command, tiny: Tiny, write_arrays: Callable[..., Path], small_graph: Graph
+) -> None:
+    y = small_graph.y.copy()
+    assert small_graph.splits is not None
+    test = small_graph.splits.test.copy()
+    hidden = int(np.flatnonzero(test[:, 0])[0])
+    y[hidden] = -1
+    masks = {f"{p}_mask": getattr(small_graph.splits, p)[:, :1].copy() for p in ("train", "val")}
+    test = test[:, :1]
+    test[hidden] = False
+    answer = hpgmn("train", write_arrays(y=y, test_mask=test, **masks), "--out", "run", *tiny())
+    assert answer.code == 0, answer.err
+    row = rows_of(Path("run"))[hidden]
+    assert (row["role"], row["label"]) == ("unlabelled", None)
+
+
+def test_the_scores_are_printed(hpgmn: Command, tiny: Tiny, graph_file: Path) -> None:
+    answer = hpgmn("train", graph_file, "--splits", "0", "--out", "run", *tiny())
+    assert answer.code == 0
+    metrics = metrics_of(Path("run"))
+    assert f"accuracy {100 * metrics['test_score_mean']:.1f} ± 0.0" in answer.out
+    assert answer.err.splitlines() == [
+        "Warning: 1 of 18 nodes have no edges (self-loops do not count).",
+        "Run folder: run",
+    ]
+
+
+def test_without_test_nodes_a_model_is_trained_but_not_scored(
+    hpgmn: Command, tiny: Tiny, write_arrays: Callable[..., Path]
+) -> None:
+    answer = hpgmn("train", write_arrays(test_mask=None), "--out", "run", *tiny())
+    assert answer.code == 0, answer.err
+    metrics = metrics_of(Path("run"))
+    assert metrics["test_score"] == []
+    assert metrics["test_score_mean"] is None
+    assert len(metrics["val_score"]) == 2
+    assert "–" in answer.out
+
+
+def test_the_folder_is_named_after_graph_and_model_by_default(
+    hpgmn: Command, tiny: Tiny, graph_file: Path
+) -> None:
+    assert hpgmn("train", graph_file, "--splits", "0", *tiny()).code == 0
+    (folder,) = Path("runs").iterdir()
+    assert folder.name.startswith("small-hpgmn-")
+
+
+@pytest.mark.parametrize("model", ["hpgmn-gcn", "hpgmn-appnp"])
+def test_other_models_are_trained_by_name(hpgmn: Command, graph_file: Path, model: str) -> None:
+    settings = {"hidden_dim": 6, "query_dim": 6, "num_patterns": 5, "epochs": 3}
+    settings |= {"pretraining_epochs": 3, "consistency_weight": 0}
+    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    answer = hpgmn("train", graph_file, "--model", model, "--out", "run", *words)
+    assert answer.code == 0, answer.err
+    assert metrics_of(Path("run"))["model"] == model
+    assert hpgmn("evaluate", "run").code == 0
+
+
+# Odd graphs that work.
+
+
+def test_a_graph_without_edges_is_trained_with_a_warning(
+    hpgmn: Command, tiny: Tiny, write_arrays: Callable[..., Path]
+) -> None:
+    path = write_arrays(edge_index=np.empty((2, 0), np.int64))
+    answer = hpgmn("train", path, "--out", "run", *tiny())
+    assert answer.code == 0, answer.err
+    line = "Graph 'graph' has no edges; only the attributes can help."
+    assert f"Warning: {line}" in answer.err.splitlines()
+    metrics = metrics_of(Path("run"))
+    assert metrics["warnings"] == [line]
+    assert metrics["graph_summary"]["homophily"] is None
+    assert hpgmn("evaluate", "run").code == 0
+
+
+def test_a_class_without_train_nodes_is_warned_of(
+    hpgmn: Command, tiny: Tiny, write_arrays: Callable[..., Path], small_graph: Graph
+) -> None:
+    assert small_graph.splits is not None
+    train = small_graph.splits.train.copy()
+    train[small_graph.y == 2, 1] = False
+    answer = hpgmn("train", write_arrays(train_mask=train), "--out", "run", *tiny())
+    assert answer.code == 0, answer.err
+    line = "Split 1: no train node of class 2; it can never be predicted well."
+    assert f"Warning: {line}" in answer.err.splitlines()
+    assert line in metrics_of(Path("run"))["warnings"]
+
+
+def test_isolated_nodes_are_warned_of(
+    hpgmn: Command, tiny: Tiny, write_arrays: Callable[..., Path]
+) -> None:
+    path = write_arrays(edge_index=np.array([[0, 1, 2, 2], [1, 0, 3, 2]]))
+    answer = hpgmn("train", path, "--out", "run", *tiny())
+    assert answer.code == 0, answer.err
+    assert "14 of 18 nodes have no edges" in answer.err
+
+
+def test_a_graph_without_splits_gets_random_ones(
+    hpgmn: Command, tiny: Tiny, write_arrays: Callable[..., Path]
+) -> None:
+    path = write_arrays(train_mask=None, val_mask=None, test_mask=None)
+    answer = hpgmn("train", path, "--splits", "0,9", "--out", "run", *tiny())
+    assert answer.code == 0, answer.err
+    assert metrics_of(Path("run"))["splits"] == [0, 9]
+
+
+# Settings and configs.
+
+
+def test_settings_reach_the_run(hpgmn: Command, tiny: Tiny, graph_file: Path) -> None:
+    options = [*tiny(lr=0.5, gate="no", memory_dim="none"), "--out", "run"]
+    assert hpgmn("train", graph_file, *options).code == 0
+    settings = config_of(Path("run"))["settings"]
+    assert settings["lr"] == 0.5
+    assert settings["gate"] is False
+    assert settings["memory_dim"] is None
+    assert settings["statistics"] == ["attributes", "class_counts", "class_means", "diffusion"]
+
+
+def test_the_last_set_of_a_key_counts(hpgmn: Command, tiny: Tiny, graph_file: Path) -> None:
+    assert hpgmn("train", graph_file, *tiny(), "--set", "epochs=2", "--out", "run").code == 0
+    assert config_of(Path("run"))["settings"]["epochs"] == 2
+
+
+def test_a_config_file_may_hold_settings_alone(
+    hpgmn: Command, tmp_path: Path, graph_file: Path
+) -> None:
+    Path("mine.yaml").write_text("hidden_dim: 7\nepochs: 2\nestimator_epochs: 2\n")
+    options = ["--config", "mine.yaml", "--set", "epochs=3", "--out", "run"]
+    assert hpgmn("train", graph_file, *options).code == 0
+    settings = config_of(Path("run"))["settings"]
+    assert (settings["hidden_dim"], settings["epochs"]) == (7, 3)
+
+
+def test_the_config_of_a_run_repeats_it_bit_for_bit(
+    hpgmn: Command, trained: Path, shelf: Path
+) -> None:
+    config = ["--config", trained / "config.yaml"]
+    answer = hpgmn("train", shelf / "small.npz", *config, "--out", "again")
+    assert answer.code == 0, answer.err
+    assert config_of(Path("again")) == config_of(trained)
+    assert_same_results(Path("again"), trained)
+
+
+def test_options_beat_the_config(hpgmn: Command, trained: Path, shelf: Path) -> None:
+    config = ["--config", trained / "config.yaml"]
+    options = ["--splits", "0", "--seeds", "1", "--set", "epochs=2"]
+    assert hpgmn("train", shelf / "small.npz", *config, *options, "--out", "run").code == 0
+    found = config_of(Path("run"))
+    assert (found["splits"], found["seeds"], found["settings"]["epochs"]) == ([0], 1, 2)
+    assert found["settings"]["hidden_dim"] == 6
+
+
+def test_the_paper_config_is_the_papers_model(hpgmn: Command, graph_file: Path) -> None:
+    small = {"hidden_dim": 6, "num_patterns": 5, "estimator_hidden": 6}
+    small |= {"epochs": 2, "estimator_epochs": 2}
+    words = [word for key, value in small.items() for word in ("--set", f"{key}={value}")]
+    assert hpgmn("train", graph_file, "--config", "paper", *words, "--out", "run").code == 0
+    settings = config_of(Path("run"))["settings"]
+    assert settings["gate"] is False
+    assert settings["kpattern_reduction"] == "sum"
+    assert settings["normalization"] == "column"
+    assert settings["hidden_dim"] == 6
+
+
+# Resuming and overwriting.
+
+
+def test_an_interrupted_run_goes_on_to_the_same_bits(
+    hpgmn: Command,
+    trained: Path,
+    shelf: Path,
+    tiny: Tiny,
+    stop_after: Callable[[int | None], None],
+) -> None:
+    first = ["train", shelf / "small.npz", *tiny(), "--splits", "1,0", "--seeds", "2"]
+    first += ["--device", "cpu", "--out", "run"]
+    stop_after(3)
+    answer = hpgmn(*first)
+    assert answer.code == 130
+    assert answer.err.splitlines()[-2:] == [
+        "To go on, repeat the command with --resume --out run",
+        "Interrupted. What was finished is kept.",
+    ]
+    assert not Path("run/metrics.json").exists()
+    assert hpgmn(*first, "--resume").code == 130  # three more epochs
+    stop_after(None)
+    assert hpgmn(*first, "--resume").code == 0
+    assert {path.name for path in Path("run").iterdir()} == RUN_FILES
+    assert_same_results(Path("run"), trained)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (["--set", "lr=0.5"], "lr (0.01, now 0.5)"),
+        (["--seeds", "3"], "seeds (1, now 3)"),
+        (["--splits", "0"], "splits ([0, 1], now [0])"),
+        (["--set", "epochs=7", "--set", "gate=no"], "epochs (6, now 7), gate (True, now False)"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("epochs", [1, 8])
+def test_a_run_is_not_continued_with_other_options(
+    hpgmn: Command,
+    graph_file: Path,
+    tiny: Tiny,
+    stop_after: Callable[[int | None], None],
+    contents: Contents,
+    epochs: int,
+    change: list[str],
+    told: str,
+) -> None:
+    first = ["train", graph_file, *tiny(lr=0.01, gate="yes"), "--out", "run"]
+    stop_after(epochs)
+    assert hpgmn(*first).code == 130
+    before = contents(Path("run"))
+    sorted_told = [part for part in told.split(", g")]
+    answer = hpgmn(*first, *change, "--resume")
+    assert answer.code == 2
+    assert all(part.removeprefix("g") in answer.err for part in sorted_told)
+    assert "Repeat the first command with --resume, or start anew with --overwrite." in answer.err
+    assert contents(Path("run")) == before
+
+
+def test_a_run_is_not_continued_on_another_graph(
+    hpgmn: Command, graph_file: Path, tiny: Tiny, stop_after: Callable[[int | None], None]
+) -> None:
+    first = ["train", graph_file, *tiny(), "--out", "run"]
+    stop_after(3)
+    assert hpgmn(*first).code == 130
+    graph = read_graph(graph_file)
+    write_graph(Graph(graph.x + 1, graph.edge_index, graph.y), graph_file)
+    stop_after(None)
+    answer = hpgmn(*first, "--splits", "0,1", "--resume")
+    assert answer.code == 2
+    assert "was started with other" in answer.err
+
+
+def test_resuming_a_finished_run_says_where_to_read(
+    hpgmn: Command, own_run: Path, shelf: Path, contents: Contents
+) -> None:
+    before = contents(own_run)
+    config = ["--config", own_run / "config.yaml"]
+    answer = hpgmn("train", shelf / "small.npz", *config, "--out", own_run, "--resume")
+    assert answer.code == 2
+    assert f"The run in {own_run} is finished. Read {own_run}/metrics.json" in answer.err
+    assert contents(own_run) == before
+
+
+def test_a_run_killed_before_its_report_is_finished_by_resume(
+    hpgmn: Command, own_run: Path, trained: Path, shelf: Path
+) -> None:
+    (own_run / "report.html").unlink()
+    (own_run / ".report.html.77.unfinished").write_text("half a page")
+    (own_run / "state").mkdir()
+    config = ["--config", own_run / "config.yaml"]
+    answer = hpgmn("train", shelf / "small.npz", *config, "--out", own_run, "--resume")
+    assert answer.code == 0, answer.err
+    assert {path.name for path in own_run.iterdir()} == RUN_FILES
+    assert (own_run / "report.html").read_bytes() == (trained / "report.html").read_bytes()
+
+
+@pytest.mark.parametrize("present", [[], ["config.yaml.unfinished"]], ids=str)
+def test_resume_starts_a_run_that_never_began(
+    hpgmn: Command, graph_file: Path, tiny: Tiny, present: list[str]
+) -> None:
+    Path("run").mkdir()
+    for name in present:
+        (Path("run") / name).write_text("gra")
+    options = ["--splits", "0", "--out", "run", "--resume"]
+    assert hpgmn("train", graph_file, *tiny(), *options).code == 0
+    assert {path.name for path in Path("run").iterdir()} == RUN_FILES
+
+
+def test_overwrite_replaces_a_run_and_keeps_what_is_not_ours(
+    hpgmn: Command, own_run: Path, graph_file: Path, tiny: Tiny
+) -> None:
+    (own_run / "notes.txt").write_text("mine")
+    options = ["--splits", "0", "--out", own_run, "--overwrite"]
+    assert hpgmn("train", graph_file, *tiny(), *options).code == 0
+    assert {path.name for path in own_run.iterdir()} == RUN_FILES | {"notes.txt"}
+    assert (own_run / "notes.txt").read_text() == "mine"
+    assert metrics_of(own_run)["splits"] == [0]
+
+
+# The demo.
+
+
+def test_the_demo_trains_on_the_built_in_graph(hpgmn: Command) -> None:
+    answer = hpgmn("demo", "--nodes", "120", "--out", "demo")
+    assert answer.code == 0, answer.err
+    assert {path.name for path in Path("demo").iterdir()} == RUN_FILES | {"trading-network.npz"}
+    metrics = metrics_of(Path("demo"))
+    assert metrics["splits"] == [0, 1, 2]
+    for row in ("label estimator (attributes only)", "HP-GMN", "best attainable"):
+        assert row in answer.out
+    assert f"{100 * metrics['test_score_mean']:.1f} ±" in answer.out
+    again = hpgmn("demo", "--nodes", "120", "--out", "demo")  # replaces itself
+    assert again.code == 0
+    assert metrics_of(Path("demo"))["test_score"] == metrics["test_score"]
+
+
+def test_the_demo_never_replaces_another_run(
+    hpgmn: Command, own_run: Path, contents: Contents
+) -> None:
+    before = contents(own_run)
+    answer = hpgmn("demo", "--nodes", "120", "--out", own_run)
+    assert answer.code == 2
+    assert "exists" in answer.err
+    assert contents(own_run) == before
+
+
+# Real graphs.
+
+
+@pytest.mark.slow
+def test_texas_is_trained_on_all_splits(hpgmn: Command, tiny: Tiny, data_dir: Path) -> None:
+    texas = package.load("texas")
+    assert (texas.num_nodes, texas.num_features, texas.num_classes) == (183, 1703, 5)
+    options = ["--set", "epochs=3", "--set", "estimator_epochs=3", "--out", "run"]
+    answer = hpgmn("train", "texas", *options)
+    assert answer.code == 0, answer.err
+    metrics = metrics_of(Path("run"))
+    assert metrics["splits"] == list(range(10))
+    assert len(metrics["test_score"]) == 10
+    assert metrics["test_score"] == pytest.approx(accuracies(Path("run"), "test"), abs=1e-6)
+    bare = [
+        split
+        for split in range(10)
+        if len(np.unique(texas.y[texas.split(split).train])) < texas.num_classes
+    ]
+    assert bare
+    for split in bare:
+        assert f"Split {split}: no train node of class" in answer.err
