@@ -15,6 +15,8 @@ from hpgmn.cli import show, train, use
 from hpgmn.cli.console import err, set_up_logging
 from hpgmn.errors import HPGMNError
 
+_INTERRUPTED = 130
+
 app = typer.Typer(
     name="hpgmn",
     help="Node classification on graphs where linked nodes differ (heterophily).",
@@ -64,18 +66,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result = app(args=given, prog_name="hpgmn", standalone_mode=False)
     except HPGMNError as error:
         return _refuse(str(error))
-    except KeyboardInterrupt:
-        err.print("Interrupted. What was finished is kept.", markup=False)
-        return 130
+    except (KeyboardInterrupt, typer.Abort):
+        result = _INTERRUPTED
     except typer.Exit as stop:
-        return int(stop.exit_code)
-    except typer.Abort:
-        return 130
+        result = stop.exit_code
     except Exception as error:
         message = getattr(error, "format_message", None)  # a usage error of the parser
         if message is None:
             raise
         return _refuse(_with_nearest(message(), given))
+    if result == _INTERRUPTED:  # some versions of the parser catch the interrupt themselves
+        err.print("Interrupted. What was finished is kept.", markup=False)
     return result if isinstance(result, int) else 0
 
 

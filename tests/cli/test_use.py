@@ -1,0 +1,296 @@
+"""``hpgmn predict``, ``evaluate`` and ``statistics`` on a finished run and on other graphs."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from hpgmn.datasets import write_graph
+from hpgmn.graph import Graph, Splits
+from hpgmn.report.html import class_scores
+from hpgmn.report.reading import read_run
+
+Command = Callable[..., Any]
+Tiny = Callable[..., list[str]]
+
+
+def mean_over_seeds(run: Path, split: int) -> np.ndarray:
+    """(N, C) the probabilities of a split in predictions.parquet, averaged over its seeds."""
+    rows = pq.read_table(run / "predictions.parquet").to_pylist()
+    chosen = [row for row in rows if row["split"] == split]
+    nodes = max(row["node"] for row in chosen) + 1
+    total, seeds = np.zeros((nodes, 3)), {row["seed"] for row in chosen}
+    for row in chosen:
+        total[row["node"]] += [row[f"probability_{name}"] for name in "012"]
+    return total / len(seeds)
+
+
+def read_table(path: Path) -> list[dict[str, Any]]:
+    if path.suffix == ".parquet":
+        return list(pq.read_table(path).to_pylist())
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def chances_of(path: Path) -> np.ndarray:
+    rows = read_table(path)
+    return np.array([[float(row[f"probability_{name}"]) for name in "012"] for row in rows])
+
+
+def changed(graph: Graph, **values: Any) -> Graph:
+    assert graph.splits is not None
+    given = {"x": graph.x, "edge_index": graph.edge_index, "y": graph.y, "name": graph.name}
+    given |= {f"{part}_mask": getattr(graph.splits, part) for part in ("train", "val", "test")}
+    return Graph(**(given | values))
+
+
+# predict
+
+
+@pytest.mark.parametrize("name", ["p.csv", "p.parquet"])
+@pytest.mark.parametrize(("option", "split"), [([], 1), (["--split", "0"], 0)])
+def test_predict_averages_over_the_seeds_of_one_split(
+    hpgmn: Command, trained: Path, name: str, option: list[str], split: int
+) -> None:
+    answer = hpgmn("predict", trained, *option, "--out", name)
+    assert answer.code == 0, answer.err
+    assert answer.out == ""
+    assert answer.err == f"18 nodes, split {split}, 2 seed(s): {name}\n"
+    expected = mean_over_seeds(trained, split)
+    np.testing.assert_allclose(chances_of(Path(name)), expected, atol=1e-6)
+    rows = read_table(Path(name))
+    assert [row["prediction"] for row in rows] == [str(c) for c in expected.argmax(axis=1)]
+    assert [float(row["confidence"]) for row in rows] == pytest.approx(
+        expected.max(axis=1), abs=1e-6
+    )
+    assert [str(row["node_id"]) for row in rows] == [str(node) for node in range(18)]
+
+
+def test_the_splits_differ_so_averaging_over_them_would_show(trained: Path) -> None:
+    difference = np.abs(mean_over_seeds(trained, 0) - mean_over_seeds(trained, 1))
+    assert difference.max() > 1e-3
+
+
+def test_predict_on_the_graph_by_name_gives_the_same(
+    hpgmn: Command, trained: Path, shelf: Path
+) -> None:
+    assert hpgmn("predict", trained, "--out", "one.csv").code == 0
+    assert hpgmn("predict", trained, shelf / "small.npz", "--out", "other.csv").code == 0
+    assert Path("one.csv").read_bytes() == Path("other.csv").read_bytes()
+
+
+def test_predict_serves_graphs_not_seen_in_training(
+    hpgmn: Command, tiny: Tiny, graph_file: Path, small_graph: Graph
+) -> None:
+    options = [*tiny(statistics="attributes,class_counts,class_means"), "--out", "run"]
+    assert hpgmn("train", graph_file, *options).code == 0
+    rng = np.random.default_rng(0)
+    other = Graph(
+        rng.normal(size=(5, 5)),
+        [[0, 1, 2], [1, 2, 3]],
+        node_ids=[f"new {number}" for number in range(5)],
+    )
+    write_graph(other, "other.npz")
+    answer = hpgmn("predict", "run", "other.npz", "--out", "p.csv")
+    assert answer.code == 0, answer.err
+    rows = read_table(Path("p.csv"))
+    assert [row["node_id"] for row in rows] == [f"new {number}" for number in range(5)]
+    np.testing.assert_allclose(chances_of(Path("p.csv")).sum(axis=1), 1, atol=1e-5)
+
+
+def test_predictions_do_not_look_at_labels(
+    hpgmn: Command, trained: Path, small_graph: Graph
+) -> None:
+    """Without its labels the training graph is still the training graph."""
+    write_graph(
+        changed(small_graph, y=None, train_mask=None, val_mask=None, test_mask=None), "g.npz"
+    )
+    assert hpgmn("predict", trained, "g.npz", "--out", "one.csv").code == 0
+    assert hpgmn("predict", trained, "--out", "other.csv").code == 0
+    assert Path("one.csv").read_bytes() == Path("other.csv").read_bytes()
+
+
+# evaluate
+
+
+def test_evaluate_repeats_the_scores_of_the_run(hpgmn: Command, trained: Path) -> None:
+    answer = hpgmn("evaluate", trained, "--json")
+    assert answer.code == 0, answer.err
+    found = json.loads(answer.out)
+    metrics = json.loads((trained / "metrics.json").read_text())
+    assert found["score"] == metrics["test_score"]
+    assert found["score_mean"] == metrics["test_score_mean"]
+    assert found["score_std"] == metrics["test_score_std"]
+    assert (found["graph"], found["model"], found["metric"]) == ("small", "hpgmn", "accuracy")
+    assert found["nodes"] == "test nodes"
+
+
+def test_evaluate_and_the_report_have_the_same_numbers_by_class(
+    hpgmn: Command, trained: Path
+) -> None:
+    classes = json.loads(hpgmn("evaluate", trained, "--json").out)["classes"]
+    report = class_scores(read_run(trained).confusion)
+    for key in ("precision", "recall", "f1", "support"):
+        ours = [np.nan if row[key] is None else row[key] for row in classes]
+        np.testing.assert_allclose(ours, report[key], rtol=1e-12, equal_nan=True)
+    assert [row["support"] for row in classes] == [8, 8, 8]  # 2 nodes in each of 4 runs
+
+
+def test_evaluate_pools_the_nodes_of_all_runs(hpgmn: Command, trained: Path) -> None:
+    rows = pq.read_table(trained / "predictions.parquet").to_pylist()
+    tested = [(row["label"], row["prediction"]) for row in rows if row["role"] == "test"]
+    for row in json.loads(hpgmn("evaluate", trained, "--json").out)["classes"]:
+        name = row["class"]
+        hits = tested.count((name, name))
+        claimed = sum(guess == name for _, guess in tested)
+        assert row["recall"] == hits / 8
+        assert row["precision"] == (hits / claimed if claimed else None)
+
+
+def test_evaluate_prints_a_table(hpgmn: Command, trained: Path) -> None:
+    found = json.loads(hpgmn("evaluate", trained, "--json").out)
+    answer = hpgmn("evaluate", trained)
+    assert answer.code == 0
+    score = f"{100 * found['score_mean']:.1f} ± {100 * found['score_std']:.1f}"
+    assert answer.out.startswith(f"small, test nodes, 4 run(s): accuracy {score}\n")
+    for row in found["classes"]:
+        (line,) = [x for x in answer.out.splitlines() if x.startswith(f"│ {row['class']} ")]
+        cells = [cell.strip() for cell in line.strip("│").split("│")]
+        shares = [row[key] for key in ("precision", "recall", "f1")]
+        shown = ["–" if share is None else f"{100 * share:.1f}" for share in shares]
+        assert cells == [row["class"], *shown, str(row["support"])]
+
+
+def test_evaluate_scores_all_labelled_nodes_of_another_graph(
+    hpgmn: Command, tiny: Tiny, graph_file: Path, small_graph: Graph
+) -> None:
+    options = [*tiny(statistics="attributes,class_counts"), "--splits", "0", "--out", "run"]
+    assert hpgmn("train", graph_file, *options).code == 0
+    y = small_graph.y.copy()
+    y[3] = -1
+    other = Graph(small_graph.x * 1.1, small_graph.edge_index, y, class_names=["0", "1", "2"])
+    write_graph(other, "other.npz")
+    found = json.loads(hpgmn("evaluate", "run", "other.npz", "--json").out)
+    assert found["nodes"] == "all labelled nodes"
+    assert hpgmn("predict", "run", "other.npz", "--out", "p.csv").code == 0
+    guesses = np.array([int(row["prediction"]) for row in read_table(Path("p.csv"))])
+    known = y >= 0
+    assert found["score_mean"] == pytest.approx((guesses == y)[known].mean(), abs=1e-6)
+    assert [row["support"] for row in found["classes"]] == [5, 6, 6]
+
+
+def test_evaluate_refuses_splits_that_changed(
+    hpgmn: Command, tiny: Tiny, graph_file: Path, small_graph: Graph
+) -> None:
+    assert hpgmn("train", graph_file, *tiny(), "--splits", "0", "--out", "run").code == 0
+    splits = small_graph.splits
+    assert splits is not None
+    write_graph(small_graph.with_splits(Splits(splits.test, splits.val, splits.train)), graph_file)
+    answer = hpgmn("evaluate", "run")
+    assert answer.code == 2
+    assert "nodes the model was trained on are test nodes now" in answer.err
+    assert hpgmn("predict", "run", "--out", "p.csv").code == 0  # needs no splits
+
+
+@pytest.mark.parametrize("command", [["evaluate"], ["predict", "--out", "p.csv"]], ids=str)
+def test_a_changed_graph_is_used_only_when_named(
+    hpgmn: Command, tiny: Tiny, graph_file: Path, small_graph: Graph, command: list[str]
+) -> None:
+    options = [*tiny(statistics="attributes"), "--out", "run"]
+    assert hpgmn("train", graph_file, *options).code == 0
+    write_graph(changed(small_graph, x=small_graph.x + 1), graph_file)
+    answer = hpgmn(command[0], "run", *command[1:])
+    assert answer.code == 2
+    assert "is no longer the graph the model was trained on" in answer.err
+    assert hpgmn(command[0], "run", graph_file, *command[1:]).code == 0
+    graph_file.unlink()
+    answer = hpgmn(command[0], "run", *command[1:])
+    assert answer.code == 2
+    assert "does not exist; check the path. Or name the graph after the run folder." in answer.err
+
+
+def test_evaluate_keeps_to_the_protocol_of_the_run(
+    hpgmn: Command, tiny: Tiny, tmp_path: Path, small_graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The named graph's own splits are not the protocol's: they would test on train nodes."""
+    splits = small_graph.splits
+    assert splits is not None
+    swapped = Splits(splits.test, splits.val, splits.train)
+    graph = changed(small_graph, alternative_splits={"geom": swapped}, name="cora")
+    write_graph(graph, tmp_path / "cora.npz")
+    monkeypatch.setenv("HPGMN_DATA", str(tmp_path))
+    options = ["--protocol", "geom-gcn", *tiny(), "--out", "run"]
+    assert hpgmn("train", "cora", *options).code == 0
+    scores = json.loads(Path("run/metrics.json").read_text())["test_score"]
+    for named in ([], ["cora"], [tmp_path / "cora.npz"]):
+        assert json.loads(hpgmn("evaluate", "run", *named, "--json").out)["score"] == scores
+
+
+# statistics
+
+
+def dense_out(graph: Graph) -> np.ndarray:
+    """The adjacency of out-edges without self-loops and repeats, edge by edge."""
+    matrix = np.zeros((graph.num_nodes, graph.num_nodes))
+    for source, target in graph.edge_index.T:
+        if source != target:
+            matrix[source, target] = 1
+    return matrix
+
+
+RAW = ["neighbors=out", "class_counts_scaling=raw", "class_means_scaling=raw"]
+RAW += ["diffusion_scaling=raw", "diffusion_self_entry=yes", "teleport=0.2"]
+RAW_OPTIONS = [word for one in RAW for word in ("--set", one)]
+
+
+def test_statistics_are_those_of_the_dense_formulas(
+    hpgmn: Command, graph_file: Path, small_graph: Graph
+) -> None:
+    answer = hpgmn("statistics", graph_file, "--out", "s.npz", *RAW_OPTIONS)
+    assert answer.code == 0, answer.err
+    adjacency, onehot = dense_out(small_graph), np.eye(3)[small_graph.y]
+    with np.load("s.npz") as arrays:
+        assert set(arrays.files) == {"class_counts", "class_means", "diffusion", "labels"}
+        np.testing.assert_array_equal(arrays["labels"], small_graph.y)
+        counts = adjacency @ onehot
+        np.testing.assert_allclose(arrays["class_counts"], counts, atol=1e-6)
+        sums = np.einsum("vu,uc,uf->vcf", adjacency, onehot, small_graph.x)
+        means = sums / np.maximum(counts, 1)[..., None]
+        np.testing.assert_allclose(arrays["class_means"], means.reshape(18, -1), atol=1e-5)
+        degree = adjacency.sum(axis=1)
+        moves = adjacency / np.where(degree > 0, degree, 1)[None, :]  # A·D⁻¹
+        rows = 0.2 * np.linalg.inv(np.eye(18) - 0.8 * moves)
+        np.testing.assert_allclose(arrays["diffusion"], rows, atol=1e-4)
+
+
+def test_estimated_labels_keep_train_labels_and_ignore_test_labels(
+    hpgmn: Command, graph_file: Path, small_graph: Graph
+) -> None:
+    options = ["--labels", "estimated", "--set", "estimator_epochs=5", *RAW_OPTIONS]
+    assert hpgmn("statistics", graph_file, "--out", "one.npz", *options).code == 0
+    y, test = small_graph.y.copy(), small_graph.split(0).test
+    y[test] = (y[test] + 1) % 3
+    write_graph(changed(small_graph, y=y), "shuffled.npz")
+    assert hpgmn("statistics", "shuffled.npz", "--out", "other.npz", *options).code == 0
+    train = small_graph.split(0).train
+    with np.load("one.npz") as one, np.load("other.npz") as other:
+        assert (one["labels"][train] == small_graph.y[train]).all()
+        for name in one.files:
+            np.testing.assert_array_equal(one[name], other[name])
+
+
+def test_both_directions_are_two_arrays_when_asked_for(hpgmn: Command, graph_file: Path) -> None:
+    answer = hpgmn("statistics", graph_file, "--out", "s.npz", "--set", "neighbors=both")
+    assert answer.code == 0, answer.err
+    with np.load("s.npz") as arrays:
+        assert {"class_counts_out", "class_counts_in"} < set(arrays.files)
+    assert hpgmn("statistics", graph_file, "--out", "s.npz").code == 0
+    with np.load("s.npz") as arrays:
+        assert set(arrays.files) == {"class_counts", "class_means", "diffusion", "labels"}
