@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from hpgmn.cli import main
-from hpgmn.datasets import write_graph
-from hpgmn.graph import Graph
+if TYPE_CHECKING:  # imported late, as in the conftest above
+    from hpgmn.graph import Graph
 
 SETTINGS = {
     "hidden_dim": 6,
@@ -60,6 +59,8 @@ def hpgmn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Command:
     """Runs ``hpgmn …`` in ``tmp_path``."""
+    from hpgmn.cli import main
+
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: object) -> Answer:
@@ -73,6 +74,8 @@ def hpgmn(
 
 @pytest.fixture
 def graph_file(small_graph: Graph, tmp_path: Path) -> Path:
+    from hpgmn.datasets import write_graph
+
     path = tmp_path / "small.npz"
     write_graph(small_graph, path)
     return path
@@ -86,6 +89,9 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def trained(small_graph: Graph, shelf: Path) -> Path:
     """A finished run of splits 1 and 0 with two seeds each, made once; read it only."""
+    from hpgmn.cli import main
+    from hpgmn.datasets import write_graph
+
     run = shelf / "run"
     if not run.exists():
         write_graph(small_graph, shelf / "small.npz")

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from hpgmn.config import TrainSettings, setting
+from hpgmn.graph import Array
 from hpgmn.models.head import MemoryHead, MemorySettings, penalty_weights
 from hpgmn.models.layers import Linear, StatisticLinear
 from hpgmn.models.output import Output
@@ -22,7 +24,7 @@ from hpgmn.models.stage import Parameters, Stage, StageBuilder, Task, main_stage
 from hpgmn.randomness import DropRate, Noise, dropout
 from hpgmn.sparse import SparseMatrix
 from hpgmn.statistics import Statistic
-from hpgmn.statistics.diffusion import transition
+from hpgmn.statistics.diffusion import diffuse, transition
 from hpgmn.statistics.operators import apart, side_by_side, take_nodes
 
 
@@ -100,7 +102,8 @@ class Encoder(nn.Module):
     ) -> None:
         super().__init__()
         first = settings[0]
-        self.kind, self.rounds, self.teleport = kind, first.rounds, first.teleport
+        self.kind = kind
+        self.weights = appnp_weights(first.rounds, first.teleport)
         self.first = StatisticLinear(len(settings), width, first.hidden_dim)
         self.second = Linear(len(settings), first.hidden_dim, first.query_dim)
         self.input_rate = DropRate([one.attributes_dropout for one in settings], device)
@@ -118,17 +121,25 @@ class Encoder(nn.Module):
         hidden = self.second(hidden)
         if self.kind == "gcn":
             return _propagate(propagation, hidden)
-        start = self._drop_nodes(hidden, noise)
-        hidden = start
-        for _ in range(self.rounds):
-            hidden = (1 - self.teleport) * _propagate(propagation, hidden) + self.teleport * start
-        return hidden
+        wide = side_by_side(self._drop_nodes(hidden, noise))
+        return apart(diffuse(propagation, wide, self.weights), hidden.shape[0])
 
     def _drop_nodes(self, hidden: Tensor, noise: Noise | None) -> Tensor:
         if noise is None or self.node_rate.is_zero:
             return hidden
         ones = hidden.new_ones(hidden.shape[0], hidden.shape[1], 1)
         return hidden * dropout(ones, self.node_rate, noise, "encoder.nodes")
+
+
+def appnp_weights(rounds: int, teleport: float) -> Array:
+    """The weight of each power of Â in Z_K: teleport·(1-teleport)^k, the last (1-teleport)^K.
+
+    >>> appnp_weights(2, 0.5)
+    array([0.5 , 0.25, 0.25])
+    """
+    weights = teleport * (1 - teleport) ** np.arange(rounds + 1)
+    weights[-1] = (1 - teleport) ** rounds
+    return weights
 
 
 def _propagate(propagation: SparseMatrix, hidden: Tensor) -> Tensor:

@@ -89,7 +89,16 @@ def series(matrix: Any, start: Any, theta: Array) -> Any:
     result = start * float(theta[-1])
     for weight in theta[-2::-1]:
         result = matrix @ result
-        result += start * float(weight)
+        if isinstance(result, Tensor):
+            result.add_(start, alpha=float(weight))
+        else:
+            result += start * np.float32(weight)
+    return result
+
+
+def diffuse(matrix: SparseMatrix, start: Tensor, theta: Array) -> Tensor:
+    """:func:`series` on a device, differentiable in ``start``; the way back is a series too."""
+    result: Tensor = cast(Any, _Series).apply(start, matrix, theta)
     return result
 
 
@@ -195,7 +204,7 @@ class ImplicitDiffusion(Statistic):
         self, weight: Tensor, nodes: Tensor | None = None, columns: Tensor | None = None
     ) -> Tensor:
         wide = side_by_side(with_columns(weight, columns))
-        product: Tensor = cast(Any, _Series).apply(wide, self.matrix, self.theta)
+        product = diffuse(self.matrix, wide, self.theta)
         if self.diagonal is not None:
             product = product - self.diagonal * wide
         if self.scale is not None:
