@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
@@ -138,15 +138,33 @@ def test_pattern_has_the_asked_homophily(num_classes: int, homophily: float, noi
         np.testing.assert_allclose(np.diag(pattern), own, atol=1e-12)
 
 
-@given(st.integers(4, 12), st.floats(0, 0.15), st.floats(0, 0.9))
-def test_class_means_of_all_neighbours_cancel(
+@given(st.integers(4, 12), st.floats(0, 1), st.floats(0, 0.9))
+@example(11, 0.125, 0.0)  # just too much homophily
+@example(11, 0.124, 0.0)
+@example(4, 0.5, 0.0)
+def test_class_means_of_all_neighbours_cancel_unless_homophily_outweighs_the_further_class(
+    num_classes: int, homophily: float, noise: float
+) -> None:
+    """Beyond the bound, what is left is that of all other payments going to the further class."""
+    pattern = class_pattern(num_classes, homophily, noise)
+    circle = circle_of(num_classes)
+    further = np.cos(2 * np.pi * (num_classes // 4 + 1) / num_classes)
+    left = (1 - noise) * max(0, homophily + (1 - homophily) * further)
+    np.testing.assert_allclose((pattern + pattern.T) @ circle, 2 * left * circle, atol=1e-9)
+
+
+@given(st.integers(4, 12), st.floats(0, 0.12), st.floats(0, 0.9))
+def test_with_little_homophily_patterns_differ_where_class_means_cancel(
     num_classes: int, homophily: float, noise: float
 ) -> None:
     pattern = class_pattern(num_classes, homophily, noise)
-    angle = 2 * np.pi * np.arange(num_classes) / num_classes
-    circle = np.stack([np.cos(angle), np.sin(angle)], axis=1)
     assert len(np.unique(pattern.round(9), axis=0)) == num_classes
-    np.testing.assert_allclose((pattern + pattern.T) @ circle, 0, atol=1e-9)
+    np.testing.assert_allclose((pattern + pattern.T) @ circle_of(num_classes), 0, atol=1e-9)
+
+
+def circle_of(num_classes: int) -> np.ndarray:
+    angle = 2 * np.pi * np.arange(num_classes) / num_classes
+    return np.stack([np.cos(angle), np.sin(angle)], axis=1)
 
 
 @pytest.mark.parametrize("fractions", [(0.48, 0.32, 0.2), (0.1, 0.3, 0.6)])

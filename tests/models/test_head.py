@@ -65,9 +65,12 @@ def test_logits_match_the_computation_written_out(
     torch.testing.assert_close(head(QUERY).logits, expected)
 
 
+@pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("memory_dim", [None, 3])
-def test_gradients_match_those_of_the_computation_written_out(memory_dim: int | None) -> None:
-    head = make_head(memory_dim=memory_dim)
+def test_gradients_match_those_of_the_computation_written_out(
+    memory_dim: int | None, layers: int
+) -> None:
+    head = make_head(memory_dim=memory_dim, classifier_layers=layers)
     names, values = zip(*head.named_parameters(), strict=True)
     weights = normal(REPLICAS, NODES, CLASSES, seed=50)  # some loss that tells all logits apart
     by_hand_logits = torch.stack([by_hand(head, QUERY[r], r) for r in range(REPLICAS)])
@@ -127,8 +130,20 @@ def test_details_and_penalties_are_given_only_when_asked_for() -> None:
     assert without.penalties == {}
 
 
+def test_dropout_falls_on_the_only_layers_input() -> None:
+    head = make_head(drop=0.5, classifier_layers=1)
+    keys = torch.tensor([stable_key(number) for number in range(REPLICAS)])
+    noise = Noise(keys, 3)
+    kept = noise.keep("classify.input", (NODES, 2 * WIDTH), head.drop_rate)
+    attention = (QUERY @ head.memory.patterns.mT).softmax(dim=-1)
+    hidden = torch.cat([QUERY, attention @ head.memory.patterns], dim=-1).relu()
+    (only,) = head.classify.layers
+    expected = (hidden * kept * 2) @ only.weight + only.bias
+    torch.testing.assert_close(head(QUERY, noise).logits, expected)
+
+
 def test_dropout_falls_on_the_classifiers_input_and_on_its_hidden_layer() -> None:
-    head = make_head(drop=0.5)
+    head = make_head(drop=0.5, classifier_layers=2)
     keys = torch.tensor([stable_key(number) for number in range(REPLICAS)])
     noise = Noise(keys, 3)
     first = noise.keep("classify.input", (NODES, 2 * WIDTH), head.drop_rate)

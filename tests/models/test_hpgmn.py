@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from hpgmn.models.hpgmn import HPGMN, HPGMNSettings
 from hpgmn.models.label_estimator import estimated_labels
 from hpgmn.models.layers import initialise
 from hpgmn.models.stage import Replica, Stage, Task, make_task
-from hpgmn.statistics import LocalStatistics, Statistic, statistic_names
+from hpgmn.statistics import STATISTICS, LocalStatistics, Statistic, statistic_names
 from hpgmn.training.trainer import TrainState, logits, train
 
 NO_DROPOUT = dict.fromkeys(
@@ -31,14 +32,18 @@ NO_DROPOUT = dict.fromkeys(
     ),
     0.0,
 )
-TINY = HPGMNSettings(
+DEFAULTS = HPGMNSettings(
     hidden_dim=4, num_patterns=5, estimator_hidden=4, estimator_epochs=5, epochs=5, **NO_DROPOUT
 )
+TINY = replace(DEFAULTS, statistics=STATISTICS[:4], neighbors="out", classifier_layers=2)
 PAPER = replace(
     TINY,
     gate=False,
     class_counts_scaling="raw",
-    neighbors="out",
+    class_means_scaling="raw",
+    diffusion_scaling="raw",
+    diffusion_self_entry=True,
+    adjacency_scaling="raw",
     kpattern_reduction="sum",
 )
 
@@ -111,8 +116,9 @@ def logits_by_hand(
     *,
     gate: bool = False,
     unit_encodings: bool = False,
+    classifier_layers: int = 2,
 ) -> Tensor:
-    """One replica's logits by Eqs. (8) to (12), two layers each, in double precision."""
+    """One replica's logits by Eqs. (8) to (12), two layers each encoder, in double precision."""
     values = {name: value.double() for name, value in values.items()}
     weights = [1.0] * len(statistics)
     if gate:
@@ -131,8 +137,8 @@ def logits_by_hand(
     attention = (scores - scores.amax(dim=1, keepdim=True)).exp()
     attention = attention / attention.sum(dim=1, keepdim=True)
     hidden = torch.cat([query, attention @ patterns], dim=1)
-    for number in range(2):
-        hidden = hidden.relu() if number else hidden
+    for number in range(classifier_layers):
+        hidden = hidden.relu() if number or classifier_layers == 1 else hidden
         layer = f"head.classify.layers.{number}"
         hidden = hidden @ values[f"{layer}.weight"] + values[f"{layer}.bias"]
     return hidden.float()
@@ -142,10 +148,12 @@ def parameters_of(model: HPGMN, replica: int) -> dict[str, Tensor]:
     return {name: value[replica].detach() for name, value in model.named_parameters()}
 
 
-@pytest.mark.parametrize("extras", [{}, {"gate": True}, {"unit_encodings": True}], ids=str)
+@pytest.mark.parametrize(
+    "extras", [{}, {"gate": True}, {"unit_encodings": True}, {"classifier_layers": 1}], ids=str
+)
 @pytest.mark.parametrize("neighbors", ["out", "in", "undirected"])
 def test_forward_matches_the_equations_written_out(
-    small_graph: Graph, neighbors: str, extras: dict[str, bool]
+    small_graph: Graph, neighbors: str, extras: dict[str, Any]
 ) -> None:
     settings = replace(PAPER, neighbors=neighbors, **extras)
     inputs = statistics_of(small_graph, settings)
@@ -236,9 +244,18 @@ def first_step(task: Task) -> tuple[Stage, dict[str, Tensor], TrainState]:
         replace(TINY, dropout=0.2, attributes_dropout=0.5, memory_dim=6),
         replace(TINY, unit_encodings=True, classifier_layers=1),
         replace(TINY, consistency_weight=1.0, consistency_passes=2, dropout=0.2),
-        replace(TINY, neighbors="both", statistics=(*TINY.statistics, "adjacency")),
+        replace(TINY, neighbors="both", statistics=STATISTICS),
+        DEFAULTS,
     ],
-    ids=["paper", "no penalties", "map and dropout", "linear", "consistency", "all statistics"],
+    ids=[
+        "paper",
+        "no penalties",
+        "map and dropout",
+        "linear",
+        "consistency",
+        "all statistics",
+        "defaults",
+    ],
 )
 def test_one_step_moves_every_parameter_the_memory_included(
     small_graph: Graph, settings: HPGMNSettings
@@ -431,5 +448,6 @@ def test_training_on_relabelled_nodes_permutes_the_predictions(small_graph: Grap
 
 def test_default_settings_make_a_model() -> None:
     model = HPGMN({"attributes": 3}, 2)
-    assert model.head.memory.patterns.shape == (1, 50, 128)
+    assert model.head.memory.patterns.shape == (1, 50, 64)
+    assert [tuple(layer.weight.shape) for layer in model.head.classify.layers] == [(1, 128, 2)]
     assert model.gate is not None

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import signal
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +23,9 @@ from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.models.propagated import PropagatedSettings
 from hpgmn.models.stage import Replica, make_task
+from hpgmn.statistics import STATISTICS
 from hpgmn.training import replicas as replicas_module
+from hpgmn.training.denormals import without_denormals
 from hpgmn.training.replicas import (
     Fitted,
     Progress,
@@ -29,12 +34,19 @@ from hpgmn.training.replicas import (
     replica_bytes,
     replicas_at_once,
 )
-from hpgmn.training.trainer import logits, train
+from hpgmn.training.trainer import TrainState, logits, train
 
 CPU = torch.device("cpu")
 ENTRY = MODELS["hpgmn"]
 TINY = HPGMNSettings(
-    hidden_dim=6, num_patterns=5, estimator_hidden=6, estimator_epochs=4, epochs=6, patience=0
+    statistics=STATISTICS,
+    neighbors="out",
+    hidden_dim=6,
+    num_patterns=5,
+    estimator_hidden=6,
+    estimator_epochs=4,
+    epochs=6,
+    patience=0,
 )
 
 
@@ -64,8 +76,9 @@ def at_most(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 def flat(fitted: Fitted) -> dict[str, Tensor]:
     """Every tensor of a result by name; those of history lead with R too."""
     found = {"logits": fitted.logits, "score": fitted.val_score, "loss": fitted.val_loss}
-    for stage, parameters in fitted.done.items():
-        found |= {f"{stage}/{name}": value for name, value in parameters.items()}
+    for stage in fitted.history:
+        for name, value in fitted.done.get(stage, {}).items():
+            found[f"{stage}/{name}"] = value
         found[f"{stage}/epoch"] = fitted.best_epoch[stage]
         found |= {f"{stage}/{key}": rows.T for key, rows in fitted.history[stage].items()}
     return found
@@ -169,7 +182,10 @@ def test_a_larger_model_is_thought_larger(small_graph: Graph, larger: HPGMNSetti
     assert replica_bytes(small_graph, larger) > replica_bytes(small_graph, TINY)
 
 
-@pytest.mark.parametrize("settings", [TINY, PropagatedSettings(hidden_dim=6, query_dim=5)])
+@pytest.mark.parametrize(
+    "settings",
+    [TINY, replace(TINY, neighbors="both"), PropagatedSettings(hidden_dim=6, query_dim=5)],
+)
 def test_the_memory_thought_of_covers_the_parameters_and_their_moments(
     small_graph: Graph, settings: Any
 ) -> None:
@@ -199,6 +215,7 @@ def test_results_are_in_the_order_of_the_replicas(small_graph: Graph) -> None:
     replicas = replicas_of(long, short, long, short, short)
     fitted = fit(small_graph, replicas)
     assert fitted.replicas == replicas
+    assert set(fitted.done) == {"estimator", "main"}  # equal shapes, though not one batch
     alone = [fit(small_graph, [replica]) for replica in replicas]
     for place, expected in enumerate(alone):
         for name, value in flat(fitted).items():
@@ -210,13 +227,22 @@ def test_results_are_in_the_order_of_the_replicas(small_graph: Graph) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"hidden_dim": 5}, {"num_patterns": 3}, {"memory": False}, {"gate": False}], ids=str
+    "change",
+    [
+        {"hidden_dim": 5},
+        {"num_patterns": 3},
+        {"memory": False},
+        {"gate": False},
+        {"neighbors": "both"},
+    ],
+    ids=str,
 )
 def test_replicas_of_different_shapes_can_be_fitted_in_one_call(
     small_graph: Graph, change: dict[str, Any]
 ) -> None:
     replicas = replicas_of(TINY, replace(TINY, **change), TINY)
     fitted = fit(small_graph, replicas)
+    assert fitted.done == {}  # there is no one model to save
     for place, replica in enumerate(replicas):
         alone = fit(small_graph, [replica])
         torch.testing.assert_close(fitted.logits[[place]], alone.logits, rtol=1e-3, atol=1e-3)
@@ -243,9 +269,14 @@ def test_a_replica_without_penalties_is_not_changed_by_those_with_penalties(
 def test_the_result_is_that_of_the_trainer(small_graph: Graph) -> None:
     replicas = mixed()
     task = make_task(small_graph, replicas, masks_of(small_graph, replicas), CPU)
-    state = train(task, ENTRY)
+
+    def work(_: threading.Event) -> tuple[TrainState, Tensor]:
+        state = train(task, ENTRY)
+        return state, logits(task, ENTRY, state.done)
+
+    state, expected = without_denormals(work)
     fitted = fit(small_graph, replicas)
-    assert torch.equal(fitted.logits, logits(task, ENTRY, state.done))
+    assert torch.equal(fitted.logits, expected)
     assert torch.equal(fitted.val_score, state.best_score["main"])
     assert torch.equal(fitted.val_loss, state.best_loss["main"])
     for stage in ("estimator", "main"):
@@ -322,6 +353,33 @@ def test_a_training_stopped_again_and_again_gives_the_same_bits(
     assert_same_bits(fit(small_graph, mixed(), **options), undisturbed)
 
 
+def test_an_interrupt_saves_the_state(
+    small_graph: Graph, tmp_path: Path, at_most: Callable[[int], None]
+) -> None:
+    at_most(3)
+    undisturbed = fit(small_graph, mixed())
+    told: list[Progress] = []
+
+    def report(progress: Progress) -> None:
+        told.append(progress)
+        if len(told) == 7:  # Ctrl-C, which reaches the thread that waits
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        if len(told) >= 7:
+            time.sleep(0.1)
+
+    options = {"folder": tmp_path, "identity": "me"}
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            fit(small_graph, mixed(), report=report, **options)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert 7 <= len(told) < 20
+    resumed = fit(small_graph, mixed(), report=told.append, **options)
+    assert len(told) == 20  # nothing is done twice
+    assert_same_bits(resumed, undisturbed)
+
+
 def test_a_finished_training_is_read_not_repeated(small_graph: Graph, tmp_path: Path) -> None:
     told: list[Progress] = []
     options = {"folder": tmp_path, "identity": "me", "report": told.append}
@@ -341,7 +399,7 @@ def test_a_resumed_training_keeps_the_batches_it_began_with(
     with pytest.raises(KeyboardInterrupt):
         fit(small_graph, mixed(), should_stop=StopAfter(14), **options)
     plan = json.loads((tmp_path / "plan.json").read_text())
-    assert plan == [[0, 1], [2, 3], [4, 5]]
+    assert plan == {"identity": "me", "plan": [[0, 1], [2, 3], [4, 5]]}
     at_most(6)  # more memory than before
     assert_same_bits(fit(small_graph, mixed(), **options), undisturbed)
     assert json.loads((tmp_path / "plan.json").read_text()) == plan
@@ -390,7 +448,7 @@ def test_batches_planned_for_another_training_are_refused(
 
     with pytest.raises(Crash):
         fit(small_graph, mixed(), folder=tmp_path, identity="me", report=crash)
-    with pytest.raises(HPGMNError):
+    with pytest.raises(HPGMNError, match="was started with other settings"):
         fit(small_graph, replicas_of(*[TINY] * number), folder=tmp_path, identity="you")
 
 

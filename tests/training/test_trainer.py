@@ -23,14 +23,16 @@ from hpgmn.models.layers import initialise
 from hpgmn.models.propagated import PropagatedSettings
 from hpgmn.models.stage import Replica, Stage, Task, make_task
 from hpgmn.randomness import Noise
+from hpgmn.statistics import STATISTICS
 from hpgmn.training import trainer
 from hpgmn.training.checkpoint import read_state, write_state
 from hpgmn.training.trainer import TrainState, class_loss, logits, train
 
 HETERO, APPNP, GCN = (MODELS[name] for name in ("hpgmn", "hpgmn-appnp", "hpgmn-gcn"))
-TINY = HPGMNSettings(
+DEFAULTS = HPGMNSettings(
     hidden_dim=6, num_patterns=5, estimator_hidden=6, estimator_epochs=6, epochs=12, patience=0
 )
+TINY = replace(DEFAULTS, statistics=STATISTICS, neighbors="out", classifier_layers=2)
 PROPAGATED = PropagatedSettings(
     hidden_dim=6, query_dim=5, num_patterns=4, pretraining_epochs=6, epochs=8, rounds=3
 )
@@ -79,6 +81,7 @@ def varied(base: Any, **columns: list[Any]) -> list[Any]:
 
 TEN = {
     "alike": [TINY] * 10,
+    "defaults": [DEFAULTS] * 10,
     "rates": varied(
         TINY,
         lr=[0.005 * n for n in range(10)],

@@ -105,7 +105,9 @@ def class_pattern(num_classes: int, homophily: float, noise: float) -> Array:
 
     The two classes nearest to a quarter turn ahead share what homophily and noise leave, such
     that Σ_k P[c, c+k] cos(2πk/C) = 0 wherever they can: then the class means (on a circle) of
-    out- and in-neighbours together add up to nothing. With C < 4, or much homophily, they cannot.
+    out- and in-neighbours together add up to nothing. From C = 4 on they can while
+    h + (1-h) cos(2πf/C) ≤ 0, with the homophily h and f = ⌊C/4⌋ + 1, the further of the two:
+    C = 5 allows h up to 0.44, C = 11 up to 0.12. Beyond, f alone gets what is left.
 
     Args:
         num_classes: C.

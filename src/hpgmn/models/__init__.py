@@ -40,7 +40,7 @@ MODELS: dict[str, ModelEntry] = {
     for entry in (
         ModelEntry(
             "hpgmn",
-            "graph memory network on four local statistics, for heterophilous graphs",
+            "graph memory network on local statistics, for heterophilous graphs",
             _PAPER,
             hpgmn.HPGMNSettings,
             hpgmn.STAGES,

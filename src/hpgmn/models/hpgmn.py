@@ -77,8 +77,8 @@ class Gate(Initialised):
 class HPGMN(nn.Module):
     """Query = [MLP₁(r¹) ‖ … ‖ MLP_S(r^S)], then memory and classifier; Eqs. (8) to (12).
 
-    Differs from the paper by a gate over the statistics and dropout on their columns; with
-    ``gate=False`` and zero dropouts it is the paper's.
+    Differs from the paper by a gate over the statistics and dropout on their columns; the settings
+    of ``--config paper`` switch both off and take the paper's four statistics unscaled.
 
     Args:
         widths: the width of each statistic, by name.

@@ -27,9 +27,8 @@ def without_denormals(work: Callable[[Event], Result]) -> Result:
     """
     interrupted = Event()
     with ThreadPoolExecutor(1, initializer=torch.set_flush_denormal, initargs=(True,)) as pool:
-        future = pool.submit(work, interrupted)
         try:
-            return future.result()
+            return pool.submit(work, interrupted).result()
         except KeyboardInterrupt:
             interrupted.set()
             raise

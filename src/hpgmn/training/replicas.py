@@ -18,6 +18,7 @@ from hpgmn.config import per_replica_names, settings_dict
 from hpgmn.graph import Array, Graph
 from hpgmn.models import ModelEntry
 from hpgmn.models.stage import Parameters, Replica, Stage, make_task
+from hpgmn.statistics import StatisticsSettings, base_name, statistic_names
 from hpgmn.training.checkpoint import read_state, refuse_other, write_state
 from hpgmn.training.denormals import without_denormals
 from hpgmn.training.trainer import TrainState, logits, train
@@ -71,9 +72,6 @@ class Progress:
 def replica_bytes(graph: Graph, settings: Any) -> int:
     """About how much memory one replica needs: parameters with moments, and activations."""
     hidden = settings.hidden_dim
-    blocks = len(getattr(settings, "statistics", ("encoder",)))
-    if getattr(settings, "neighbors", "") == "both":
-        blocks = 2 * blocks - 1
     classes = max(graph.num_classes, 2)
     widths = {
         "attributes": graph.num_features,
@@ -82,7 +80,10 @@ def replica_bytes(graph: Graph, settings: Any) -> int:
         "diffusion": graph.num_nodes,
         "adjacency": graph.num_nodes,
     }
-    names = getattr(settings, "statistics", ("attributes",))
+    names = ["attributes"]
+    if isinstance(settings, StatisticsSettings):
+        names = [base_name(name) for name in statistic_names(settings)]
+    blocks = len(names)
     parameters = sum(widths[name] for name in names) * hidden
     per_node = hidden * (9 * blocks + 6) + 4 * getattr(settings, "num_patterns", 0)
     per_node += getattr(settings, "rounds", 0) * getattr(settings, "query_dim", 0)

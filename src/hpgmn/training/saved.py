@@ -123,8 +123,7 @@ class SavedModel:
                 f"{path} has format {version}; this version of hpgmn reads format {FORMAT}. "
                 "Use the version that wrote it, or train again."
             )
-        checksum = about.pop("checksum", None)
-        if checksum is not None and checksum != _checksum(tensors, about):
+        if about.pop("checksum") != _checksum(tensors, about):
             raise _damaged(path, "its checksum differs")
         entry = find_model(about.pop("model"))
         done: dict[str, Parameters] = {

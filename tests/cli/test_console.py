@@ -1,0 +1,103 @@
+"""Progress, log lines and signals: what the commands print with."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hpgmn.cli import console
+from hpgmn.cli.console import log_file, set_up_logging, stop_on_signal, training_progress
+from hpgmn.training.replicas import Progress
+
+STEP = Progress(batch=0, batches=2, stage="main", epoch=3, epochs=9, loss=0.5, val_score=0.75)
+logger = logging.getLogger("hpgmn.tests")
+
+
+def test_warnings_are_one_line_each_whatever_their_length(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    set_up_logging()
+    text = "word " * 60 + "[bold] 50 %"
+    logger.warning(text)
+    logger.info("told to nobody")
+    assert capsys.readouterr().err == f"Warning: {text}\n"
+
+
+def test_setting_up_twice_does_not_double_the_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logging()
+    set_up_logging()
+    logger.warning("once")
+    assert capsys.readouterr().err == "Warning: once\n"
+
+
+def test_the_log_file_holds_everything_that_is_logged(tmp_path: Path) -> None:
+    set_up_logging()
+    path = tmp_path / "log.txt"
+    with log_file(path):
+        logger.info("an information")
+        logger.warning("a warning")
+    logger.warning("after the end")
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert [line.split(maxsplit=2)[2] for line in lines] == [
+        "INFO an information",
+        "WARNING a warning",
+    ]
+    with log_file(path):  # a resumed run goes on with the same file
+        logger.info("again")
+    assert len(path.read_text(encoding="utf-8").splitlines()) == 3
+
+
+def test_without_a_terminal_progress_is_a_line_now_and_then(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with training_progress("texas hpgmn") as report:
+        report(STEP)
+    assert capsys.readouterr().err == ""  # too soon
+    monkeypatch.setattr(console, "PLAIN_SECONDS", -1.0)
+    with training_progress("texas hpgmn") as report:
+        report(STEP)
+        report(STEP)
+    line = "texas hpgmn: batch 1/2 main epoch 3/9 loss 0.500 val 0.750\n"
+    printed = capsys.readouterr()
+    assert printed.err == line * 2
+    assert printed.out == ""
+
+
+def test_on_a_terminal_progress_is_a_bar(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(
+        console, "err", console.Console(stderr=True, force_terminal=True, width=120)
+    )
+    with training_progress("texas hpgmn") as report:
+        report(STEP)
+        time.sleep(0.15)
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    for part in ("texas hpgmn: main (1 of 2)", "3/9", "loss 0.500", "val 0.750"):
+        assert part in printed.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_asks_to_stop_and_a_second_one_insists(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with stop_on_signal() as asked:
+        assert not asked()
+        signal.raise_signal(number)
+        assert asked()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+    assert signal.getsignal(number) is before
+
+
+def test_the_handlers_come_back_after_an_error() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(RuntimeError, match="inside"), stop_on_signal():
+        raise RuntimeError("inside")
+    assert signal.getsignal(signal.SIGINT) is before
