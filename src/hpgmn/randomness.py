@@ -110,7 +110,24 @@ class _Masked(torch.autograd.Function):
         return (gradient * mask).mul_(scale), None, None
 
 
-def dropout(x: Tensor, rate: DropRate, noise: Noise | None, place: str) -> Tensor:
+class _MaskedInPlace(torch.autograd.Function):
+    """:class:`_Masked` over an array that nobody else needs."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, mask: Tensor, scale: Tensor) -> Tensor:
+        ctx.save_for_backward(mask, scale)
+        ctx.mark_dirty(x)
+        return x.mul_(mask).mul_(scale)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        mask, scale = ctx.saved_tensors
+        return (gradient * mask).mul_(scale), None, None
+
+
+def dropout(
+    x: Tensor, rate: DropRate, noise: Noise | None, place: str, *, in_place: bool = False
+) -> Tensor:
     """Dropout of single entries; without noise (evaluation) the input itself.
 
     Args:
@@ -118,11 +135,38 @@ def dropout(x: Tensor, rate: DropRate, noise: Noise | None, place: str) -> Tenso
         rate: one probability per replica.
         noise: the step's random numbers, or None in evaluation.
         place: a name unique in the model.
+        in_place: whether ``x`` may be overwritten.
     """
     if noise is None or rate.is_zero:
         return x
     mask = noise.keep(place, x.shape[1:], rate)
-    result: Tensor = cast(Any, _Masked).apply(x, mask, rate.scale.view(-1, *[1] * (x.dim() - 1)))
+    function = cast(Any, _MaskedInPlace if in_place else _Masked)
+    result: Tensor = function.apply(x, mask, rate.scale.view(-1, *[1] * (x.dim() - 1)))
+    return result
+
+
+class _RectifiedMasked(torch.autograd.Function):
+    """max(x, 0) · mask · scale; what came out tells the way back where to go."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, mask: Tensor, scale: Tensor) -> Tensor:
+        result = torch.relu(x).mul_(mask).mul_(scale)
+        ctx.save_for_backward(result, scale)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        result, scale = ctx.saved_tensors
+        return (gradient * (result > 0)).mul_(scale), None, None
+
+
+def relu_dropout(x: Tensor, rate: DropRate, noise: Noise | None, place: str) -> Tensor:
+    """:func:`dropout` of max(x, 0) in one step, keeping one array for the way back."""
+    if noise is None or rate.is_zero:
+        return torch.relu(x)
+    mask = noise.keep(place, x.shape[1:], rate)
+    scale = rate.scale.view(-1, *[1] * (x.dim() - 1))
+    result: Tensor = cast(Any, _RectifiedMasked).apply(x, mask, scale)
     return result
 
 

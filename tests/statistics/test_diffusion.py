@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +17,9 @@ from hypothesis import strategies as st
 from hpgmn.graph import Graph
 from hpgmn.statistics import diffusion
 from hpgmn.statistics.diffusion import (
+    DenseDiffusion,
     ImplicitDiffusion,
     coefficients,
-    dense_diffusion,
-    scaled_rows,
     series,
     transition,
 )
@@ -87,6 +87,11 @@ def shaped(rows: np.ndarray, self_entry: bool, unit_length: bool) -> np.ndarray:
         if unit_length and row.any():
             row /= math.sqrt(sum(row**2))
     return rows
+
+
+def dense_diffusion(matrix: sp.csr_array, kind: str, **choices: Any) -> np.ndarray:
+    """The dense form as a whole matrix."""
+    return DenseDiffusion(matrix, kind, **choices).rows(torch.arange(matrix.shape[0])).numpy()
 
 
 @given(adjacencies(), normalizations, st.sampled_from([0, 1, 0.5]))
@@ -247,20 +252,37 @@ def test_implicit_diffusion_acts_like_the_exact_matrix(
 
 @pytest.mark.parametrize("self_entry", [True, False])
 @pytest.mark.parametrize("unit_length", [True, False])
-@given(adjacency=adjacencies(), normalization=normalizations, kind=kinds)
-def test_scaled_rows_are_the_dense_form_of_the_same_choices(
+@given(
+    adjacency=adjacencies(), normalization=normalizations, kind=kinds, self_loop=st.integers(0, 1)
+)
+def test_dense_diffusion_acts_like_the_exact_matrix(
+    assert_acts_like: Callable[..., None],
     self_entry: bool,
     unit_length: bool,
     adjacency: sp.csr_array,
     normalization: str,
     kind: tuple[str, dict[str, float]],
+    self_loop: int,
 ) -> None:
-    rows = dense_diffusion(transition(adjacency, normalization), kind[0], **kind[1])
-    found = scaled_rows(rows, self_entry=self_entry, unit_length=unit_length)
-    exact = exact_diffusion(transition_by_loop(adjacency, normalization), kind[0], **kind[1])
-    expected = shaped(exact, self_entry, unit_length)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-    assert found is rows
+    found = DenseDiffusion(
+        transition(adjacency, normalization, self_loop),
+        kind[0],
+        self_entry=self_entry,
+        unit_length=unit_length,
+        **kind[1],
+    )
+    matrix = transition_by_loop(adjacency, normalization, self_loop)
+    expected = shaped(exact_diffusion(matrix, kind[0], **kind[1]), self_entry, unit_length)
+    assert_acts_like(found, np.stack([expected] * 2), rtol=1e-4, atol=1e-5)
+
+
+def test_columns_of_nodes_that_nothing_leads_to_are_not_stored() -> None:
+    star = sp.csr_array(np.array([[0, 0, 0], [1, 0, 0], [1, 0, 0]], dtype=np.float32))
+    found = DenseDiffusion(transition(star, "row"), "ppr", teleport=0.5)
+    assert found.inner.tolist() == [0]
+    assert found.dense.matrix.shape == (3, 1)
+    expected = [[0.5, 0, 0], [0.25, 0.5, 0], [0.25, 0, 0.5]]
+    np.testing.assert_allclose(found.rows(torch.arange(3)).numpy(), expected)
 
 
 @pytest.mark.parametrize(
@@ -280,8 +302,7 @@ def test_a_node_that_leads_nowhere_has_a_zero_dense_row_without_its_self_entry(
     """Exactly zero: scaled to unit length, the smallest rounding would become a row of noise."""
     adjacency = random_adjacency(60)
     matrix = transition(adjacency, normalization, self_loop)
-    rows = dense_diffusion(matrix, "ppr")
-    found = scaled_rows(rows, self_entry=False, unit_length=True)
+    found = dense_diffusion(matrix, "ppr", self_entry=False, unit_length=True)
     assert not found[::7].any()
     assert found[1::7].any(axis=1).all()
 

@@ -25,7 +25,7 @@ from hpgmn.statistics import (
     local,
     statistic_names,
 )
-from hpgmn.statistics.diffusion import ImplicitDiffusion
+from hpgmn.statistics.diffusion import DenseDiffusion, ImplicitDiffusion
 from hpgmn.statistics.labelwise import FactoredMeans
 from hpgmn.statistics.local import scaled_attributes
 from hpgmn.statistics.operators import DenseRows, Grouped, Reindexed, ReplicaRows, SparseRows
@@ -368,7 +368,7 @@ def test_automatic_diffusion_is_dense_up_to_the_limit(
     size = small_graph.num_nodes**2 * 4
     caplog.set_level("INFO", logger="hpgmn.statistics.local")
     for limit, kind, word in (
-        (size, DenseRows, "dense"),
+        (size, DenseDiffusion, "dense"),
         (size - 1, ImplicitDiffusion, "implicit"),
     ):
         monkeypatch.setattr(local, "DENSE_LIMIT_BYTES", limit)
@@ -378,7 +378,7 @@ def test_automatic_diffusion_is_dense_up_to_the_limit(
 
 
 def test_diffusion_takes_the_form_it_is_told(small_graph: Graph) -> None:
-    for form, kind in (("dense", DenseRows), ("implicit", ImplicitDiffusion)):
+    for form, kind in (("dense", DenseDiffusion), ("implicit", ImplicitDiffusion)):
         settings = replace(PLAIN, statistics=("diffusion",), diffusion_form=form)
         built = LocalStatistics(small_graph).build(small_graph.y[None], 3, [settings])
         assert isinstance(built["diffusion"], kind)

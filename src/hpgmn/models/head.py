@@ -12,7 +12,7 @@ from hpgmn.config import setting
 from hpgmn.models.layers import MLP, Linear
 from hpgmn.models.memory import Memory
 from hpgmn.models.output import Output
-from hpgmn.randomness import DropRate, Noise, dropout
+from hpgmn.randomness import DropRate, Noise, dropout, relu_dropout
 from hpgmn.statistics.operators import take_nodes
 
 
@@ -112,8 +112,12 @@ class MemoryHead(nn.Module):
         if details:
             output.details["query"] = query
         if self.settings.classifier_layers == 1:
-            representation = torch.relu(representation)
-        representation = dropout(representation, self.drop_rate, noise, "classify.input")
+            representation = relu_dropout(representation, self.drop_rate, noise, "classify.input")
+        else:
+            joined = self.memory is not None  # then the concatenation is nobody else's
+            representation = dropout(
+                representation, self.drop_rate, noise, "classify.input", in_place=joined
+            )
         output.logits = self.classify(representation, self.drop_rate, noise, "classify")
         return output
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from hpgmn.randomness import DropRate, Noise, column_factors, dropout
+from hpgmn.randomness import DropRate, Noise, column_factors, relu_dropout
 from hpgmn.statistics.operators import Statistic
 
 
@@ -88,7 +88,7 @@ class StatisticLinear(_Affine):
     ) -> Tensor:
         """The statistic's rows to (R, N or B, outputs)."""
         factors = column_factors(self.weight.shape[1], rate, noise, f"{place}.columns")
-        return statistic.times(self.weight, nodes, factors) + self.bias
+        return statistic.times(self.weight, nodes, factors).add_(self.bias)
 
 
 class MLP(nn.Module):
@@ -109,7 +109,7 @@ class MLP(nn.Module):
         """(R, B, widths[0]) to (R, B, widths[-1])."""
         for number, layer in enumerate(self.layers):
             if number:
-                x = dropout(torch.relu(x), rate, noise, f"{place}.{number}")
+                x = relu_dropout(x, rate, noise, f"{place}.{number}")
             x = layer(x)
         return x
 
@@ -140,6 +140,6 @@ class StatisticMLP(nn.Module):
         hidden: Tensor = self.first(statistic, input_rate, noise, place, nodes)
         if not self.rest.layers:
             return hidden
-        hidden = dropout(torch.relu(hidden), rate, noise, f"{place}.hidden")
+        hidden = relu_dropout(hidden, rate, noise, f"{place}.hidden")
         result: Tensor = self.rest(hidden, rate, noise, place)
         return result

@@ -26,9 +26,10 @@ def kpattern_penalty(query: Tensor, patterns: Tensor, reduction: str = "mean") -
 def nearest_distance(query: Tensor, patterns: Tensor, scores: Tensor, reduction: str) -> Tensor:
     """:func:`kpattern_penalty` where the products ``query · patternsᵀ`` are known already."""
     nearest = (patterns.square().sum(dim=-1).unsqueeze(1) - 2 * scores).min(dim=-1).values
-    squared = query.square().sum(dim=-1) + nearest  # (R, N)
+    squared = torch.linalg.vector_norm(query, dim=-1).square() + nearest  # (R, N)
     distance = squared.clamp(min=1e-12).sqrt()
-    return distance.mean(dim=-1) if reduction == "mean" else distance.sum(dim=-1)
+    total: Tensor = distance.mean(dim=-1) if reduction == "mean" else distance.sum(dim=-1)
+    return total
 
 
 def entropy_penalty(attention: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from hpgmn.models.head import MemoryHead, MemorySettings, penalty_weights
 from hpgmn.models.layers import Linear, StatisticLinear
 from hpgmn.models.output import Output
 from hpgmn.models.stage import Parameters, Stage, StageBuilder, Task, main_stage
-from hpgmn.randomness import DropRate, Noise, dropout
+from hpgmn.randomness import DropRate, Noise, dropout, relu_dropout
 from hpgmn.sparse import SparseMatrix
 from hpgmn.statistics import Statistic
 from hpgmn.statistics.diffusion import diffuse, transition
@@ -117,7 +117,7 @@ class Encoder(nn.Module):
         hidden = self.first(attributes, self.input_rate, noise, "encoder.first")
         if self.kind == "gcn":
             hidden = _propagate(propagation, self._drop_nodes(hidden, noise))
-        hidden = dropout(torch.relu(hidden), self.drop_rate, noise, "encoder.hidden")
+        hidden = relu_dropout(hidden, self.drop_rate, noise, "encoder.hidden")
         hidden = self.second(hidden)
         if self.kind == "gcn":
             return _propagate(propagation, hidden)

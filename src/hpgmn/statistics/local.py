@@ -17,10 +17,9 @@ from hpgmn.graph import NEIGHBORS, Array, Attributes, Graph
 from hpgmn.sparse import SparseMatrix
 from hpgmn.statistics.diffusion import (
     DENSE_LIMIT_BYTES,
+    DenseDiffusion,
     ImplicitDiffusion,
     coefficients,
-    dense_diffusion,
-    scaled_rows,
     transition,
 )
 from hpgmn.statistics.labelwise import (
@@ -297,25 +296,25 @@ class LocalStatistics:
         matrix = transition(
             self.adjacency(mode), settings.normalization, settings.diffusion_self_loop
         )
-        shape = {
+        shape: dict[str, Any] = {
             "self_entry": settings.diffusion_self_entry,
             "unit_length": settings.diffusion_scaling == "unit",
+            "device": self.device,
         }
         form = settings.diffusion_form
         if form == "auto":
             size = self.graph.num_nodes**2 * 4
             form = "dense" if size <= DENSE_LIMIT_BYTES else "implicit"
             logger.info("Diffusion of %d nodes: %s form.", self.graph.num_nodes, form)
-        parameters = {
+        parameters: dict[str, Any] = {
             "teleport": settings.teleport,
             "heat_time": settings.heat_time,
             "tolerance": settings.diffusion_tolerance,
         }
         if form == "implicit":
             theta = coefficients(settings.diffusion, **parameters)
-            return ImplicitDiffusion(matrix, theta, **shape, device=self.device)
-        rows = dense_diffusion(matrix, settings.diffusion, **parameters)
-        return DenseRows(self._tensor(scaled_rows(rows, **shape)))
+            return ImplicitDiffusion(matrix, theta, **shape)
+        return DenseDiffusion(matrix, settings.diffusion, **shape, **parameters)
 
 
 def _mode(name: str, neighbors: str) -> str:

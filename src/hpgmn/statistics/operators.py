@@ -17,6 +17,8 @@ from typing_extensions import override
 
 from hpgmn.sparse import SparseMatrix
 
+_GATHERED = 256  # rows of a dense matrix copied at once on a CPU: they stay in the cache
+
 
 class Statistic(ABC):
     """An N×width matrix per replica, known by its products.
@@ -90,7 +92,12 @@ class DenseRows(Statistic):
             return apart(self.matrix @ side_by_side(weight), weight.shape[0])
         if self.matrix.is_cuda:  # one large product beats many gathered ones
             return take_nodes(self.times(weight), nodes)
-        return torch.stack([self.matrix[n] @ w for n, w in zip(nodes, weight, strict=True)])
+        return torch.stack(
+            [
+                torch.cat([self.matrix[part] @ own for part in wanted.split(_GATHERED)])
+                for wanted, own in zip(nodes, weight, strict=True)
+            ]
+        )
 
     @override
     def rows(self, nodes: Tensor, replica: int = 0) -> Tensor:

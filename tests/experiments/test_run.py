@@ -1,0 +1,318 @@
+"""One run: its specification, its folder, and what may influence it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+import yaml
+
+from hpgmn import __version__
+from hpgmn.config import settings_dict
+from hpgmn.errors import GraphError, HPGMNError, SettingError
+from hpgmn.experiments import run as module
+from hpgmn.experiments.run import (
+    RunSpec,
+    check_run,
+    finished_run,
+    hardware,
+    peak_memory_mb,
+    prepare_folder,
+    resolve_device,
+    roles,
+    run,
+    write_text,
+)
+from hpgmn.graph import Graph, Split
+from hpgmn.models.hpgmn import HPGMNSettings
+from hpgmn.models.stage import Replica
+from hpgmn.training.replicas import Fitted
+
+TINY = HPGMNSettings(
+    hidden_dim=4,
+    num_patterns=3,
+    estimator_hidden=4,
+    estimator_epochs=3,
+    epochs=4,
+    patience=0,
+    neighbors="undirected",
+    statistics=("attributes", "class_counts", "class_means", "diffusion"),
+)
+SPEC = RunSpec("small", "hpgmn", settings_dict(TINY), splits=(0, 1), seeds=2)
+
+
+def with_labels(graph: Graph, y: np.ndarray) -> Graph:
+    assert graph.splits is not None
+    masks = {f"{part}_mask": getattr(graph.splits, part) for part in ("train", "val", "test")}
+    return Graph(graph.x, graph.edge_index, y, name=graph.name, **masks)
+
+
+# The specification.
+
+
+def test_a_specification_survives_its_config_file() -> None:
+    spec = replace(SPEC, protocol="geom-gcn", metric="roc_auc", device="cuda")
+    text = yaml.safe_dump(spec.as_dict(), sort_keys=False)
+    assert RunSpec.from_dict(yaml.safe_load(text)) == spec
+    assert yaml.safe_load(text)["version"] == __version__
+
+
+@pytest.mark.parametrize("missing", ["graph", "model", "settings", "splits", "seeds", "metric"])
+def test_an_incomplete_config_is_told(missing: str) -> None:
+    content = SPEC.as_dict()
+    del content[missing]
+    with pytest.raises(SettingError, match=rf"incomplete or damaged \(KeyError\('{missing}'"):
+        RunSpec.from_dict(content)
+
+
+@pytest.mark.parametrize("changes", [{"splits": 3}, {"splits": ["a"]}, {"settings": 4}], ids=str)
+def test_a_damaged_config_is_told(changes: dict[str, Any]) -> None:
+    with pytest.raises(SettingError, match="Restore it, or train again with --overwrite"):
+        RunSpec.from_dict(SPEC.as_dict() | changes)
+
+
+def test_devices_are_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert resolve_device("auto") == resolve_device("cpu") == "cpu"
+    with pytest.raises(HPGMNError, match=r"No CUDA device is available\. Use --device cpu"):
+        resolve_device("cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert resolve_device("auto") == resolve_device("cuda") == "cuda"
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "told"),
+    [
+        ({"model": "hpgm"}, HPGMNError, "Did you mean 'hpgmn'"),
+        ({"settings": {"lr": -1}}, SettingError, "'lr' must be at least 0"),
+        ({"metric": "auc"}, SettingError, "Unknown metric 'auc'"),
+        ({"metric": "roc_auc"}, SettingError, "needs two classes"),
+        ({"seeds": 0}, SettingError, "--seeds must be at least 1"),
+        ({"splits": (0, 5)}, GraphError, "splits 0 to 1"),
+    ],
+    ids=str,
+)
+def test_what_cannot_run_is_refused_first(
+    small_graph: Graph, changes: dict[str, Any], error: type[Exception], told: str
+) -> None:
+    with pytest.raises(error, match=told):
+        check_run(replace(SPEC, **changes), small_graph)
+
+
+def test_a_check_gives_splits_and_warnings(small_graph: Graph) -> None:
+    chosen, warnings = check_run(replace(SPEC, splits=(1,)), small_graph)
+    (split,) = chosen
+    np.testing.assert_array_equal(split.train, small_graph.split(1).train)
+    assert warnings == ["1 of 18 nodes have no edges (self-loops do not count)."]
+
+
+# The folder.
+
+
+def test_a_new_folder_holds_the_config_at_once(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    prepare_folder(folder, SPEC, resume=False, overwrite=False)
+    assert [path.name for path in folder.iterdir()] == ["config.yaml"]
+    assert yaml.safe_load((folder / "config.yaml").read_text()) == SPEC.as_dict()
+
+
+def test_an_existing_folder_is_refused_unless_asked(tmp_path: Path) -> None:
+    prepare_folder(tmp_path / "run", SPEC, resume=False, overwrite=False)
+    with pytest.raises(HPGMNError, match=r"Continue it with --resume, replace it with --overwri"):
+        prepare_folder(tmp_path / "run", SPEC, resume=False, overwrite=False)
+    prepare_folder(tmp_path / "run", SPEC, resume=True, overwrite=False)
+    prepare_folder(tmp_path / "run", replace(SPEC, seeds=9), resume=False, overwrite=True)
+    assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["seeds"] == 9
+
+
+def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
+    prepare_folder(tmp_path, SPEC, resume=False, overwrite=False)
+    assert (tmp_path / "config.yaml").exists()
+
+
+def test_overwriting_deletes_what_runs_write_and_no_more(tmp_path: Path) -> None:
+    prepare_folder(tmp_path, SPEC, resume=False, overwrite=False)
+    ours = ("metrics.json", "history.jsonl", "predictions.parquet", "model.safetensors")
+    for name in (*ours, "report.html", "log.txt", "metrics.json.unfinished", "notes.txt"):
+        (tmp_path / name).write_text("old")
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "plan.json").write_text("[]")
+    prepare_folder(tmp_path, SPEC, resume=False, overwrite=True)
+    assert {path.name for path in tmp_path.iterdir()} == {"config.yaml", "notes.txt"}
+
+
+def test_only_a_complete_folder_counts_as_finished(small_graph: Graph, tmp_path: Path) -> None:
+    assert finished_run(tmp_path) is None
+    metrics = run(SPEC, small_graph, tmp_path)
+    assert finished_run(tmp_path) == metrics
+    (tmp_path / "report.html").write_text("page")
+    with pytest.raises(HPGMNError, match="is finished"):
+        finished_run(tmp_path)
+
+
+def test_text_is_written_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.txt"
+    write_text(path, "old")
+
+    def crash(*_: object) -> None:
+        raise OSError
+
+    monkeypatch.setattr(module.os, "replace", crash)
+    with pytest.raises(OSError):  # noqa: PT011
+        write_text(path, "new")
+    assert path.read_text() == "old"
+
+
+# The run.
+
+
+def test_a_run_leaves_no_state_behind(small_graph: Graph, tmp_path: Path) -> None:
+    metrics = run(SPEC, small_graph, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *("config.yaml", "metrics.json", "history.jsonl", "predictions.parquet"),
+        "model.safetensors",
+    }
+    assert json.loads((tmp_path / "metrics.json").read_text()) == metrics
+
+
+def test_the_same_specification_gives_the_same_result(small_graph: Graph, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    one = run(SPEC, small_graph, tmp_path / "a")
+    other = run(SPEC, small_graph, tmp_path / "b")
+    for name in ("model.safetensors", "predictions.parquet", "history.jsonl"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    assert one["test_score"] == other["test_score"]
+
+
+def test_test_labels_change_nothing_but_test_scores(small_graph: Graph, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    spec = replace(SPEC, splits=(0,))
+    y, test = small_graph.y.copy(), small_graph.split(0).test
+    y[test] = (y[test] + 1) % 3
+    before = run(spec, small_graph, tmp_path / "a")
+    after = run(spec, with_labels(small_graph, y), tmp_path / "b")
+    assert before["val_score"] == after["val_score"]
+    assert before["epochs"] == after["epochs"]
+    chances = pq.read_table(tmp_path / "b" / "predictions.parquet").to_pylist()
+    guesses = np.array([int(row["prediction"]) for row in chances]).reshape(2, 18)
+    expected = (guesses[:, test] == y[test]).mean(axis=1)
+    assert after["test_score"] == pytest.approx(expected, abs=1e-6)
+    for name in ("model.safetensors", "history.jsonl"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    columns = ["node", "role", "prediction", "probability_0", "probability_1", "probability_2"]
+    tables = [
+        pq.read_table(tmp_path / name / "predictions.parquet", columns=columns) for name in "ab"
+    ]
+    assert tables[0].equals(tables[1])
+
+
+def test_replicas_come_split_by_split_with_seeds_inside(small_graph: Graph, tmp_path: Path) -> None:
+    run(replace(SPEC, splits=(1, 0)), small_graph, tmp_path)
+    table = pq.read_table(tmp_path / "predictions.parquet")
+    pairs = list(zip(table["split"].to_pylist(), table["seed"].to_pylist(), strict=True))
+    assert list(dict.fromkeys(pairs)) == [(1, 0), (1, 1), (0, 0), (0, 1)]
+
+
+def test_the_area_is_reported_beside_the_accuracy(small_graph: Graph, tmp_path: Path) -> None:
+    graph = with_labels(small_graph, small_graph.y % 2)
+    metrics = run(replace(SPEC, metric="roc_auc"), graph, tmp_path)
+    assert metrics["metric"] == "roc_auc"
+    assert metrics["test_score_mean"] != metrics["test_accuracy_mean"]
+    table = pq.read_table(tmp_path / "predictions.parquet").to_pylist()
+    tested = [row for row in table if row["role"] == "test" and row["split"] == row["seed"] == 0]
+    pairs = [
+        (a["probability_1"] > b["probability_1"]) + 0.5 * (a["probability_1"] == b["probability_1"])
+        for a in tested
+        for b in tested
+        if (a["label"], b["label"]) == ("1", "0")
+    ]
+    assert pairs
+    assert metrics["test_score"][0] == pytest.approx(np.mean(pairs), abs=1e-6)
+
+
+def test_a_stopped_run_goes_on_and_counts_its_time(small_graph: Graph, tmp_path: Path) -> None:
+    left = 5
+
+    def stop() -> bool:
+        nonlocal left
+        left -= 1
+        return left == 0
+
+    with pytest.raises(KeyboardInterrupt):
+        run(SPEC, small_graph, tmp_path, should_stop=stop)
+    assert (tmp_path / "state" / "state-000.safetensors").exists()
+    spent = module._elapsed(tmp_path / "state")
+    assert spent > 0
+    told: list[Any] = []
+    metrics = run(SPEC, small_graph, tmp_path, report=told.append)
+    assert len(told) == 3 + 4 - 5
+    assert metrics["seconds"] >= spent
+    (tmp_path / "other").mkdir()
+    assert run(SPEC, small_graph, tmp_path / "other")["test_score"] == metrics["test_score"]
+
+
+def test_the_state_of_another_run_is_refused(small_graph: Graph, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(SPEC, small_graph, tmp_path, should_stop=lambda: True)
+    with pytest.raises(HPGMNError, match="was started with other settings"):
+        run(replace(SPEC, settings=SPEC.settings | {"lr": 0.5}), small_graph, tmp_path)
+
+
+def test_history_holds_no_number_that_json_does_not_know(tmp_path: Path) -> None:
+    inf, nan = float("inf"), float("nan")
+    nothing = torch.empty(0)
+    history = {
+        "loss": torch.tensor([[1.0, 0.5], [nan, 0.25], [2.0, nan]]),
+        "val_loss": torch.tensor([[inf, 0.5], [nan, nan], [1.0, nan]]),
+        "val_score": torch.tensor([[0.5, 0.5], [0.5, 0.5], [1.0, nan]]),
+    }
+    replicas = [Replica(0, 0, None), Replica(3, 0, None)]
+    fitted = Fitted(replicas, {}, nothing, nothing, nothing, {}, {"main": history}, {})
+    module._write_history(tmp_path / "history.jsonl", fitted)
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    lines = (tmp_path / "history.jsonl").read_text().splitlines()
+    rows = [json.loads(line, parse_constant=refuse) for line in lines]
+    keys = ("split", "epoch", "loss", "val_loss", "val_score")
+    assert [tuple(row[key] for key in keys) for row in rows] == [
+        (0, 1, 1.0, None, 0.5),
+        (0, 3, 2.0, 1.0, 1.0),
+        (3, 1, 0.5, 0.5, 0.5),
+        (3, 2, 0.25, None, 0.5),
+    ]
+
+
+# What the metrics say about the machine.
+
+
+def test_roles_are_names() -> None:
+    split = Split(*(np.array(part, bool) for part in ([1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0])))
+    assert roles(split).tolist() == ["train", "val", "test", "unlabelled"]
+
+
+def test_the_hardware_is_named() -> None:
+    found = hardware("cpu")
+    assert found["device"] == "cpu"
+    assert found["torch"] == torch.__version__
+    assert found["threads"] == torch.get_num_threads()
+    assert found["processor"]
+
+
+def test_peak_memory_is_in_megabytes() -> None:
+    before = peak_memory_mb("cpu")
+    block = np.ones(300_000_000 // 8)
+    after = peak_memory_mb("cpu")
+    assert block.sum() > 0
+    assert 20 < before <= after < before + 400

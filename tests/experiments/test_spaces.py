@@ -1,0 +1,55 @@
+"""Every search space: known models and graphs, and values that are allowed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpgmn.config import make_settings
+from hpgmn.datasets import DATASETS
+from hpgmn.experiments.search import sample_trials
+from hpgmn.experiments.spaces import NARROWED, SPACES
+from hpgmn.models import MODELS
+
+ALL = [
+    pytest.param(kind, key, space, id=f"{kind} {key[0]} {key[1]}")
+    for kind, spaces in (("wide", SPACES), ("narrow", NARROWED))
+    for key, space in spaces.items()
+]
+
+
+@pytest.mark.parametrize(("kind", "key", "space"), ALL)
+def test_every_value_of_a_space_is_a_valid_setting(
+    kind: str, key: tuple[str, str], space: dict[str, list[Any]]
+) -> None:
+    model, graph = key
+    assert graph in DATASETS
+    cls = MODELS[model].settings
+    for name, values in space.items():
+        assert values, f"{kind}: nothing to try for {name}"
+        found = [getattr(make_settings(cls, {name: value}), name) for value in values]
+        assert found == values  # nothing is rounded or reordered
+        assert len(set(found)) == len(found)
+
+
+@pytest.mark.parametrize(("kind", "key", "space"), ALL)
+def test_every_space_gives_valid_trials(
+    kind: str, key: tuple[str, str], space: dict[str, list[Any]]
+) -> None:
+    cls = MODELS[key[0]].settings
+    for trial in sample_trials(key[0], space, structures=3, each=2, seed=len(kind)):
+        make_settings(cls, trial)
+
+
+def test_what_was_narrowed_was_searched_widely_first() -> None:
+    assert NARROWED.keys() <= SPACES.keys()
+    for key, space in NARROWED.items():
+        assert space.keys() == SPACES[key].keys() | space.keys()
+        assert space != SPACES[key]
+
+
+def test_the_paper_s_graphs_are_all_searched() -> None:
+    graphs = {graph for _, graph in SPACES}
+    assert {"texas", "wisconsin", "cornell", "chameleon", "squirrel", "crocodile"} <= graphs
+    assert {"cora", "citeseer", "pubmed"} <= graphs

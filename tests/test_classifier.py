@@ -1,0 +1,431 @@
+"""HPGMNClassifier: scikit-learn's contract, saving, and graphs it was not fitted on."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.metrics import roc_auc_score
+
+import hpgmn
+from hpgmn import Graph, HPGMNClassifier, HPGMNError
+from hpgmn.classifier import estimate_labels
+from hpgmn.errors import GraphError, SettingError
+from hpgmn.experiments.run import RunSpec, run
+from hpgmn.models import MODELS
+from hpgmn.models.hpgmn import HPGMNSettings
+
+TINY: dict[str, Any] = {
+    "hidden_dim": 6,
+    "num_patterns": 5,
+    "estimator_hidden": 6,
+    "epochs": 8,
+    "patience": 0,
+    "estimator_epochs": 5,
+    "estimator_patience": 0,
+    "neighbors": "undirected",
+    "statistics": ("attributes", "class_counts", "class_means", "diffusion"),
+}
+
+
+def classifier(**changes: Any) -> HPGMNClassifier:
+    return HPGMNClassifier(**(TINY | changes))
+
+
+def changed(graph: Graph, **values: Any) -> Graph:
+    assert graph.splits is not None
+    given: dict[str, Any] = {
+        "x": graph.x,
+        "edge_index": graph.edge_index,
+        "y": graph.y,
+        "node_ids": graph.node_ids,
+        "name": graph.name,
+    }
+    given |= {f"{part}_mask": getattr(graph.splits, part) for part in ("train", "val", "test")}
+    return Graph(**(given | values))
+
+
+@pytest.fixture
+def fitted(small_graph: Graph) -> HPGMNClassifier:
+    return classifier().fit(small_graph)
+
+
+# Fitting and predicting.
+
+
+def test_fit_returns_the_classifier_with_learned_attributes(small_graph: Graph) -> None:
+    model = classifier()
+    assert model.fit(small_graph, split=1) is model
+    assert model.classes_.tolist() == ["0", "1", "2"]
+    assert model.saved_.replicas[0].split == 1
+    val = small_graph.split(1).val
+    assert model.val_score_ == pytest.approx(model.score(small_graph, val), abs=1e-6)
+
+
+def test_predictions_agree_with_each_other(small_graph: Graph, fitted: HPGMNClassifier) -> None:
+    chances = fitted.predict_proba(small_graph)
+    assert chances.shape == (18, 3)
+    np.testing.assert_allclose(chances.sum(axis=1), 1, atol=1e-5)
+    guesses = fitted.predict(small_graph)
+    np.testing.assert_array_equal(guesses, chances.argmax(axis=1))
+    test = small_graph.split(0).test
+    share = (guesses == small_graph.y)[test].mean()
+    assert fitted.score(small_graph, test) == pytest.approx(share, abs=1e-6)
+    share = (guesses == small_graph.y).mean()
+    assert fitted.score(small_graph) == pytest.approx(share, abs=1e-6)
+
+
+def test_the_seed_decides(small_graph: Graph, fitted: HPGMNClassifier) -> None:
+    chances = fitted.predict_proba(small_graph)
+    np.testing.assert_array_equal(
+        classifier(seed=0).fit(small_graph).predict_proba(small_graph), chances
+    )
+    assert np.abs(classifier(seed=1).fit(small_graph).predict_proba(small_graph) - chances).max()
+
+
+def test_masks_serve_instead_of_a_split(small_graph: Graph, fitted: HPGMNClassifier) -> None:
+    split = small_graph.split(0)
+    bare = Graph(small_graph.x, small_graph.edge_index, small_graph.y)
+    model = classifier().fit(bare, train=split.train, val=split.val)
+    np.testing.assert_array_equal(model.predict_proba(bare), fitted.predict_proba(small_graph))
+
+
+def test_test_labels_are_never_looked_at(small_graph: Graph, fitted: HPGMNClassifier) -> None:
+    y, test = small_graph.y.copy(), small_graph.split(0).test
+    y[test] = (y[test] + 1) % 3
+    split = small_graph.split(0)
+    graph = Graph(small_graph.x, small_graph.edge_index, y)
+    model = classifier().fit(graph, train=split.train, val=split.val)
+    np.testing.assert_array_equal(model.predict_proba(graph), fitted.predict_proba(small_graph))
+
+
+def test_it_learns(small_graph: Graph) -> None:
+    model = classifier(epochs=60, estimator_epochs=60, lr=0.05, dropout=0.0).fit(small_graph)
+    assert model.score(small_graph, small_graph.split(0).train) == 1.0
+
+
+def test_unlabelled_nodes_are_predicted_but_not_scored(
+    small_graph: Graph, fitted: HPGMNClassifier
+) -> None:
+    y = small_graph.y.copy()
+    test = small_graph.split(0).test
+    y[test] = -1
+    graph = Graph(small_graph.x, small_graph.edge_index, y)
+    np.testing.assert_array_equal(fitted.predict(graph), fitted.predict(small_graph))
+    assert fitted.score(graph) == pytest.approx(fitted.score(small_graph, ~test), abs=1e-6)
+    with pytest.raises(GraphError, match="holds no labelled node"):
+        fitted.score(graph, test)
+
+
+# Mistakes.
+
+
+def test_what_is_not_fitted_says_so(small_graph: Graph, tmp_path: Path) -> None:
+    model = classifier()
+    calls: list[Callable[[], Any]] = [
+        lambda: model.predict(small_graph),
+        lambda: model.predict_proba(small_graph),
+        lambda: model.score(small_graph),
+        lambda: model.save(tmp_path / "model"),
+    ]
+    for call in calls:
+        with pytest.raises(HPGMNError, match=r"is not fitted\. Call fit\(graph\)"):
+            call()
+    assert not (tmp_path / "model").exists()
+
+
+def test_an_unknown_keyword_is_answered_with_the_nearest() -> None:
+    with pytest.raises(TypeError, match=r"'hiden_dim'\. Did you mean 'hidden_dim'\?"):
+        HPGMNClassifier(hiden_dim=3)
+    with pytest.raises(TypeError, match=r"Did you mean 'seed'\?"):
+        HPGMNClassifier().set_params(sed=3)
+    with pytest.raises(HPGMNError, match=r"Did you mean 'hpgmn'\?"):
+        HPGMNClassifier(model="hpgm")
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"lr": -1}, "Setting 'lr' must be at least 0"),
+        ({"neighbors": "inn"}, "Did you mean 'in'?"),
+        ({"metric": "roc"}, "Did you mean 'roc_auc'?"),
+        ({"metric": "roc_auc"}, "needs two classes"),
+    ],
+    ids=str,
+)
+def test_wrong_values_are_told_when_fitting(
+    small_graph: Graph, values: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(SettingError, match=told.replace("?", r"\?")):
+        classifier(**values).fit(small_graph)
+
+
+def test_a_missing_gpu_is_told(small_graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(HPGMNError, match=r"No CUDA device is available\. Use device='cpu'"):
+        classifier(device="cuda").fit(small_graph)
+
+
+def test_splits_that_cannot_be_trained_on_are_told(small_graph: Graph) -> None:
+    train, nothing = small_graph.split(0).train, np.zeros(18, bool)
+    with pytest.raises(SettingError, match="Give both train and val"):
+        classifier().fit(small_graph, train=train)
+    with pytest.raises(HPGMNError, match="Split given of 'small' has no val nodes"):
+        classifier().fit(small_graph, train=train, val=nothing)
+    with pytest.raises(GraphError, match="splits 0 to 1"):
+        classifier().fit(small_graph, split=2)
+    with pytest.raises(GraphError, match="has no splits"):
+        classifier().fit(Graph(small_graph.x, small_graph.edge_index, small_graph.y))
+
+
+def test_a_class_without_train_nodes_is_warned_of(
+    small_graph: Graph, caplog: pytest.LogCaptureFixture
+) -> None:
+    split = small_graph.split(0)
+    classifier(epochs=1, estimator_epochs=1).fit(
+        small_graph, train=split.train & (small_graph.y != 2), val=split.val
+    )
+    assert "no train node of class 2" in caplog.text
+
+
+@pytest.mark.parametrize("mask", [[1, 2, 3], np.ones((18, 2), bool)], ids=["places", "two"])
+def test_a_mask_of_another_shape_is_told(
+    small_graph: Graph, fitted: HPGMNClassifier, mask: Any
+) -> None:
+    with pytest.raises(GraphError, match="true or false for each of the 18 nodes"):
+        fitted.score(small_graph, mask)
+
+
+# Hyperparameters as in scikit-learn.
+
+
+def test_every_setting_is_a_parameter_with_its_default() -> None:
+    parameters = HPGMNClassifier().get_params()
+    defaults = HPGMNSettings()
+    own = {"seed": 0, "model": "hpgmn", "device": "cpu", "metric": "accuracy"}
+    assert parameters == own | {name: getattr(defaults, name) for name in vars(defaults)}
+    assert parameters.keys() == inspect.signature(HPGMNClassifier).parameters.keys()
+
+
+def test_parameters_can_be_read_changed_and_cloned(small_graph: Graph) -> None:
+    model = classifier(seed=5, lr=0.02)
+    assert model.get_params()["lr"] == model.lr == 0.02
+    assert model.set_params(lr=0.5, gate=False) is model
+    assert (model.get_params()["lr"], model.get_params()["gate"]) == (0.5, False)
+    assert model.get_params()["hidden_dim"] == 6
+    twin = clone(model.fit(small_graph))
+    assert twin is not model
+    assert twin.get_params() == model.get_params()
+    assert not hasattr(twin, "saved_")
+    np.testing.assert_array_equal(
+        twin.fit(small_graph).predict_proba(small_graph), model.predict_proba(small_graph)
+    )
+
+
+def test_another_model_keeps_what_it_knows() -> None:
+    model = HPGMNClassifier(lr=0.5, encoder_layers=1).set_params(model="hpgmn-gcn")
+    assert (
+        model.get_params()
+        == HPGMNClassifier(
+            **{
+                name: value
+                for name, value in HPGMNClassifier(lr=0.5).get_params().items()
+                if name in HPGMNClassifier(model="hpgmn-gcn").get_params()
+            }
+            | {"model": "hpgmn-gcn"}
+        ).get_params()
+    )
+    assert not hasattr(model, "encoder_layers")
+    with pytest.raises(TypeError, match="Unknown hyperparameter 'gate'"):
+        model.set_params(gate=True)
+
+
+def test_the_text_form_names_what_differs_from_the_defaults() -> None:
+    assert repr(HPGMNClassifier()) == "HPGMNClassifier()"
+    model = HPGMNClassifier(lr=0.5, model="hpgmn-gcn")
+    assert repr(model) == "HPGMNClassifier(model='hpgmn-gcn', lr=0.5)"
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_every_model_fits_and_predicts(small_graph: Graph, name: str) -> None:
+    known = HPGMNClassifier(model=name).get_params()
+    small = {"epochs": 2, "estimator_epochs": 2, "pretraining_epochs": 2, "hidden_dim": 4}
+    chosen = {key: value for key, value in small.items() if key in known}
+    model = HPGMNClassifier(model=name, **chosen).fit(small_graph)
+    assert model.predict_proba(small_graph).shape == (18, 3)
+
+
+# Saving and loading.
+
+LOADED = """
+import sys
+import numpy as np
+import hpgmn
+model = hpgmn.HPGMNClassifier.load(sys.argv[1])
+np.save(sys.argv[3], model.predict_proba(hpgmn.read_graph(sys.argv[2])))
+"""
+
+
+def test_a_saved_classifier_predicts_the_same_bits_in_a_new_process(
+    small_graph: Graph, fitted: HPGMNClassifier, tmp_path: Path
+) -> None:
+    fitted.save(tmp_path / "model")
+    hpgmn.write_graph(small_graph, tmp_path / "g.npz")
+    places = [str(tmp_path / name) for name in ("model", "g.npz", "chances.npy")]
+    source = str(Path(hpgmn.__file__).parents[1])
+    subprocess.run(
+        [sys.executable, "-c", LOADED, *places],
+        env=os.environ | {"PYTHONPATH": source},
+        check=True,
+    )
+    chances = np.load(tmp_path / "chances.npy")
+    np.testing.assert_array_equal(chances, fitted.predict_proba(small_graph))
+
+
+def test_loading_gives_back_the_parameters(small_graph: Graph, tmp_path: Path) -> None:
+    y = small_graph.y % 2
+    graph = changed(small_graph, y=y, class_names=["no", "yes"])
+    model = classifier(metric="roc_auc", seed=3, lr=0.02, memory_dim=None).fit(graph)
+    model.save(tmp_path / "model")
+    loaded = HPGMNClassifier.load(tmp_path / "model")
+    assert loaded.get_params() == model.get_params()
+    assert loaded.classes_.tolist() == ["no", "yes"]
+    expected = roc_auc_score(y, model.predict_proba(graph)[:, 1])
+    assert loaded.score(graph) == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_run_folder_is_loaded_by_its_first_replica(small_graph: Graph, tmp_path: Path) -> None:
+    graph = changed(small_graph, y=small_graph.y % 2)
+    settings = TINY | {"statistics": list(TINY["statistics"])}
+    spec = RunSpec("small", "hpgmn", settings, splits=(1, 0), seeds=2, metric="roc_auc")
+    run(spec, graph, tmp_path)
+    loaded = HPGMNClassifier.load(tmp_path)
+    assert (loaded.seed, loaded.metric) == (0, "roc_auc")
+    alone = classifier(metric="roc_auc").fit(graph, split=1)
+    np.testing.assert_allclose(
+        loaded.predict_proba(graph), alone.predict_proba(graph), rtol=1e-3, atol=1e-3
+    )
+
+
+def test_a_folder_without_a_model_is_told(tmp_path: Path) -> None:
+    with pytest.raises(HPGMNError, match=r"holds no model\.safetensors\. Give a folder that save"):
+        HPGMNClassifier.load(tmp_path)
+
+
+def test_sure_predictions_are_still_ranked(small_graph: Graph) -> None:
+    """Probabilities that round to 1 are all equal; the logits behind them are not."""
+    graph = changed(small_graph, y=(np.arange(18) >= 9).astype(int))
+    logits = torch.stack([torch.zeros(18), 200.0 + torch.arange(18)], dim=-1)
+    model = HPGMNClassifier(metric="roc_auc")
+    model.saved_ = SimpleNamespace(logits=lambda *_: logits[None])
+    assert (model.predict_proba(graph)[:, 1] == 1).all()
+    assert model.score(graph) == 1.0
+
+
+# Other graphs than the one it was fitted on.
+
+
+def named(graph: Graph) -> Graph:
+    return changed(graph, node_ids=[f"node {number}" for number in range(graph.num_nodes)])
+
+
+def permuted(graph: Graph, order: np.ndarray) -> Graph:
+    """The same graph with node order[i] in place i."""
+    place = np.argsort(order)
+    assert graph.node_ids is not None
+    return Graph(
+        graph.x[order], place[graph.edge_index], graph.y[order], node_ids=graph.node_ids[order]
+    )
+
+
+IDENTITY = [("attributes", "diffusion"), ("attributes", "class_counts", "adjacency")]
+
+
+@pytest.mark.parametrize("neighbors", ["out", "undirected", "both"])
+@pytest.mark.parametrize("statistics", [TINY["statistics"], *IDENTITY], ids=len)
+def test_nodes_in_another_order_are_recognised_by_their_ids(
+    small_graph: Graph, statistics: tuple[str, ...], neighbors: str
+) -> None:
+    graph = named(small_graph)
+    model = classifier(statistics=statistics, neighbors=neighbors).fit(graph)
+    order = np.random.default_rng(0).permutation(graph.num_nodes)
+    chances = model.predict_proba(permuted(graph, order))
+    np.testing.assert_allclose(chances, model.predict_proba(graph)[order], atol=1e-5)
+
+
+@pytest.mark.parametrize("statistics", [TINY["statistics"], *IDENTITY], ids=len)
+def test_new_nodes_leave_the_predictions_of_those_they_do_not_reach(
+    small_graph: Graph, statistics: tuple[str, ...]
+) -> None:
+    """Of out-neighbourhoods with rows normalised, a node sees only what its edges lead to."""
+    graph = named(small_graph)
+    model = classifier(statistics=statistics, neighbors="out", normalization="row").fit(graph)
+    assert graph.node_ids is not None
+    grown = Graph(
+        np.concatenate([graph.x, graph.x[:2] + 0.1]),
+        np.concatenate([graph.edge_index, [[18, 18, 19], [0, 5, 18]]], axis=1),
+        node_ids=[*graph.node_ids, "newcomer", "friend"],
+    )
+    chances = model.predict_proba(grown)
+    assert chances.shape == (20, 3)
+    np.testing.assert_allclose(chances[:18], model.predict_proba(graph), atol=1e-5)
+
+
+def test_an_edge_from_a_node_changes_its_prediction(small_graph: Graph) -> None:
+    graph = named(small_graph)
+    model = classifier(neighbors="out", normalization="row").fit(graph)
+    before = model.predict_proba(graph)
+    edges = np.concatenate([graph.edge_index, [[17, 17], [0, 3]]], axis=1)
+    after = model.predict_proba(changed(graph, edge_index=edges))
+    assert np.abs(after[17] - before[17]).max() > 1e-4
+    np.testing.assert_allclose(after[:17], before[:17], atol=1e-5)
+
+
+def test_without_ids_a_statistic_tied_to_nodes_is_refused(
+    small_graph: Graph, fitted: HPGMNClassifier
+) -> None:
+    other = Graph(small_graph.x + 1, small_graph.edge_index)
+    told = (
+        r"reads diffusion rows.*Give both graphs node_ids, or train with "
+        r"--set statistics=attributes,class_counts,class_means\."
+    )
+    with pytest.raises(HPGMNError, match=told):
+        fitted.predict(other)
+    alone = classifier(statistics=("diffusion",)).fit(small_graph)
+    with pytest.raises(HPGMNError, match=r"--set statistics=attributes\."):
+        alone.predict(other)
+
+
+def test_without_ids_the_other_statistics_serve_any_graph(small_graph: Graph) -> None:
+    model = classifier(statistics=("attributes", "class_counts", "class_means")).fit(small_graph)
+    other = Graph(np.random.default_rng(1).normal(size=(4, 5)), [[0, 1], [1, 2]])
+    assert model.predict(other).shape == (4,)
+
+
+def test_other_attributes_are_refused(small_graph: Graph, fitted: HPGMNClassifier) -> None:
+    with pytest.raises(HPGMNError, match="trained on 5 attributes, graph 'graph' has 4"):
+        fitted.predict(Graph(small_graph.x[:, :4], small_graph.edge_index))
+
+
+# Pseudo labels.
+
+
+def test_estimated_labels_are_true_on_train_nodes_alone(small_graph: Graph) -> None:
+    settings = HPGMNSettings(estimator_hidden=6, estimator_epochs=1)
+    found = estimate_labels(small_graph, settings, split=1)
+    train = small_graph.split(1).train
+    np.testing.assert_array_equal(found[train], small_graph.y[train])
+    y = small_graph.y.copy()
+    y[~train] = (y[~train] + 1) % 3
+    again = estimate_labels(changed(small_graph, y=y), settings, split=1)
+    np.testing.assert_array_equal(again, found)  # one epoch: nothing is chosen by val labels

@@ -1,0 +1,100 @@
+"""Scores over runs and classes against NumPy and scikit-learn."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import precision_recall_fscore_support, roc_auc_score
+
+from hpgmn.errors import SettingError
+from hpgmn.evaluation import Score, class_report, scores
+
+
+def test_a_score_is_mean_and_sample_deviation_over_runs() -> None:
+    values = [0.8, 0.9, 0.4]
+    score = Score.of(values)
+    assert score.mean == pytest.approx(np.mean(values))
+    assert score.std == pytest.approx(np.std(values, ddof=1))
+    assert score.values == tuple(values)
+
+
+def test_a_single_run_has_no_spread() -> None:
+    assert Score.of([0.7]) == Score(0.7, 0.0, (0.7,))
+
+
+def test_each_run_is_scored_on_its_own_nodes() -> None:
+    random = np.random.default_rng(0)
+    logits = random.normal(size=(3, 40, 4))
+    y = random.integers(0, 4, 40)
+    masks = [random.random(40) < share for share in (0.3, 0.6, 0.9)]
+    found = scores(torch.from_numpy(logits), y, masks, "accuracy")
+    expected = [
+        (own.argmax(axis=1) == y)[mask].mean() for own, mask in zip(logits, masks, strict=True)
+    ]
+    assert found == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_area_is_scikit_learns() -> None:
+    random = np.random.default_rng(1)
+    logits = random.normal(size=(2, 50, 2))
+    y = random.integers(0, 2, 50)
+    masks = [random.random(50) < 0.5 for _ in range(2)]
+    found = scores(torch.from_numpy(logits), y, masks, "roc_auc")
+    expected = [
+        roc_auc_score(y[mask], (own[:, 1] - own[:, 0])[mask])
+        for own, mask in zip(logits, masks, strict=True)
+    ]
+    assert found == pytest.approx(expected, abs=1e-6)
+
+
+def test_unknown_labels_outside_the_mask_do_no_harm() -> None:
+    logits = torch.tensor([[[2.0, 1.0], [0.0, 1.0], [0.0, 1.0]]])
+    mask = np.array([True, True, False])
+    assert scores(logits, np.array([0, 0, -1]), [mask], "accuracy") == [0.5]
+
+
+def test_an_unknown_metric_is_refused() -> None:
+    with pytest.raises(SettingError, match=r"Did you mean 'accuracy'\?"):
+        scores(torch.zeros(1, 2, 2), np.array([0, 1]), [np.ones(2, bool)], "acuracy")
+
+
+def test_the_report_by_class_pools_the_runs_as_scikit_learn_does() -> None:
+    random = np.random.default_rng(2)
+    y = random.integers(0, 3, 60)
+    predicted = random.integers(0, 3, (4, 60))
+    masks = [random.random(60) < 0.4 for _ in range(4)]
+    rows = class_report(predicted, y, masks, ["a", "b", "c"])
+    truth = np.concatenate([y[mask] for mask in masks])
+    guess = np.concatenate([own[mask] for own, mask in zip(predicted, masks, strict=True)])
+    expected = precision_recall_fscore_support(truth, guess)
+    assert [row["class"] for row in rows] == ["a", "b", "c"]
+    for key, column in zip(("precision", "recall", "f1", "support"), expected, strict=True):
+        assert [row[key] for row in rows] == pytest.approx(column.tolist())
+
+
+def test_a_share_of_nothing_is_none() -> None:
+    y = np.array([0, 0, 1])
+    predicted = np.array([[0, 0, 0]])
+    rows = class_report(predicted, y, [np.ones(3, bool)], ["often", "missed", "absent"])
+    assert rows[0] == {
+        "class": "often",
+        "precision": 2 / 3,
+        "recall": 1.0,
+        "f1": 0.8,
+        "support": 2,
+    }
+    assert rows[1] == {
+        "class": "missed",
+        "precision": None,
+        "recall": 0.0,
+        "f1": 0.0,
+        "support": 1,
+    }
+    assert rows[2] == {
+        "class": "absent",
+        "precision": None,
+        "recall": None,
+        "f1": None,
+        "support": 0,
+    }

@@ -1,0 +1,82 @@
+"""What can be said of a graph and a split before any work begins."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hpgmn.errors import HPGMNError
+from hpgmn.graph import Graph, Split
+from hpgmn.training.checks import check_split, graph_warnings
+
+NOTHING = np.zeros(6, bool)
+
+
+def graph_of(y: list[int], edges: list[tuple[int, int]], **more: object) -> Graph:
+    edge_index = np.array(edges, np.int64).reshape(-1, 2).T
+    return Graph(np.ones((len(y), 1)), edge_index, y, name="mine", **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def graph() -> Graph:
+    edges = [(0, 1), (2, 3), (4, 5)]
+    return graph_of([0, 1, 2, 0, 1, 2], edges, class_names=["red", "green", "blue"])
+
+
+def mask(*nodes: int) -> np.ndarray:
+    found = NOTHING.copy()
+    found[list(nodes)] = True
+    return found
+
+
+def test_a_split_with_all_classes_is_fine(graph: Graph) -> None:
+    assert check_split(graph, Split(mask(0, 1, 2), mask(3), mask(4, 5)), 0) == []
+
+
+def test_test_nodes_are_not_needed(graph: Graph) -> None:
+    assert check_split(graph, Split(mask(0, 1, 2), mask(3), NOTHING), 0) == []
+
+
+@pytest.mark.parametrize(
+    ("split", "part"),
+    [(Split(NOTHING, mask(3), mask(4)), "train"), (Split(mask(0, 1), NOTHING, mask(4)), "val")],
+)
+def test_a_split_without_train_or_val_nodes_is_refused(
+    graph: Graph, split: Split, part: str
+) -> None:
+    told = rf"Split 4 of 'mine' has no {part} nodes\. Give it some, or let hpgmn\.random_splits"
+    with pytest.raises(HPGMNError, match=told):
+        check_split(graph, split, 4)
+
+
+def test_one_class_cannot_be_told_from_itself(graph: Graph) -> None:
+    told = r"Split 1 of 'mine' has train nodes of 1 class only.*Label nodes of another class\."
+    with pytest.raises(HPGMNError, match=told):
+        check_split(graph, Split(mask(0, 3), mask(1), NOTHING), 1)
+
+
+def test_classes_without_train_nodes_are_named(graph: Graph) -> None:
+    (line,) = check_split(graph, Split(mask(0, 1), mask(2), NOTHING), 7)
+    assert line == "Split 7: no train node of class blue; it can never be predicted well."
+
+
+def test_a_class_that_nobody_has_is_named_too() -> None:
+    graph = graph_of([0, 1, 0, 1, 0, 1], [], class_names=["a", "b", "c", "d"])
+    (line,) = check_split(graph, Split(mask(0, 1), mask(2), NOTHING), 0)
+    assert "class c, d;" in line
+
+
+def test_a_graph_without_edges_is_warned_of() -> None:
+    graph = graph_of([0, 1], [(0, 0)])  # a self-loop is no edge
+    assert graph_warnings(graph) == [
+        "Graph 'mine' has no edges; only the attributes can help.",
+    ]
+
+
+def test_isolated_nodes_are_counted() -> None:
+    graph = graph_of([0, 1, 0, 1], [(0, 1), (2, 2)])
+    assert graph_warnings(graph) == ["2 of 4 nodes have no edges (self-loops do not count)."]
+
+
+def test_nothing_is_said_of_an_ordinary_graph(graph: Graph) -> None:
+    assert graph_warnings(graph) == []

@@ -1,0 +1,194 @@
+"""A trained model on disk: what is in the file, what comes back, what is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from hpgmn.errors import HPGMNError
+from hpgmn.graph import Graph
+from hpgmn.models import MODELS
+from hpgmn.models.hpgmn import HPGMNSettings
+from hpgmn.models.propagated import PropagatedSettings
+from hpgmn.models.stage import Replica
+from hpgmn.training.replicas import Fitted, fit_replicas
+from hpgmn.training.saved import FORMAT, SavedModel
+
+TINY = HPGMNSettings(
+    hidden_dim=4,
+    num_patterns=3,
+    estimator_hidden=4,
+    estimator_epochs=3,
+    epochs=3,
+    neighbors="undirected",
+    statistics=("attributes", "class_counts", "class_means", "diffusion"),
+)
+
+
+def trained(graph: Graph, settings: Any = TINY, model: str = "hpgmn") -> tuple[SavedModel, Fitted]:
+    """Two replicas, one on each split, the second with another learning rate."""
+    replicas = [Replica(0, 5, settings), Replica(1, 6, replace(settings, lr=0.05))]
+    splits = [graph.split(0), graph.split(1)]
+    masks = [(split.train, split.val) for split in splits]
+    fitted = fit_replicas(graph, MODELS[model], replicas, masks)
+    return SavedModel.of(MODELS[model], fitted, graph, [split.train for split in splits]), fitted
+
+
+def about_of(path: Path) -> dict[str, Any]:
+    with safe_open(str(path), framework="pt") as file:
+        found: dict[str, Any] = json.loads(file.metadata()["about"])
+    return found
+
+
+def rewrite(path: Path, about: Any) -> None:
+    """The same tensors with another description."""
+    save_file(load_file(path), path, metadata={"about": json.dumps(about)})
+
+
+@pytest.fixture
+def saved(small_graph: Graph, tmp_path: Path) -> Path:
+    path = tmp_path / "model.safetensors"
+    trained(small_graph)[0].write(path)
+    return path
+
+
+def test_what_is_read_predicts_the_bits_of_what_was_fitted(
+    small_graph: Graph, tmp_path: Path
+) -> None:
+    model, fitted = trained(small_graph)
+    model.write(tmp_path / "m.safetensors")
+    found = SavedModel.read(tmp_path / "m.safetensors")
+    assert torch.equal(found.logits(small_graph), fitted.logits)
+    assert found.replicas == fitted.replicas
+    assert found.class_names == ("0", "1", "2")
+    assert found.entry is MODELS["hpgmn"]
+    assert list(tmp_path.iterdir()) == [tmp_path / "m.safetensors"]
+
+
+def test_the_file_knows_train_labels_only(small_graph: Graph, saved: Path) -> None:
+    labels = load_file(saved)["train_labels"].numpy()
+    for split in range(2):
+        train = small_graph.split(split).train
+        np.testing.assert_array_equal(labels[split, train], small_graph.y[train])
+        assert (labels[split, ~train] == -1).all()
+
+
+def test_the_estimator_is_kept_where_there_is_one(small_graph: Graph, saved: Path) -> None:
+    guesses = SavedModel.read(saved).estimator_logits(small_graph)
+    assert guesses is not None
+    assert guesses.shape == (2, 18, 3)
+    settings = PropagatedSettings(
+        hidden_dim=4, query_dim=4, num_patterns=3, epochs=2, pretraining_epochs=2
+    )
+    model, fitted = trained(small_graph, settings, "hpgmn-gcn")
+    assert model.estimator_logits(small_graph) is None
+    assert torch.equal(model.logits(small_graph), fitted.logits)
+
+
+def test_some_replicas_can_be_chosen(small_graph: Graph, saved: Path) -> None:
+    model = SavedModel.read(saved)
+    both = model.logits(small_graph)
+    for place in range(2):
+        one = model.choose([place])
+        assert [replica.seed for replica in one.replicas] == [5 + place]
+        torch.testing.assert_close(one.logits(small_graph)[0], both[place], atol=1e-5, rtol=1e-5)
+
+
+def test_node_ids_and_class_names_come_back(small_graph: Graph, tmp_path: Path) -> None:
+    assert small_graph.splits is not None
+    graph = Graph(
+        small_graph.x,
+        small_graph.edge_index,
+        small_graph.y,
+        train_mask=small_graph.splits.train,
+        val_mask=small_graph.splits.val,
+        node_ids=[f"ä {number}" for number in range(18)],
+        class_names=["rot", "grün", "blau"],
+    )
+    path = tmp_path / "m.safetensors"
+    trained(graph)[0].write(path)
+    found = SavedModel.read(path)
+    assert found.node_ids is not None
+    assert found.node_ids.tolist() == [f"ä {number}" for number in range(18)]
+    assert found.class_names == ("rot", "grün", "blau")
+
+
+def test_known_nodes_of_another_graph_keep_their_train_labels(
+    small_graph: Graph, tmp_path: Path
+) -> None:
+    """A label that is known at a neighbour is counted, wherever the neighbour stands."""
+    assert small_graph.splits is not None
+    ids = np.array([f"n{number}" for number in range(18)])
+    graph = Graph(
+        small_graph.x,
+        small_graph.edge_index,
+        small_graph.y,
+        train_mask=small_graph.splits.train,
+        val_mask=small_graph.splits.val,
+        node_ids=ids,
+    )
+    model, fitted = trained(graph)
+    part = np.arange(17, -1, -1)  # turned round
+    other = Graph(graph.x[part], 17 - graph.edge_index, node_ids=ids[part])
+    torch.testing.assert_close(model.logits(other), fitted.logits[:, part], atol=1e-5, rtol=1e-4)
+
+
+def test_new_nodes_have_no_label_and_no_column(small_graph: Graph) -> None:
+    settings = replace(TINY, statistics=("attributes", "class_counts", "class_means"))
+    model, _ = trained(small_graph, settings)
+    other = Graph(small_graph.x + 1, small_graph.edge_index)
+    task = model._task(other, "cpu")
+    assert (task.train_labels == -1).all()
+    assert (task.val_labels == -1).all()
+    assert task.train_labels.shape == (2, 18)
+
+
+# Files that are refused.
+
+
+def test_a_missing_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(HPGMNError, match="does not exist"):
+        SavedModel.read(tmp_path / "none.safetensors")
+
+
+def test_another_format_is_told(saved: Path) -> None:
+    rewrite(saved, about_of(saved) | {"format": FORMAT + 1})
+    with pytest.raises(HPGMNError, match=rf"has format {FORMAT + 1}; .* reads format {FORMAT}\."):
+        SavedModel.read(saved)
+
+
+@pytest.mark.parametrize("about", [[], 3, {"format": FORMAT}, {"format": FORMAT, "checksum": 0}])
+def test_a_file_of_another_kind_is_told(saved: Path, about: Any) -> None:
+    rewrite(saved, about)
+    with pytest.raises(HPGMNError, match="is damaged or not one of ours"):
+        SavedModel.read(saved)
+
+
+def test_a_changed_setting_is_told(saved: Path) -> None:
+    about = about_of(saved)
+    about["replicas"][0]["settings"]["teleport"] = 0.5
+    rewrite(saved, about)
+    with pytest.raises(HPGMNError, match="its checksum differs"):
+        SavedModel.read(saved)
+
+
+def test_a_changed_weight_is_told(saved: Path) -> None:
+    tensors, about = load_file(saved), about_of(saved)
+    tensors["main/head.memory.patterns"][0, 0, 0] += 1e-6
+    save_file(tensors, saved, metadata={"about": json.dumps(about)})
+    with pytest.raises(HPGMNError, match="its checksum differs"):
+        SavedModel.read(saved)
+
+
+def test_a_file_of_other_tensors_is_told(tmp_path: Path) -> None:
+    save_file({"a": torch.zeros(2)}, tmp_path / "a.safetensors")
+    with pytest.raises(HPGMNError, match="is damaged or not one of ours"):
+        SavedModel.read(tmp_path / "a.safetensors")
