@@ -15,21 +15,24 @@ import json
 import statistics
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import torch
-from yardstick import cpu_seconds, peak_resident_bytes, resident_bytes
 
 from hpgmn.config import make_settings, settings_dict
 from hpgmn.datasets import load
 from hpgmn.experiments.run import RunSpec, run
 from hpgmn.graph import Graph
-from hpgmn.models import find_model
-from hpgmn.models.stage import Replica, Stage, make_task
+from hpgmn.models import ModelEntry, find_model
+from hpgmn.models.stage import Replica, Stage, Task, make_task
 from hpgmn.shipped import read_config, settings_for
+from hpgmn.training.denormals import without_denormals
 from hpgmn.training.replicas import Progress
 from hpgmn.training.trainer import TrainState, train
+from yardstick import cpu_seconds, peak_resident_bytes, resident_bytes
 
 MODEL = "hpgmn"
 
@@ -87,7 +90,8 @@ def timed_epochs(
     for first in range(0, len(splits), at_once):
         places = list(range(first, min(first + at_once, len(splits))))
         clock = StageClock()
-        state = train(task.subset(places), entry, watch=clock)
+        part = task.subset(places)
+        state = without_denormals(partial(_trained, part, entry, clock))
         epoch = statistics.median(clock.epochs["main"])
         rows.append(
             {
@@ -101,6 +105,10 @@ def timed_epochs(
             }
         )
     return rows
+
+
+def _trained(task: Task, entry: ModelEntry, clock: StageClock, interrupted: Event) -> TrainState:
+    return train(task, entry, watch=clock)
 
 
 class EstimatorClock:
@@ -169,9 +177,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--neighbors", choices=["out", "undirected"], help="default: out")
     parser.add_argument("--adjacency-rows", action="store_true", help="rows of A in place of S")
     parser.add_argument("--diffusion-form", choices=["dense", "implicit"], default="dense")
-    parser.add_argument(
-        "--timed-epochs", type=int, metavar="N", help="N epochs only; no accuracy"
-    )
+    parser.add_argument("--timed-epochs", type=int, metavar="N", help="N epochs only; no accuracy")
     parser.add_argument(
         "--replicas", type=int, default=1, metavar="R", help="splits at once, when timing epochs"
     )

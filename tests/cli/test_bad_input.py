@@ -125,6 +125,8 @@ CONFIGS = {
     "settings": ("settings: 4", "'settings' must be a mapping of settings to values."),
     "setting": ("lrr: 0.1", "Unknown setting 'lrr'. Did you mean 'lr'?"),
     "number": ("1: 2", "1 is no setting. See `hpgmn settings`."),
+    "no list": ("statistics: 5", "Setting 'statistics' takes a list of names (got 5)."),
+    "list of numbers": ("statistics: [1]", "Unknown value for 'statistics': '1'. Choose from: "),
     "entry": ("modle: hpgmn\nsettings: {}", "Unknown entry 'modle'. Did you mean 'model'?"),
     "splits": ("splits: first\nsettings: {}", "'splits' must be a list of split numbers."),
     "no splits": ("splits: []\nsettings: {}", "'splits' must be a list of split numbers."),

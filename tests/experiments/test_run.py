@@ -261,6 +261,34 @@ def test_a_stopped_run_goes_on_and_counts_its_time(small_graph: Graph, tmp_path:
     assert run(SPEC, small_graph, tmp_path / "other")["test_score"] == metrics["test_score"]
 
 
+@pytest.mark.parametrize("place", ["_write_history", "_write_predictions", "_metrics"])
+def test_a_crash_after_training_costs_no_training(
+    small_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    class Crash(Exception):
+        pass
+
+    def crash(*_: object) -> None:
+        raise Crash
+
+    for name in ("whole", "crashed"):
+        (tmp_path / name).mkdir()
+    run(SPEC, small_graph, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(module, place, crash)
+        with pytest.raises(Crash):
+            run(SPEC, small_graph, tmp_path / "crashed")
+    assert not (tmp_path / "crashed" / "metrics.json").exists()
+    told: list[Any] = []
+    run(SPEC, small_graph, tmp_path / "crashed", report=told.append)
+    assert told == []
+    for name in ("model.safetensors", "predictions.parquet", "history.jsonl"):
+        assert (tmp_path / "whole" / name).read_bytes() == (
+            tmp_path / "crashed" / name
+        ).read_bytes()
+    assert not (tmp_path / "crashed" / "state").exists()
+
+
 def test_the_state_of_another_run_is_refused(small_graph: Graph, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(SPEC, small_graph, tmp_path, should_stop=lambda: True)

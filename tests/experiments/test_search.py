@@ -122,6 +122,18 @@ def test_the_scores_are_those_of_training_alone(small_graph: Graph) -> None:
             assert found["val_loss"][place] == pytest.approx(float(alone.val_loss[0]), abs=1e-3)
 
 
+def test_structures_are_searched_side_by_side(small_graph: Graph) -> None:
+    """Trials of different shapes in one call give what each gives alone."""
+    trials = sample_trials("hpgmn", SPACE, 3, 1, seed=4)
+    assert len({(trial["hidden_dim"], trial["statistics"]) for trial in trials}) > 1
+    together = run_trials(small_graph, "hpgmn", trials, splits=[0, 1])
+    for trial, found in zip(trials, together, strict=True):
+        (alone,) = run_trials(small_graph, "hpgmn", [trial], splits=[0, 1])
+        assert found["trial"] == trial
+        assert found["val_score"] == alone["val_score"]
+        assert found["val_loss"] == pytest.approx(alone["val_loss"], abs=1e-3)
+
+
 def test_the_search_never_looks_at_test_labels(small_graph: Graph) -> None:
     trials = trials_of()
     before = run_trials(small_graph, "hpgmn", trials, splits=[0, 1])
