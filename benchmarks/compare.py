@@ -162,17 +162,17 @@ def page(record: dict[str, Any]) -> str:
         "",
         "This page is written by `python benchmarks/compare.py` from its own measurements",
         "(`--docs-only` writes it again from `results/benchmarks/compare.json`). The yardstick,",
-        "`benchmarks/yardstick.py`, is a plain dense implementation of the paper: dense class means,",
-        "a dense N×N diffusion matrix, one split at a time. Both sides are measured in one run, in",
-        "fresh processes that take turns; ratios matter, seconds depend on the machine.",
+        "`benchmarks/yardstick.py`, is a plain dense implementation of the paper: dense class",
+        "means, a dense N×N diffusion matrix, one split at a time. Both sides are measured in one",
+        "run, in fresh processes that take turns; ratios matter, seconds depend on the machine.",
         "",
         f"Machine: {record['machine']}; {record['threads']} threads; torch {record['torch']}; "
         f"hpgmn {record['version']}; {record['date']}.",
         "",
         "## The whole result: ten splits",
         "",
-        "The yardstick has the released code's sizes (hidden 500, K 200, 300 epochs), timed on some",
-        "epochs and scaled; its accuracy is that of one full run on a GPU",
+        "The yardstick has the released code's sizes (hidden 500, K 200, 300 epochs), timed on",
+        "some epochs and scaled; its accuracy is that of one full run on a GPU",
         "(`results/benchmarks/yardstick-*.json`). Ours are the shipped settings, trained in full,",
         "from the graph file to the run folder.",
         "",
@@ -186,13 +186,13 @@ def page(record: dict[str, Any]) -> str:
             for mean, std in (row["yardstick_accuracy"], row["ours_accuracy"])
         )
         lines.append(
-            f"| {name} | {row['yardstick_seconds']:.0f} | {row['ours_seconds']:.1f} | {ratio:.1f} | "
-            f"{bar:.0f} | {verdict(ratio, bar)} | {plain} | {ours} |"
+            f"| {name} | {row['yardstick_seconds']:.0f} | {row['ours_seconds']:.1f} | "
+            f"{ratio:.1f} | {bar:.0f} | {verdict(ratio, bar)} | {plain} | {ours} |"
         )
     lines += [
         "",
         "Where the factor comes from. *Size*: the yardstick at its own sizes against the yardstick",
-        "at ours. *Epochs*: 300 against what our runs trained before they stopped. *Algorithm*: the",
+        "at ours. *Epochs*: 300 against what our runs trained before stopping. *Algorithm*: the",
         "yardstick at our sizes against ours, one split at a time. *Replicas*: one split at a time",
         "against ten as one model. *Rest*: statistics, label estimator, start and files, and the",
         "replicas that leave the batch early.",
@@ -208,7 +208,7 @@ def page(record: dict[str, Any]) -> str:
         "",
         "## Equal sizes: hidden 128, K 100, squirrel",
         "",
-        "One split, the paper's model on both sides; an epoch is a training step and an evaluation.",
+        "One split, the paper's model on both sides; an epoch is a train step and an evaluation.",
         "Memory is the peak of a fresh process above the level after imports.",
         "",
         "| fourth statistic | yardstick, s per epoch | ours | times faster | required | | "
@@ -221,8 +221,8 @@ def page(record: dict[str, Any]) -> str:
         lines.append(
             f"| {name} rows | {row['yardstick_per_epoch']:.3f} | {row['ours_per_epoch']:.3f} | "
             f"{ratio:.2f} | {bar:.1f} | {verdict(ratio, bar)} | "
-            f"{row['yardstick_memory'] / 2**20:.0f} | {row['ours_memory'] / 2**20:.0f} | {share:.2f} | "
-            f"0.33 | {verdict(share, MEMORY_SHARE, at_most=True)} |"
+            f"{row['yardstick_memory'] / 2**20:.0f} | {row['ours_memory'] / 2**20:.0f} | "
+            f"{share:.2f} | 0.33 | {verdict(share, MEMORY_SHARE, at_most=True)} |"
         )
     taken = max(
         row["cores_taken_by_others"]
