@@ -30,11 +30,12 @@ format: $(DEV_READY) ## write the formatting and the safe fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(DEMO_READY) ## the benchmarks
-	@$(BIN)/hpgmn bench
+bench: $(DEMO_READY) ## measure against the yardstick; HPGMN_DATA names the folder of graph files
+	$(BIN)/python benchmarks/compare.py --data "$(HPGMN_DATA)"
 
-results: $(DEMO_READY) ## write docs/RESULTS.md and docs/BENCHMARKS.md anew
+results: $(DEMO_READY) ## write docs/RESULTS.md and docs/BENCHMARKS.md anew from their records
 	$(BIN)/python -m hpgmn.experiments.results
+	$(BIN)/python benchmarks/compare.py --docs-only
 
 clean: ## remove .venv, caches and build outputs; runs/ stays
 	rm -rf $(VENV) build dist .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
