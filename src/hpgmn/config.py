@@ -79,6 +79,9 @@ class TrainSettings:
         low=0.0,
         per_replica=True,
     )
+    consistency_warmup: int = setting(
+        0, "epochs over which the weight of the agreement grows from 0 to its full size", low=0
+    )
     consistency_passes: int = setting(
         2, "noisy passes per step when consistency_weight is above 0", low=2
     )

@@ -206,6 +206,8 @@ class _Running:
         weight = torch.tensor(
             [one.consistency_weight for one in self.stage.consistency], device=self.keys.device
         )
+        if first.consistency_warmup:  # agreement on first guesses can lock them in
+            weight = weight * min(1.0, epoch / first.consistency_warmup)
         passes = first.consistency_passes
         outputs: list[Output] = [
             self.model(
