@@ -262,7 +262,9 @@ def test_protocol_mistakes_are_told(folders: tuple[Path, Path]) -> None:
 
 
 def test_real_citation_graphs_have_both_families(data_dir: Path) -> None:
-    assert find_file("cora") == data_dir / "cora.npz"
+    found = find_file("cora")
+    assert found is not None
+    assert found.samefile(data_dir / "cora.npz")
     public, geom = load("cora", "paper-homophily").splits, load("cora", "geom-gcn").splits
     assert public is not None
     assert geom is not None
