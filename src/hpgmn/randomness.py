@@ -110,7 +110,7 @@ class _Masked(torch.autograd.Function):
         return (gradient * mask).mul_(scale), None, None
 
 
-class _MaskedInPlace(torch.autograd.Function):
+class _MaskedInPlace(_Masked):
     """:class:`_Masked` over an array that nobody else needs."""
 
     @staticmethod
@@ -118,11 +118,6 @@ class _MaskedInPlace(torch.autograd.Function):
         ctx.save_for_backward(mask, scale)
         ctx.mark_dirty(x)
         return x.mul_(mask).mul_(scale)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        mask, scale = ctx.saved_tensors
-        return (gradient * mask).mul_(scale), None, None
 
 
 def dropout(

@@ -116,7 +116,7 @@ def led_to(transition_matrix: sp.csr_array) -> Array:
     5,201 nodes are led to, so most of S need not be stored.
     """
     return np.flatnonzero(
-        np.bincount(transition_matrix.indices, minlength=len_of(transition_matrix))
+        np.bincount(transition_matrix.indices, minlength=transition_matrix.shape[0])
     )
 
 
@@ -134,7 +134,7 @@ def dense_columns(
     S's columns there are t·A⁻¹ above and (1-t)·B·(t·A⁻¹) below; A is inverted in place. The heat
     kernel by its series.
     """
-    num_nodes = len_of(transition_matrix)
+    num_nodes = transition_matrix.shape[0]
     inner = led_to(transition_matrix)
     result = np.empty((num_nodes, inner.size), np.float32)
     if kind == "ppr":
@@ -188,7 +188,7 @@ class DenseDiffusion(Statistic):
         device: torch.device | str = "cpu",
         **parameters: float,
     ) -> None:
-        self.width = len_of(transition_matrix)
+        self.width = transition_matrix.shape[0]
         inner = led_to(transition_matrix)
         columns = dense_columns(transition_matrix, kind, **parameters)
         own = np.full(self.width, coefficients(kind, **parameters)[0], np.float32)
@@ -225,14 +225,9 @@ class DenseDiffusion(Statistic):
         return found
 
 
-def len_of(matrix: sp.csr_array) -> int:
-    """N of an (N, N) matrix."""
-    return int(matrix.shape[0])
-
-
 def _columns(matrix: sp.csr_array, nodes: Array, theta: Array) -> Array:
     """The columns of S that belong to some nodes (rows of S, if the transpose is given)."""
-    start = np.zeros((len_of(matrix), nodes.size), np.float32)
+    start = np.zeros((matrix.shape[0], nodes.size), np.float32)
     start[nodes, np.arange(nodes.size)] = 1
     columns: Array = series(matrix, start, theta)
     return columns
