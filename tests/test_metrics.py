@@ -11,9 +11,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn import functional
 
 from hpgmn.errors import SettingError
-from hpgmn.metrics import METRICS, accuracy, metric, roc_auc
+from hpgmn.metrics import METRICS, accuracy, class_loss, metric, roc_auc
 
 
 @st.composite
@@ -106,3 +107,19 @@ def test_metrics_are_found_by_name(name: str) -> None:
 def test_unknown_metric_names_the_nearest() -> None:
     with pytest.raises(SettingError, match=r"'acuracy'. Did you mean 'accuracy'\? Choose from: ac"):
         metric("acuracy")
+
+
+def test_class_loss_is_torchs_cross_entropy_over_the_valid_rows() -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(3, 5, 4, generator=generator) * 3
+    labels = torch.randint(0, 4, (3, 5), generator=generator)
+    valid = torch.tensor([[1, 1, 1, 1, 1], [1, 0, 1, 0, 0], [0, 0, 0, 0, 1]]).bool()
+    expected = [
+        functional.cross_entropy(s[v], y[v]) for s, y, v in zip(scores, labels, valid, strict=True)
+    ]
+    torch.testing.assert_close(class_loss(scores, labels, valid), torch.stack(expected))
+
+
+def test_class_loss_of_no_rows_is_zero() -> None:
+    nothing = torch.zeros(1, 3, dtype=torch.bool)
+    assert class_loss(torch.randn(1, 3, 2), torch.zeros(1, 3).long(), nothing).tolist() == [0.0]

@@ -1,4 +1,4 @@
-"""Scores of predictions: tensors in, one number per replica out."""
+"""Scores and losses of predictions: tensors in, one number per replica out."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from hpgmn.errors import SettingError, unknown_name
 
@@ -61,6 +62,13 @@ def roc_auc(logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
         areas.append(area if positive.numel() * negative.numel() else area.new_tensor(0.5))
     lost = (scores.isnan() & valid).any(dim=-1)  # searchsorted would put NaN above every number
     return torch.stack(areas).masked_fill(lost, float("nan")).float()
+
+
+def class_loss(logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
+    """Mean cross-entropy over the valid rows of each replica: (R, B, C) to (R,); Eq. (13)."""
+    chances = functional.log_softmax(logits, dim=-1)
+    own = chances.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+    return -(own * valid).sum(dim=-1) / valid.sum(dim=-1).clamp(min=1)
 
 
 METRICS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
 
 from hpgmn.graph import Graph
-from hpgmn.models import ModelEntry
+from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.models.label_estimator import (
     estimated_labels,
@@ -20,7 +22,8 @@ from hpgmn.models.layers import initialise
 from hpgmn.models.stage import Replica, Task, make_task
 from hpgmn.training.trainer import TrainState, train
 
-ESTIMATOR = ModelEntry("estimator", "", "", HPGMNSettings, {"estimator": estimator_stage})
+STAGES = {"estimator": estimator_stage}
+ESTIMATOR = replace(MODELS["hpgmn"], name="estimator", stages=STAGES)
 
 
 def task_of(graph: Graph, splits: tuple[int, ...] = (0,), **values: object) -> Task:

@@ -18,11 +18,11 @@ from hpgmn.models.propagated import (
     Encoder,
     PropagatedHPGMN,
     PropagatedSettings,
-    propagation_matrix,
     stages,
 )
 from hpgmn.models.stage import Replica, Task, make_task
 from hpgmn.randomness import DropRate, Noise, stable_key
+from hpgmn.sparse import SparseMatrix
 from hpgmn.training.trainer import StageState, TrainState, train
 
 TINY = PropagatedSettings(
@@ -73,8 +73,12 @@ def edges_both_ways(graph: Graph) -> Tensor:
     return torch.tensor(sorted(ends | {(b, a) for a, b in ends})).T
 
 
+def propagation_of(task: Task) -> SparseMatrix:
+    return task.statistics.propagation("undirected", "symmetric", 1.0)
+
+
 def encoded(encoder: Encoder, task: Task, noise: Noise | None = None) -> Tensor:
-    return encoder(task.statistics.attributes("raw"), propagation_matrix(task), noise)
+    return encoder(task.statistics.attributes("raw"), propagation_of(task), noise)
 
 
 def dense_propagation(graph: Graph) -> np.ndarray:
@@ -86,7 +90,7 @@ def dense_propagation(graph: Graph) -> np.ndarray:
 
 
 def test_propagation_is_the_symmetric_normalisation_with_self_loops(small_graph: Graph) -> None:
-    found = propagation_matrix(task_of(small_graph, TINY)).host.toarray()
+    found = propagation_of(task_of(small_graph, TINY)).host.toarray()
     np.testing.assert_allclose(found, dense_propagation(small_graph), rtol=1e-6)
 
 
@@ -167,7 +171,7 @@ def test_the_query_of_the_memory_is_the_encoders_representation(
     initialise(model, task.keys("main"))
     stage_inputs = {
         "attributes": task.statistics.attributes("raw"),
-        "propagation": propagation_matrix(task),
+        "propagation": propagation_of(task),
     }
     output = model(stage_inputs, details=True, penalties=True)
     query = encoded(model.encoder, task)
@@ -187,7 +191,7 @@ def test_evaluating_some_nodes_gives_those_rows_of_all(
     initialise(model, task.keys("main"))
     inputs = {
         "attributes": task.statistics.attributes("raw"),
-        "propagation": propagation_matrix(task),
+        "propagation": propagation_of(task),
     }
     nodes, within = torch.tensor([[17, 2, 2], [0, 1, 5]]), torch.tensor([[2, 0], [1, 1]])
     everything = model(inputs).logits

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from hpgmn.models.stage import Rates
 from hpgmn.training.optimizer import ReplicaAdam, all_parameters
 
 REPLICAS, STEPS = 3, 12
@@ -58,14 +59,29 @@ def one_adam_each(lr: list[float], weight_decay: list[float]) -> dict[str, Tenso
 def test_steps_are_those_of_one_torch_adam_per_replica(
     lr: list[float], weight_decay: list[float]
 ) -> None:
-    optimizer = ReplicaAdam(first_values(), lr, weight_decay)
+    optimizer = ReplicaAdam(first_values(), Rates(lr, weight_decay))
     advance(optimizer, range(STEPS))
     found = {name: value.detach() for name, value in optimizer.parameters.items()}
     torch.testing.assert_close(found, one_adam_each(lr, weight_decay), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("cut", [0, 4])
+def test_parameters_with_their_own_rates_step_by_those(cut: int) -> None:
+    others = ([0.01, 0.05, 0.2], [0.3, 0.0, 0.1])
+    own = {"bi": Rates(*others)}
+    optimizer = ReplicaAdam(first_values(), Rates(*ALIKE), own_rates=own)
+    advance(optimizer, range(cut))
+    moments = (optimizer.first, optimizer.second)
+    optimizer = ReplicaAdam(optimizer.parameters, Rates(*ALIKE), *moments, cut, own)
+    advance(optimizer, range(cut, STEPS))
+    for name, rates in (("weight", ALIKE), ("bias", others)):
+        expected = one_adam_each(*rates)[name]
+        found = optimizer.parameters[name].detach()
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_a_learning_rate_of_zero_keeps_its_replica_in_place() -> None:
-    optimizer = ReplicaAdam(first_values(), *DIFFERENT)
+    optimizer = ReplicaAdam(first_values(), Rates(*DIFFERENT))
     advance(optimizer, range(3))
     for name, before in first_values().items():
         assert torch.equal(optimizer.parameters[name][2], before[2])
@@ -78,8 +94,7 @@ def resumed(
     """A new optimiser from copies of what another one holds, as a saved state would give them."""
     return ReplicaAdam(
         {n: p.detach().clone().requires_grad_() for n, p in optimizer.parameters.items()},
-        lr,
-        weight_decay,
+        Rates(lr, weight_decay),
         {n: value.clone() for n, value in optimizer.first.items()},
         {n: value.clone() for n, value in optimizer.second.items()},
         steps,
@@ -91,9 +106,9 @@ def resumed(
 def test_going_on_from_saved_moments_gives_the_same_bits(
     lr: list[float], weight_decay: list[float], cut: int
 ) -> None:
-    whole = ReplicaAdam(first_values(), lr, weight_decay)
+    whole = ReplicaAdam(first_values(), Rates(lr, weight_decay))
     advance(whole, range(STEPS))
-    part = ReplicaAdam(first_values(), lr, weight_decay)
+    part = ReplicaAdam(first_values(), Rates(lr, weight_decay))
     advance(part, range(cut))
     rest = resumed(part, lr, weight_decay, cut)
     advance(rest, range(cut, STEPS))
@@ -105,12 +120,11 @@ def test_going_on_from_saved_moments_gives_the_same_bits(
 
 @pytest.mark.parametrize("kept", [[0, 2], [1]], ids=["still different", "now alike"])
 def test_replicas_that_stay_go_on_when_others_are_taken_out(kept: list[int]) -> None:
-    whole = ReplicaAdam(first_values(), *DIFFERENT)
+    whole = ReplicaAdam(first_values(), Rates(*DIFFERENT))
     advance(whole, range(5))
     fewer = ReplicaAdam(
         {n: p.detach()[kept].requires_grad_() for n, p in whole.parameters.items()},
-        [DIFFERENT[0][r] for r in kept],
-        [DIFFERENT[1][r] for r in kept],
+        Rates([DIFFERENT[0][r] for r in kept], [DIFFERENT[1][r] for r in kept]),
         {n: value[kept] for n, value in whole.first.items()},
         {n: value[kept] for n, value in whole.second.items()},
         5,
@@ -127,7 +141,7 @@ def test_replicas_that_stay_go_on_when_others_are_taken_out(kept: list[int]) -> 
 def test_a_parameter_without_gradient_stays_where_it_is(
     lr: list[float], weight_decay: list[float]
 ) -> None:
-    optimizer = ReplicaAdam(first_values(), lr, weight_decay)
+    optimizer = ReplicaAdam(first_values(), Rates(lr, weight_decay))
     optimizer.parameters["bias"].grad = torch.ones(REPLICAS, 1, 5)
     optimizer.step()
     assert torch.equal(optimizer.parameters["weight"], first_values()["weight"])
@@ -136,8 +150,8 @@ def test_a_parameter_without_gradient_stays_where_it_is(
 
 
 def test_a_replicas_nan_stays_its_own() -> None:
-    healthy = ReplicaAdam(first_values(), *DIFFERENT)
-    broken = ReplicaAdam(first_values(), *DIFFERENT)
+    healthy = ReplicaAdam(first_values(), Rates(*DIFFERENT))
+    broken = ReplicaAdam(first_values(), Rates(*DIFFERENT))
     for optimizer in (healthy, broken):
         for parameter in optimizer.parameters.values():
             parameter.grad = torch.ones_like(parameter)
@@ -151,7 +165,7 @@ def test_a_replicas_nan_stays_its_own() -> None:
 
 
 def test_clearing_forgets_the_gradients() -> None:
-    optimizer = ReplicaAdam(first_values(), *ALIKE)
+    optimizer = ReplicaAdam(first_values(), Rates(*ALIKE))
     advance(optimizer, range(1))
     optimizer.clear()
     assert all(parameter.grad is None for parameter in optimizer.parameters.values())

@@ -109,7 +109,7 @@ def test_replicas_that_differ_only_in_rates_weights_and_neighbours_are_one_batch
         replace(TINY, neighbors="in"),
         replace(TINY, neighbors="out"),
     ]
-    assert batches(small_graph, replicas_of(*different), CPU) == [[0, 1, 2, 3, 4, 5]]
+    assert batches(small_graph, ENTRY, replicas_of(*different), CPU) == [[0, 1, 2, 3, 4, 5]]
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_replicas_of_different_shapes_are_trained_apart(
     small_graph: Graph, change: dict[str, Any]
 ) -> None:
     other = replace(TINY, **change)
-    found = batches(small_graph, replicas_of(TINY, other, TINY, other), CPU)
+    found = batches(small_graph, ENTRY, replicas_of(TINY, other, TINY, other), CPU)
     assert found == [[0, 2], [1, 3]]
 
 
@@ -146,7 +146,7 @@ def test_no_batch_is_larger_than_what_fits(
 ) -> None:
     at_most(limit)
     wide = replace(TINY, hidden_dim=7)
-    found = batches(small_graph, replicas_of(*[TINY] * 10, *[wide] * 3), CPU)
+    found = batches(small_graph, ENTRY, replicas_of(*[TINY] * 10, *[wide] * 3), CPU)
     assert sorted(itertools.chain.from_iterable(found)) == list(range(13))
     assert max(map(len, found)) <= limit
     assert len(found) == -(-10 // limit) + -(-3 // limit)  # and no more batches than needed
@@ -158,15 +158,15 @@ def test_at_least_one_replica_is_trained_at_once_however_little_memory_there_is(
     small_graph: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replicas_module, "CPU_BATCH_BYTES", 1)
-    assert replicas_at_once(small_graph, TINY, CPU) == 1
+    assert replicas_at_once(small_graph, ENTRY, TINY, CPU) == 1
 
 
 def test_more_memory_means_more_replicas_at_once(
     small_graph: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    each = replica_bytes(small_graph, TINY)
+    each = replica_bytes(small_graph, ENTRY, TINY)
     monkeypatch.setattr(replicas_module, "CPU_BATCH_BYTES", 7 * each)
-    assert replicas_at_once(small_graph, TINY, CPU) == 7
+    assert replicas_at_once(small_graph, ENTRY, TINY, CPU) == 7
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_more_memory_means_more_replicas_at_once(
     ],
 )
 def test_a_larger_model_is_thought_larger(small_graph: Graph, larger: HPGMNSettings) -> None:
-    assert replica_bytes(small_graph, larger) > replica_bytes(small_graph, TINY)
+    assert replica_bytes(small_graph, ENTRY, larger) > replica_bytes(small_graph, ENTRY, TINY)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_the_memory_thought_of_covers_the_parameters_and_their_moments(
     task = make_task(small_graph, replicas, masks_of(small_graph, replicas), CPU)
     sizes = []
     train(task, entry, watch=lambda _, stage: sizes.append(_size(stage.model)))
-    assert replica_bytes(small_graph, settings) > 4 * max(sizes) * 4
+    assert replica_bytes(small_graph, entry, settings) > 4 * max(sizes) * 4
 
 
 def _size(model: torch.nn.Module) -> int:

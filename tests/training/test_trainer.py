@@ -17,16 +17,17 @@ from torch.nn import functional
 
 from hpgmn.errors import HPGMNError
 from hpgmn.graph import Graph
-from hpgmn.models import MODELS, ModelEntry
+from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMNSettings
-from hpgmn.models.layers import initialise
+from hpgmn.models.layers import Initialised, initialise
+from hpgmn.models.output import Output
 from hpgmn.models.propagated import PropagatedSettings
-from hpgmn.models.stage import Replica, Stage, Task, make_task
+from hpgmn.models.stage import ModelEntry, Replica, Stage, Task, main_stage, make_task
 from hpgmn.randomness import Noise
 from hpgmn.statistics import STATISTICS
 from hpgmn.training import trainer
 from hpgmn.training.checkpoint import read_state, write_state
-from hpgmn.training.trainer import TrainState, class_loss, logits, train
+from hpgmn.training.trainer import TrainState, logits, train
 
 HETERO, APPNP, GCN = (MODELS[name] for name in ("hpgmn", "hpgmn-appnp", "hpgmn-gcn"))
 DEFAULTS = HPGMNSettings(
@@ -161,22 +162,6 @@ def test_splits_of_different_sizes_are_padded_without_effect(small_graph: Graph)
 
 
 # Losses.
-
-
-def test_class_loss_is_torchs_cross_entropy_over_the_valid_rows() -> None:
-    generator = torch.Generator().manual_seed(0)
-    scores = torch.randn(3, 5, 4, generator=generator) * 3
-    labels = torch.randint(0, 4, (3, 5), generator=generator)
-    valid = torch.tensor([[1, 1, 1, 1, 1], [1, 0, 1, 0, 0], [0, 0, 0, 0, 1]]).bool()
-    expected = [
-        functional.cross_entropy(s[v], y[v]) for s, y, v in zip(scores, labels, valid, strict=True)
-    ]
-    torch.testing.assert_close(class_loss(scores, labels, valid), torch.stack(expected))
-
-
-def test_class_loss_of_no_rows_is_zero() -> None:
-    nothing = torch.zeros(1, 3, dtype=torch.bool)
-    assert class_loss(torch.randn(1, 3, 2), torch.zeros(1, 3).long(), nothing).tolist() == [0.0]
 
 
 def consistency_by_hand(stage: Stage, task: Task, passes: int) -> Tensor:
@@ -490,3 +475,64 @@ def test_seconds_are_added_up(small_graph: Graph) -> None:
     state = train(task_of(small_graph, [TINY]), HETERO)
     assert state.seconds["training"] > 0
     assert state.seconds["statistics"] > 0
+
+
+# Stages without labels, and what moves without a gradient.
+
+
+class Averaging(Initialised):
+    """A number that is pulled to 3 without labels, and a slow average of it."""
+
+    def __init__(self, replicas: int) -> None:
+        super().__init__()
+        self.fast = torch.nn.Parameter(torch.zeros(replicas, 1, 1))
+        self.slow = torch.nn.Parameter(torch.zeros(replicas, 1, 1))
+
+    def reset_parameters(self, noise: Noise, place: str) -> None:
+        self.fast.copy_(noise.uniform("fast", (1, 1)))
+        self.slow.copy_(self.fast)
+
+    def forward(self, inputs: Any, noise: Any = None, *_: Any, penalties: bool = False) -> Output:
+        distance = (self.fast - 3).square().flatten()
+        return Output(self.fast.expand(-1, 18, 3), {"distance": distance} if penalties else {})
+
+
+def follow(model: torch.nn.Module) -> None:
+    model.slow.lerp_(model.fast, 0.5)
+
+
+def averaging_stage(task: Task, done: Any) -> Stage:
+    return main_stage(
+        task,
+        Averaging(len(task.replicas)),
+        {},
+        penalty_weights={"distance": [1.0] * len(task.replicas)},
+        frozen=("slow",),
+        is_supervised=False,
+        after_step=follow,
+    )
+
+
+def test_an_unsupervised_stage_follows_its_penalties_and_ends_with_its_last_epoch(
+    small_graph: Graph, tmp_path: Path
+) -> None:
+    entry = replace(HETERO, stages={"main": averaging_stage})
+    task = task_of(small_graph, [replace(TINY, epochs=9, lr=0.1)] * 2)
+    slow: list[Tensor] = []
+    fast: list[Tensor] = []
+
+    def watch(state: TrainState, stage: Stage) -> None:
+        slow.append(stage.model.slow.detach().clone())
+        fast.append(stage.model.fast.detach().clone())
+        if state.current is not None and state.current.epoch == 4:
+            write_state(tmp_path / "state", state, "averaging")
+
+    state = train(task, entry, watch=watch)
+    assert state.best_epoch["main"].tolist() == [9] * len(task.replicas)
+    assert ((fast[8] - 3).abs() < (fast[0] - 3).abs() - 0.5).all()
+    for before, after, now in zip(slow, slow[1:], fast[1:], strict=False):
+        torch.testing.assert_close(after, (before + now) / 2)
+    assert torch.equal(state.done["main"]["slow"], slow[-1])
+    again = train(task, entry, state=read_state(tmp_path / "state", "averaging", task.device))
+    assert torch.equal(again.done["main"]["slow"], slow[-1])
+    assert torch.equal(again.done["main"]["fast"], fast[-1])

@@ -10,13 +10,19 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hpgmn.config import TrainSettings, setting
+from hpgmn.graph import Graph
 from hpgmn.models.head import MemoryHead, MemorySettings, penalty_weights
 from hpgmn.models.label_estimator import EstimatorSettings, estimated_labels, estimator_stage
 from hpgmn.models.layers import Initialised, StatisticMLP
 from hpgmn.models.output import Output
-from hpgmn.models.stage import Parameters, Stage, StageBuilder, Task, main_stage
+from hpgmn.models.stage import ModelEntry, Parameters, Stage, StageBuilder, Task, main_stage
 from hpgmn.randomness import DropRate, Noise
 from hpgmn.statistics import Statistic, StatisticsSettings, base_name, statistic_names
+
+CITATION = (
+    "Junjie Xu, Enyan Dai, Xiang Zhang, Suhang Wang. HP-GMN: Graph Memory Networks for "
+    "Heterophilous Graphs. ICDM 2022."
+)
 
 
 def _input_dropout(default: float, what: str) -> float:
@@ -180,3 +186,27 @@ def _main(task: Task, done: Mapping[str, Parameters]) -> Stage:
 
 
 STAGES: dict[str, StageBuilder] = {"estimator": estimator_stage, "main": _main}
+
+
+def _floats(graph: Graph, settings: HPGMNSettings) -> tuple[int, int]:
+    classes = max(graph.num_classes, 2)
+    widths = {
+        "attributes": graph.num_features,
+        "class_counts": classes,
+        "class_means": classes * graph.num_features,
+        "diffusion": graph.num_nodes,
+        "adjacency": graph.num_nodes,
+    }
+    names = [base_name(name) for name in statistic_names(settings)]
+    parameters = sum(widths[name] for name in names) * settings.hidden_dim
+    return parameters, settings.hidden_dim * (9 * len(names) + 6) + 4 * settings.num_patterns
+
+
+ENTRY = ModelEntry(
+    "hpgmn",
+    "graph memory network on local statistics, for heterophilous graphs",
+    CITATION,
+    HPGMNSettings,
+    STAGES,
+    _floats,
+)

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from hpgmn.randomness import DropRate, Noise, column_factors, relu_dropout
-from hpgmn.statistics.operators import Statistic
+from hpgmn.sparse import SparseMatrix
+from hpgmn.statistics.operators import Statistic, apart, side_by_side
 
 
 class Initialised(nn.Module, ABC):
@@ -89,6 +90,32 @@ class StatisticLinear(_Affine):
         """The statistic's rows to (R, N or B, outputs)."""
         factors = column_factors(self.weight.shape[1], rate, noise, f"{place}.columns")
         return statistic.times(self.weight, nodes, factors).add_(self.bias)
+
+
+def propagate(propagation: SparseMatrix, hidden: Tensor) -> Tensor:
+    """P·H for every replica: (R, N, D) to (R, N, D)."""
+    return apart(propagation @ side_by_side(hidden), hidden.shape[0])
+
+
+class Convolution(_Affine):
+    """y = P·(x·W) + b: the layer of GCN, the bias added after propagation."""
+
+    def forward(
+        self,
+        propagation: SparseMatrix,
+        x: Statistic | Tensor,
+        columns: Tensor | None = None,
+    ) -> Tensor:
+        """A statistic's rows, or (R, N, inputs), to (R, N, outputs).
+
+        Args:
+            propagation: P.
+            x: the input.
+            columns: (R, inputs) factors of a statistic's columns, from ``column_factors``.
+        """
+        if isinstance(x, Statistic):
+            return propagate(propagation, x.times(self.weight, None, columns)) + self.bias
+        return propagate(propagation, torch.bmm(x, self.weight)) + self.bias
 
 
 class MLP(nn.Module):

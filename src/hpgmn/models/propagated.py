@@ -16,15 +16,16 @@ import torch
 from torch import Tensor, nn
 
 from hpgmn.config import TrainSettings, setting
-from hpgmn.graph import Array
+from hpgmn.graph import Array, Graph
 from hpgmn.models.head import MemoryHead, MemorySettings, penalty_weights
-from hpgmn.models.layers import Linear, StatisticLinear
+from hpgmn.models.hpgmn import CITATION
+from hpgmn.models.layers import Linear, StatisticLinear, propagate
 from hpgmn.models.output import Output
-from hpgmn.models.stage import Parameters, Stage, StageBuilder, Task, main_stage
+from hpgmn.models.stage import ModelEntry, Parameters, Stage, StageBuilder, Task, main_stage
 from hpgmn.randomness import DropRate, Noise, dropout, relu_dropout
 from hpgmn.sparse import SparseMatrix
 from hpgmn.statistics import Statistic
-from hpgmn.statistics.diffusion import diffuse, transition
+from hpgmn.statistics.diffusion import diffuse
 from hpgmn.statistics.operators import apart, side_by_side, take_nodes
 
 
@@ -116,11 +117,11 @@ class Encoder(nn.Module):
         """(R, N, query_dim)."""
         hidden = self.first(attributes, self.input_rate, noise, "encoder.first")
         if self.kind == "gcn":
-            hidden = _propagate(propagation, self._drop_nodes(hidden, noise))
+            hidden = propagate(propagation, self._drop_nodes(hidden, noise))
         hidden = relu_dropout(hidden, self.drop_rate, noise, "encoder.hidden")
         hidden = self.second(hidden)
         if self.kind == "gcn":
-            return _propagate(propagation, hidden)
+            return propagate(propagation, hidden)
         wide = side_by_side(self._drop_nodes(hidden, noise))
         return apart(diffuse(propagation, wide, self.weights), hidden.shape[0])
 
@@ -140,10 +141,6 @@ def appnp_weights(rounds: int, teleport: float) -> Array:
     weights = teleport * (1 - teleport) ** np.arange(rounds + 1)
     weights[-1] = (1 - teleport) ** rounds
     return weights
-
-
-def _propagate(propagation: SparseMatrix, hidden: Tensor) -> Tensor:
-    return apart(propagation @ side_by_side(hidden), hidden.shape[0])
 
 
 class PropagatedHPGMN(nn.Module):
@@ -205,17 +202,11 @@ class PropagatedHPGMN(nn.Module):
         return Output(self.classify(take_nodes(query, classify)))
 
 
-def propagation_matrix(task: Task) -> SparseMatrix:
-    """Â of the undirected graph with self-loops."""
-    adjacency = task.statistics.adjacency("undirected")
-    return SparseMatrix(transition(adjacency, "symmetric", 1.0), task.device)
-
-
 def _inputs(task: Task) -> dict[str, Any]:
     scaling = task.settings[0].attributes_scaling
     return {
         "attributes": task.statistics.attributes(scaling),
-        "propagation": propagation_matrix(task),
+        "propagation": task.statistics.propagation("undirected", "symmetric", 1.0),
     }
 
 
@@ -258,3 +249,23 @@ def _main(kind: str, task: Task, done: Mapping[str, Parameters]) -> Stage:
 def stages(kind: str) -> dict[str, StageBuilder]:
     """Pre-training of the encoder, then memory and classifier."""
     return {"pretraining": partial(_pretraining, kind), "main": partial(_main, kind)}
+
+
+def _floats(graph: Graph, settings: PropagatedSettings) -> tuple[int, int]:
+    per_node = settings.hidden_dim * 15 + 4 * settings.num_patterns
+    per_node += settings.rounds * settings.query_dim
+    return graph.num_features * settings.hidden_dim, per_node
+
+
+def _entry(kind: str, word: str) -> ModelEntry:
+    return ModelEntry(
+        f"hpgmn-{kind}",
+        f"the memory on {word}'s representation, for homophilous graphs",
+        CITATION,
+        PropagatedSettings,
+        stages(kind),
+        _floats,
+    )
+
+
+ENTRIES = (_entry("gcn", "a GCN"), _entry("appnp", "an APPNP"))

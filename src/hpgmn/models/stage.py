@@ -88,6 +88,14 @@ def make_task(
     return Task(LocalStatistics(graph, device), tuple(replicas), train, val, graph.num_classes)
 
 
+@dataclass(frozen=True)
+class Rates:
+    """Learning rate and weight decay, one of each per replica."""
+
+    lr: list[float]
+    weight_decay: list[float]
+
+
 @dataclass
 class Stage:
     """One optimisation: which parameters, which loss, how long, and how the best is chosen.
@@ -104,6 +112,10 @@ class Stage:
         initial: first values of some parameters, from an earlier stage.
         frozen: prefixes of parameter names that keep their first values.
         consistency: settings of the agreement between noisy passes, where wanted.
+        own_rates: prefixes of parameter names that have other rates than the rest.
+        is_supervised: False leaves the class loss out: the penalties are the loss, no label is
+            read, and the last epoch is the best.
+        after_step: called with the model after each step, to move what gradients do not.
     """
 
     name: str
@@ -117,6 +129,9 @@ class Stage:
     initial: Parameters = field(default_factory=dict)
     frozen: tuple[str, ...] = ()
     consistency: list[TrainSettings] | None = None
+    own_rates: Mapping[str, Rates] = field(default_factory=dict)
+    is_supervised: bool = True
+    after_step: Callable[[nn.Module], None] | None = None
 
     @property
     def needs_all_nodes(self) -> bool:
@@ -129,6 +144,28 @@ class Stage:
 
 StageBuilder: TypeAlias = Callable[[Task, Mapping[str, Parameters]], Stage]
 """Makes a stage from the task and the best parameters of the stages before it."""
+
+
+@dataclass(frozen=True)
+class ModelEntry:
+    """A model as the commands know it.
+
+    Attributes:
+        name: what ``--model`` takes.
+        summary: one line.
+        citation: the source.
+        settings: the dataclass of its settings.
+        stages: its stages in order; the last is called "main".
+        floats: from a graph and settings, about how many numbers a replica has in its parameters
+            and in its activations for one node; decides how many are trained at once.
+    """
+
+    name: str
+    summary: str
+    citation: str
+    settings: type[TrainSettings]
+    stages: Mapping[str, StageBuilder]
+    floats: Callable[[Graph, Any], tuple[int, int]]
 
 
 def main_stage(task: Task, model: nn.Module, inputs: Mapping[str, Any], **more: Any) -> Stage:

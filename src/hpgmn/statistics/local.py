@@ -176,6 +176,7 @@ class LocalStatistics:
         self._width = width
         self._shared: dict[tuple[Any, ...], Statistic] = {}
         self._adjacency: dict[str, sp.csr_array] = {}
+        self._propagation: dict[tuple[str, str, float], SparseMatrix] = {}
 
     def adjacency(self, neighbors: str) -> sp.csr_array:
         """The graph's adjacency in one of the single modes, kept."""
@@ -186,6 +187,23 @@ class LocalStatistics:
     def attributes(self, scaling: str) -> Statistic:
         """The attributes in one of their scalings, kept."""
         return self._once(("attributes", scaling), lambda: self._attributes(scaling))
+
+    def adjacency_rows(self, neighbors: str, scaling: str) -> Statistic:
+        """The rows of the adjacency in one of the attributes' scalings, kept."""
+        return self._once(
+            ("adjacency", neighbors, scaling),
+            lambda: self._reindexed(self._adjacency_rows(neighbors, scaling)),
+        )
+
+    def propagation(
+        self, neighbors: str, normalization: str, self_loop: float = 0.0
+    ) -> SparseMatrix:
+        """The normalised adjacency (:func:`transition`) that spreads hidden states, kept."""
+        key = (neighbors, normalization, self_loop)
+        if key not in self._propagation:
+            matrix = transition(self.adjacency(neighbors), normalization, self_loop)
+            self._propagation[key] = SparseMatrix(matrix, self.device)
+        return self._propagation[key]
 
     def build(
         self, labels: Array, num_classes: int, settings: Sequence[StatisticsSettings]
@@ -231,11 +249,7 @@ class LocalStatistics:
         if name == "attributes":
             return self.attributes(settings.attributes_scaling)
         if name == "adjacency":
-            scaling = settings.adjacency_scaling
-            return self._once(
-                ("adjacency", mode, scaling),
-                lambda: self._reindexed(self._adjacency_rows(mode, scaling)),
-            )
+            return self.adjacency_rows(mode, settings.adjacency_scaling)
         key = (
             "diffusion",
             mode,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
-from hpgmn.models.stage import Parameters
+from hpgmn.models.stage import Parameters, Rates
 
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
 
@@ -18,37 +18,63 @@ class ReplicaAdam:
 
     Args:
         parameters: tensors that lead with R, by name.
-        lr: one per replica.
-        weight_decay: one per replica, added to the gradient as in L2 regularisation.
+        rates: learning rate and weight decay (L2, added to the gradient) of each replica.
         first: the first moments to go on from; zeros if None.
         second: the second moments to go on from; zeros if None.
         steps: how many steps were made already.
+        own_rates: prefixes of names whose parameters have other rates.
     """
 
     def __init__(
         self,
         parameters: Parameters,
-        lr: Sequence[float],
-        weight_decay: Sequence[float],
+        rates: Rates,
         first: Parameters | None = None,
         second: Parameters | None = None,
         steps: int = 0,
+        own_rates: Mapping[str, Rates] | None = None,
     ) -> None:
         self.parameters = parameters
         self.first = first or {name: torch.zeros_like(p) for name, p in parameters.items()}
         self.second = second or {name: torch.zeros_like(p) for name, p in parameters.items()}
-        device = next(iter(parameters.values())).device
-        self._rates = set(zip(lr, weight_decay, strict=True))
-        self._lr = torch.tensor(lr, device=device)
-        self._weight_decay = torch.tensor(weight_decay, device=device)
-        self._steps = steps
-        self._counts = [torch.full((), float(steps), device=device) for _ in parameters]
+        own = own_rates or {}
+        groups: dict[str | None, dict[str, Tensor]] = {}
+        for name, parameter in parameters.items():
+            prefix = next((prefix for prefix in own if name.startswith(prefix)), None)
+            groups.setdefault(prefix, {})[name] = parameter
+        self._groups = [
+            _Group(members, rates if prefix is None else own[prefix], steps)
+            for prefix, members in groups.items()
+        ]
 
     @torch.no_grad()
     def step(self) -> None:
         """One step along the gradients the parameters hold."""
+        for group in self._groups:
+            group.step(self.first, self.second)
+
+    def clear(self) -> None:
+        """Forget the gradients."""
+        for parameter in self.parameters.values():
+            parameter.grad = None
+
+
+class _Group:
+    """Parameters that share their rates."""
+
+    def __init__(self, parameters: Parameters, rates: Rates, steps: int) -> None:
+        self.parameters = parameters
+        device = next(iter(parameters.values())).device
+        self._rates = set(zip(rates.lr, rates.weight_decay, strict=True))
+        self._lr = torch.tensor(rates.lr, device=device)
+        self._weight_decay = torch.tensor(rates.weight_decay, device=device)
+        self._steps = steps
+        self._counts = [torch.full((), float(steps), device=device) for _ in parameters]
+
+    def step(self, first: Parameters, second: Parameters) -> None:
+        """Move the parameters and their moments."""
         if len(self._rates) > 1:
-            self._step_each()
+            self._step_each(first, second)
             return
         [(lr, weight_decay)] = self._rates
         names = [name for name, parameter in self.parameters.items() if parameter.grad is not None]
@@ -56,8 +82,8 @@ class ReplicaAdam:
         adam(
             [self.parameters[name] for name in names],
             gradients,
-            [self.first[name] for name in names],
-            [self.second[name] for name in names],
+            [first[name] for name in names],
+            [second[name] for name in names],
             [],
             self._counts[: len(names)],
             fused=True,
@@ -70,7 +96,7 @@ class ReplicaAdam:
             maximize=False,
         )
 
-    def _step_each(self) -> None:
+    def _step_each(self, first: Parameters, second: Parameters) -> None:
         """The same step where replicas differ in their rates, broadcast over each tensor."""
         self._steps += 1
         scale1, scale2 = 1 - _BETA1**self._steps, 1 - _BETA2**self._steps
@@ -79,15 +105,10 @@ class ReplicaAdam:
                 continue
             shape = (-1, *[1] * (parameter.dim() - 1))
             gradient = parameter.grad + self._weight_decay.view(shape) * parameter
-            first = self.first[name].lerp_(gradient, 1 - _BETA1)
-            second = self.second[name].mul_(_BETA2).addcmul_(gradient, gradient, value=1 - _BETA2)
-            spread = (second / scale2).sqrt_().add_(_EPSILON)
-            parameter -= first / spread * (self._lr.view(shape) / scale1)
-
-    def clear(self) -> None:
-        """Forget the gradients."""
-        for parameter in self.parameters.values():
-            parameter.grad = None
+            mean = first[name].lerp_(gradient, 1 - _BETA1)
+            square = second[name].mul_(_BETA2).addcmul_(gradient, gradient, value=1 - _BETA2)
+            spread = (square / scale2).sqrt_().add_(_EPSILON)
+            parameter -= mean / spread * (self._lr.view(shape) / scale1)
 
 
 def all_parameters(module: torch.nn.Module) -> dict[str, Tensor]:

@@ -16,9 +16,7 @@ from torch import Tensor
 
 from hpgmn.config import per_replica_names, settings_dict
 from hpgmn.graph import Array, Graph
-from hpgmn.models import ModelEntry
-from hpgmn.models.stage import Parameters, Replica, Stage, make_task
-from hpgmn.statistics import StatisticsSettings, base_name, statistic_names
+from hpgmn.models.stage import ModelEntry, Parameters, Replica, Stage, make_task
 from hpgmn.training.checkpoint import read_state, refuse_other, write_state
 from hpgmn.training.denormals import without_denormals
 from hpgmn.training.trainer import TrainState, logits, train
@@ -69,30 +67,15 @@ class Progress:
     val_score: float
 
 
-def replica_bytes(graph: Graph, settings: Any) -> int:
+def replica_bytes(graph: Graph, entry: ModelEntry, settings: Any) -> int:
     """About how much memory one replica needs: parameters with moments, and activations."""
-    hidden = settings.hidden_dim
-    classes = max(graph.num_classes, 2)
-    widths = {
-        "attributes": graph.num_features,
-        "class_counts": classes,
-        "class_means": classes * graph.num_features,
-        "diffusion": graph.num_nodes,
-        "adjacency": graph.num_nodes,
-    }
-    names = ["attributes"]
-    if isinstance(settings, StatisticsSettings):
-        names = [base_name(name) for name in statistic_names(settings)]
-    blocks = len(names)
-    parameters = sum(widths[name] for name in names) * hidden
-    per_node = hidden * (9 * blocks + 6) + 4 * getattr(settings, "num_patterns", 0)
-    per_node += getattr(settings, "rounds", 0) * getattr(settings, "query_dim", 0)
-    if getattr(settings, "consistency_weight", 0):
+    parameters, per_node = entry.floats(graph, settings)
+    if settings.consistency_weight:
         per_node *= settings.consistency_passes
     return int(4 * (6 * parameters + per_node * graph.num_nodes))
 
 
-def replicas_at_once(graph: Graph, settings: Any, device: torch.device) -> int:
+def replicas_at_once(graph: Graph, entry: ModelEntry, settings: Any, device: torch.device) -> int:
     """How many replicas to train together."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
@@ -100,10 +83,12 @@ def replicas_at_once(graph: Graph, settings: Any, device: torch.device) -> int:
     else:
         available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         budget = min(CPU_BATCH_BYTES, available // 2)
-    return max(1, budget // replica_bytes(graph, settings))
+    return max(1, budget // replica_bytes(graph, entry, settings))
 
 
-def batches(graph: Graph, replicas: Sequence[Replica], device: torch.device) -> list[list[int]]:
+def batches(
+    graph: Graph, entry: ModelEntry, replicas: Sequence[Replica], device: torch.device
+) -> list[list[int]]:
     """Positions of the replicas trained together: equal shapes, and no more than fit."""
     groups: dict[str, list[int]] = {}
     for place, replica in enumerate(replicas):
@@ -119,7 +104,7 @@ def batches(graph: Graph, replicas: Sequence[Replica], device: torch.device) -> 
         groups.setdefault(repr(sorted(shape.items())), []).append(place)
     result = []
     for places in groups.values():
-        most = replicas_at_once(graph, replicas[places[0]].settings, device)
+        most = replicas_at_once(graph, entry, replicas[places[0]].settings, device)
         number = -(-len(places) // most)  # batches of nearly equal size
         size = -(-len(places) // number)
         result += [places[first : first + size] for first in range(0, len(places), size)]
@@ -177,7 +162,7 @@ def _fit(
     should_stop: Callable[[], bool],
 ) -> Fitted:
     task = make_task(graph, replicas, masks, device)
-    plan = _plan(folder, identity, lambda: batches(graph, replicas, device))
+    plan = _plan(folder, identity, lambda: batches(graph, entry, replicas, device))
     results: list[tuple[list[int], TrainState, Tensor]] = []
     for number, places in enumerate(plan):
         path = None if folder is None else folder / f"state-{number:03d}.safetensors"

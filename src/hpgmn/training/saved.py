@@ -16,9 +16,9 @@ from torch import Tensor
 from hpgmn.config import make_settings, settings_dict
 from hpgmn.errors import HPGMNError
 from hpgmn.graph import Array, Graph
-from hpgmn.models import ModelEntry, find_model
+from hpgmn.models import find_model
 from hpgmn.models.label_estimator import estimator_logits
-from hpgmn.models.stage import Parameters, Replica, Task
+from hpgmn.models.stage import ModelEntry, Parameters, Replica, Task
 from hpgmn.statistics import LocalStatistics
 from hpgmn.training.checkpoint import read_tensors, write_tensors
 from hpgmn.training.replicas import Fitted

@@ -14,15 +14,21 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from hpgmn.errors import HPGMNError
 from hpgmn.graph import Array
-from hpgmn.metrics import METRICS
-from hpgmn.models import ModelEntry
+from hpgmn.metrics import METRICS, class_loss
 from hpgmn.models.layers import initialise
 from hpgmn.models.output import Output
-from hpgmn.models.stage import Parameters, Stage, StageBuilder, Task, load_parameters
+from hpgmn.models.stage import (
+    ModelEntry,
+    Parameters,
+    Rates,
+    Stage,
+    StageBuilder,
+    Task,
+    load_parameters,
+)
 from hpgmn.randomness import Noise
 from hpgmn.training.optimizer import ReplicaAdam, all_parameters
 
@@ -123,13 +129,6 @@ class _Labelled:
         return cls(nodes, known.gather(1, nodes).clamp(min=0), chosen)
 
 
-def class_loss(logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
-    """Mean cross-entropy over the valid rows of each replica: (R, T, C) to (R,); Eq. (13)."""
-    chances = functional.log_softmax(logits, dim=-1)
-    own = chances.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
-    return -(own * valid).sum(dim=-1) / valid.sum(dim=-1).clamp(min=1)
-
-
 class _Running:
     """A stage with its batch of live replicas on the device."""
 
@@ -162,15 +161,14 @@ class _Running:
 
     def optimizer(self, current: StageState | None) -> ReplicaAdam:
         """Adam over the trained parameters, going on where the state stands."""
-        if current is None:
-            return ReplicaAdam(self.trained, self.stage.lr, self.stage.weight_decay)
+        stage = self.stage
         return ReplicaAdam(
             self.trained,
-            self.stage.lr,
-            self.stage.weight_decay,
-            current.first,
-            current.second,
-            current.epoch,
+            Rates(stage.lr, stage.weight_decay),
+            current.first if current else None,
+            current.second if current else None,
+            current.epoch if current else 0,
+            stage.own_rates,
         )
 
     def step(self, optimizer: ReplicaAdam, epoch: int) -> Tensor:
@@ -179,10 +177,15 @@ class _Running:
         loss = self._loss(epoch) if self.stage.consistency is None else self._agreement(epoch)
         torch.autograd.backward(loss.sum())
         optimizer.step()
+        if self.stage.after_step is not None:
+            with torch.no_grad():
+                self.stage.after_step(self.model)
         return loss.detach()
 
     def _weighted(self, output: Output, logits: Tensor) -> Tensor:
-        loss = class_loss(logits, self.train.labels, self.train.valid)
+        loss = logits.new_zeros(logits.shape[0])
+        if self.stage.is_supervised:
+            loss = class_loss(logits, self.train.labels, self.train.valid)
         for name, weight in self.weights.items():
             loss = loss + weight * output.penalties[name]
         return loss
@@ -289,7 +292,10 @@ def _run_stage(
         epoch = current.epoch + 1
         started = time.perf_counter()
         loss = running.step(optimizer, epoch)
-        score, val_loss = running.evaluate(metric)
+        if stage.is_supervised:
+            score, val_loss = running.evaluate(metric)
+        else:  # no label may choose: the last epoch with a finite loss is the best
+            score, val_loss = torch.zeros_like(loss), loss * 0 - epoch
         _record(current, stage, epoch, loss, val_loss, score)
         state.seconds["training"] += time.perf_counter() - started
         if watch is not None:

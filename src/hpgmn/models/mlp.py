@@ -1,0 +1,71 @@
+"""MLP: the attributes alone, no edges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from hpgmn.config import setting
+from hpgmn.models.baseline import BaselineSettings, attributes_input, usual_floats
+from hpgmn.models.layers import StatisticMLP
+from hpgmn.models.output import Output
+from hpgmn.models.stage import ModelEntry, Parameters, Stage, Task, main_stage
+from hpgmn.randomness import DropRate, Noise
+from hpgmn.statistics.operators import take_nodes
+
+
+@dataclass(frozen=True, kw_only=True)
+class MLPSettings(BaselineSettings):
+    """Everything that can be set about the MLP."""
+
+    layers: int = setting(2, "number of layers", low=1, high=8)
+
+
+class AttributesMLP(nn.Module):
+    """H = ReLU(X·W₁ + b₁), …, logits = H·W_L + b_L, with dropout between the layers.
+
+    Args:
+        task: gives widths, classes and the settings of the R replicas.
+    """
+
+    def __init__(self, task: Task) -> None:
+        super().__init__()
+        settings: list[MLPSettings] = task.settings
+        hidden = [settings[0].hidden_dim] * (settings[0].layers - 1)
+        widths = [task.graph.num_features, *hidden, task.num_classes]
+        self.encode = StatisticMLP(len(settings), widths)
+        self.input_rate = DropRate([one.attributes_dropout for one in settings], task.device)
+        self.drop_rate = DropRate([one.dropout for one in settings], task.device)
+
+    def forward(
+        self,
+        inputs: Mapping[str, Any],
+        noise: Noise | None = None,
+        nodes: Tensor | None = None,
+        classify: Tensor | None = None,
+        *,
+        penalties: bool = False,
+    ) -> Output:
+        """Class logits; only the rows of the nodes asked for are read."""
+        logits = self.encode(
+            inputs["attributes"], self.input_rate, self.drop_rate, noise, "encode", nodes
+        )
+        return Output(take_nodes(logits, classify))
+
+
+def _main(task: Task, done: Mapping[str, Parameters]) -> Stage:
+    return main_stage(task, AttributesMLP(task), attributes_input(task))
+
+
+ENTRY = ModelEntry(
+    "mlp",
+    "multilayer perceptron on the attributes, no edges",
+    "David E. Rumelhart, Geoffrey E. Hinton, Ronald J. Williams. Learning Representations by "
+    "Back-Propagating Errors. Nature 323, 1986.",
+    MLPSettings,
+    {"main": _main},
+    usual_floats,
+)
