@@ -5,10 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from sklearn.metrics import precision_recall_fscore_support, roc_auc_score
 
 from hpgmn.errors import SettingError
-from hpgmn.evaluation import Score, class_report, scores
+from hpgmn.evaluation import (
+    Score,
+    class_report,
+    independent_values,
+    paired_difference,
+    scores,
+)
 
 
 def test_a_score_is_mean_and_sample_deviation_over_runs() -> None:
@@ -98,3 +105,62 @@ def test_a_share_of_nothing_is_none() -> None:
         "f1": None,
         "support": 0,
     }
+
+
+def test_seeds_of_a_split_are_averaged_first() -> None:
+    values = [80.0, 81.0, 82.0, 90.0, 90.0, 93.0]
+    assert independent_values(values, splits=2, seeds=3) == [81.0, 91.0]
+    assert independent_values(values, splits=6, seeds=1) == values
+
+
+def test_one_split_leaves_its_seeds() -> None:
+    assert independent_values([80.0, 81.0, 82.0], splits=1, seeds=3) == [80.0, 81.0, 82.0]
+
+
+def test_missing_runs_are_refused() -> None:
+    with pytest.raises(ValueError, match="2 splits × 3 seeds"):
+        independent_values([80.0] * 5, splits=2, seeds=3)
+
+
+def test_the_difference_is_that_of_nadeau_and_bengio() -> None:
+    random = np.random.default_rng(3)
+    first, second = random.normal(80, 2, 10), random.normal(75, 3, 10)
+    found = paired_difference(first, second, splits=10, test_per_train=20 / 48)
+    gaps = [float(a - b) for a, b in zip(first, second, strict=True)]
+    mean = sum(gaps) / 10
+    variance = sum((gap - mean) ** 2 for gap in gaps) / 9
+    half = 2.2621571628 * (variance * (1 / 10 + 20 / 48)) ** 0.5
+    assert found.mean == pytest.approx(mean)
+    assert (found.low, found.high) == pytest.approx((mean - half, mean + half))
+    assert (found.values, found.over) == (10, "splits")
+
+
+def test_without_overlap_the_interval_is_students() -> None:
+    first, second = [3.0, 5.0, 4.0, 8.0], [2.0, 2.0, 3.0, 4.0]
+    found = paired_difference(first, second, splits=4, test_per_train=0.0)
+    expected = stats.ttest_rel(first, second).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+
+
+def test_seeds_are_averaged_before_splits_are_paired() -> None:
+    one = paired_difference([1, 3, 5, 7], [1, 2], splits=2, test_per_train=0.5)
+    assert one == paired_difference([2, 6], [1, 2], splits=2, test_per_train=0.5)
+    assert one.mean == 2.5
+
+
+def test_seeds_of_one_split_are_two_samples() -> None:
+    first, second = [81.0, 82.5, 83.0, 80.0, 82.0], [79.0, 80.0, 78.0]
+    found = paired_difference(first, second, splits=1, test_per_train=0.4)
+    expected = stats.ttest_ind(first, second, equal_var=False).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+    assert (found.values, found.over) == (3, "seeds")
+
+
+def test_equal_seeds_have_an_interval_of_no_width() -> None:
+    found = paired_difference([80.0, 80.0], [79.0, 79.0], splits=1, test_per_train=0.4)
+    assert (found.mean, found.low, found.high) == (1.0, 1.0, 1.0)
+
+
+def test_a_single_run_has_a_difference_without_interval() -> None:
+    found = paired_difference([80.0], [79.0, 79.5], splits=1, test_per_train=0.4)
+    assert (found.mean, found.low, found.high) == (0.75, None, None)

@@ -185,24 +185,30 @@ class HPGMNClassifier:
         (target / PARAMETERS_FILE).write_text(text, encoding="utf-8")
 
     @classmethod
-    def load(cls, folder: str | Path) -> HPGMNClassifier:
-        """A saved classifier, or the first replica of a run folder."""
+    def load(cls, folder: str | Path, model: str | None = None) -> HPGMNClassifier:
+        """A saved classifier, or the first replica of a run folder.
+
+        Args:
+            folder: what ``save`` or ``hpgmn train`` wrote.
+            model: the name of your own model, where the folder holds one: only then is its code
+                imported.
+        """
         source = Path(folder)
         if not (source / MODEL_FILE).is_file():
             raise HPGMNError(
                 f"{source} holds no {MODEL_FILE}. Give a folder that save() or `hpgmn train` wrote."
             )
-        saved = SavedModel.read(source / MODEL_FILE).choose([0])
+        saved = SavedModel.read(source / MODEL_FILE, model).choose([0])
         own = [info.name for info in dataclasses.fields(saved.entry.settings)]
         settings = {key: getattr(saved.replicas[0].settings, key) for key in own}
         for name in (PARAMETERS_FILE, "config.yaml"):  # of save(), of a run
             if (source / name).is_file():
                 settings["metric"] = read_yaml(source / name).get("metric", _OWN["metric"])
                 break
-        model = cls(model=saved.entry.name, seed=saved.replicas[0].seed, **settings)
-        model.saved_ = saved
-        model.classes_ = np.asarray(saved.class_names)
-        return model
+        loaded = cls(model=saved.entry.name, seed=saved.replicas[0].seed, **settings)
+        loaded.saved_ = saved
+        loaded.classes_ = np.asarray(saved.class_names)
+        return loaded
 
 
 def _require_device(device: str) -> None:

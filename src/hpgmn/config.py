@@ -172,6 +172,8 @@ def _checked(info: dataclasses.Field[Any], hint: Any, value: Any) -> Any:
     if hint is bool:
         return _boolean(name, value)
     if hint is str:
+        if not meta["choices"]:  # any word will do
+            return str(value)
         if value not in meta["choices"]:
             raise SettingError(unknown_name(f"value for '{name}':", str(value), meta["choices"]))
         return value

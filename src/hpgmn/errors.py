@@ -28,8 +28,9 @@ def nearest(name: str, choices: Iterable[str]) -> str | None:
     >>> nearest("chamelon", ["texas", "chameleon"])
     'chameleon'
     """
-    found = difflib.get_close_matches(name.lower(), list(choices), n=1, cutoff=0.5)
-    return found[0] if found else None
+    spelt = {choice.lower(): choice for choice in choices}
+    found = difflib.get_close_matches(name.lower(), list(spelt), n=1, cutoff=0.5)
+    return spelt[found[0]] if found else None
 
 
 def unknown_name(kind: str, name: str, choices: Iterable[str]) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from scipy import stats
 from torch import Tensor
 
 from hpgmn.graph import Array
@@ -82,3 +84,87 @@ def class_report(
             }
         )
     return rows
+
+
+def independent_values(values: Sequence[float], splits: int, seeds: int) -> list[float]:
+    """One value per independent run, out of scores listed split by split with the seeds inside.
+
+    The seeds of one split share its nodes, so they are not independent runs of the protocol: they
+    are averaged, and the splits are the runs. With one split only, the seeds are all there is.
+
+    >>> independent_values([80.0, 82.0, 90.0, 94.0], splits=2, seeds=2)
+    [81.0, 92.0]
+    """
+    if len(values) != splits * seeds:
+        raise ValueError(f"{splits} splits × {seeds} seeds need as many values (got {len(values)})")
+    if splits == 1:
+        return [float(value) for value in values]
+    array = np.asarray(values, dtype=np.float64).reshape(splits, seeds)
+    return [float(value) for value in array.mean(axis=1)]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """By how much one model is better than another on the same runs.
+
+    Attributes:
+        mean: the mean difference.
+        low: lower end of its 95 % interval; None for a single value.
+        high: upper end.
+        values: how many independent differences it rests on.
+        over: what they are over, "splits" or "seeds".
+    """
+
+    mean: float
+    low: float | None
+    high: float | None
+    values: int
+    over: str
+
+
+def paired_difference(
+    first: Sequence[float],
+    second: Sequence[float],
+    *,
+    splits: int,
+    test_per_train: float,
+) -> Difference:
+    """First - second over the same splits, with an interval corrected for overlapping splits.
+
+    The train nodes of random splits overlap, so the differences are not independent and Student's
+    interval would be too narrow. Nadeau and Bengio (Inference for the Generalization Error,
+    Machine Learning 52, 2003) replace the factor 1/n of the variance by 1/n + test/train:
+    mean ± t₀.₉₇₅,ₙ₋₁ · √((1/n + test/train) · s²). The seeds of a split are averaged first.
+
+    With one split only, the values are its seeds, which come in no order: the interval is Welch's
+    for two samples, and speaks of that split alone.
+
+    Args:
+        first: scores split by split, seeds inside.
+        second: scores of the other model on the same splits; its number of seeds may differ.
+        splits: how many splits.
+        test_per_train: number of test nodes divided by that of train nodes.
+
+    >>> found = paired_difference([3, 4, 5], [1, 3, 2], splits=3, test_per_train=0.4)
+    >>> round(found.mean, 3), round(found.low, 3), round(found.high, 3)
+    (2.0, -1.685, 5.685)
+    """
+    ours, theirs = (
+        np.asarray(independent_values(values, splits, len(values) // splits), dtype=np.float64)
+        for values in (first, second)
+    )
+    over = "splits" if splits > 1 else "seeds"
+    mean = float(ours.mean() - theirs.mean())
+    count = min(ours.size, theirs.size)
+    if count < 2:
+        return Difference(mean, None, None, count, over)
+    if splits > 1:
+        variance = float((1 / count + test_per_train) * (ours - theirs).var(ddof=1))
+        freedom = count - 1.0
+    else:
+        shares = [values.var(ddof=1) / values.size for values in (ours, theirs)]
+        variance = float(sum(shares))
+        spread = shares[0] ** 2 / (ours.size - 1) + shares[1] ** 2 / (theirs.size - 1)
+        freedom = variance**2 / spread if spread else count - 1.0
+    half = float(stats.t.ppf(0.975, freedom)) * math.sqrt(variance)
+    return Difference(mean, mean - half, mean + half, count, over)

@@ -124,7 +124,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], None]:
 
             yield asked
 
-        monkeypatch.setattr("hpgmn.cli.train.stop_on_signal", stop_on_signal)
+        monkeypatch.setattr("hpgmn.cli.several.stop_on_signal", stop_on_signal)
 
     return limit
 

@@ -446,14 +446,23 @@ def test_overwrite_replaces_a_run_and_keeps_what_is_not_ours(
 def test_the_demo_trains_on_the_built_in_graph(
     hpgmn: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    short = {"epochs": 5, "estimator_epochs": 5, "hidden_dim": 8}
-    monkeypatch.setattr("hpgmn.shipped.settings_for", lambda *_: short)
+    short = {"epochs": 5, "hidden_dim": 8}
+
+    def settings_for(graph: str | None, model: str) -> dict[str, int]:
+        return short | ({"estimator_epochs": 5} if model == "hpgmn" else {})
+
+    monkeypatch.setattr("hpgmn.shipped.settings_for", settings_for)
     answer = hpgmn("demo", "--nodes", "120", "--out", "demo")
     assert answer.code == 0, answer.err
-    assert {path.name for path in Path("demo").iterdir()} == RUN_FILES | {"trading-network.npz"}
+    others = {"trading-network.npz", "mlp", "gcn"}
+    assert {path.name for path in Path("demo").iterdir()} == RUN_FILES | others
+    for name in ("mlp", "gcn"):
+        assert {path.name for path in Path("demo", name).iterdir()} == RUN_FILES
+        assert f"{100 * metrics_of(Path('demo', name))['test_score_mean']:.1f} ±" in answer.out
     metrics = metrics_of(Path("demo"))
     assert metrics["splits"] == [0, 1, 2]
-    for row in ("label estimator (attributes only)", "HP-GMN", "best attainable"):
+    rows = ("label estimator (attributes only)", "MLP", "GCN", "HP-GMN", "best attainable")
+    for row in rows:
         assert row in answer.out
     assert f"{100 * metrics['test_score_mean']:.1f} ±" in answer.out
     again = hpgmn("demo", "--nodes", "120", "--out", "demo")  # replaces itself

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from hpgmn.datasets import DATASETS
+from hpgmn.evaluation import independent_values
 from hpgmn.experiments.paper import (
     CITATION,
     ELSEWHERE,
@@ -13,7 +14,6 @@ from hpgmn.experiments.paper import (
     TABLE_2,
     TABLE_3,
     Published,
-    independent_values,
     published,
     reached,
 )
@@ -120,16 +120,6 @@ def test_no_value_is_refused() -> None:
         reached("texas", [], 85.1)
 
 
-def test_seeds_of_a_split_are_averaged_first() -> None:
-    values = [80.0, 81.0, 82.0, 90.0, 90.0, 93.0]
-    assert independent_values(values, splits=2, seeds=3) == [81.0, 91.0]
-    assert independent_values(values, splits=6, seeds=1) == values
-
-
-def test_one_split_leaves_its_seeds() -> None:
-    assert independent_values([80.0, 81.0, 82.0], splits=1, seeds=3) == [80.0, 81.0, 82.0]
-
-
 def test_seeds_do_not_narrow_the_interval() -> None:
     # Two splits 4 points apart, ten agreeing seeds each. Over 20 values the interval would be
     # 84 ± 2.093 · 2.052 / √20 = 84 ± 0.96; over the two splits it is 84 ± 25.4.
@@ -139,8 +129,3 @@ def test_seeds_do_not_narrow_the_interval() -> None:
     assert verdict.interval == pytest.approx((84 - 25.412409, 84 + 25.412409), abs=1e-5)
     assert verdict.is_reached
     assert not reached("texas", values, 85.0).is_reached
-
-
-def test_missing_runs_are_refused() -> None:
-    with pytest.raises(ValueError, match="2 splits × 3 seeds"):
-        independent_values([80.0] * 5, splits=2, seeds=3)

@@ -2,76 +2,22 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from hpgmn.config import make_settings, settings_dict
 from hpgmn.errors import HPGMNError
 from hpgmn.experiments.results import main, page
-from hpgmn.models import find_model
 from hpgmn.shipped import settings_for
+
+Write = Callable[..., Path]
+WriteTrials = Callable[..., None]
+Cells = Callable[..., list[str]]
 
 ROOT = Path(__file__).parents[2]
 FOUR = ["attributes", "class_counts", "class_means", "adjacency"]
-
-
-def write_run(
-    results: Path,
-    graph: str,
-    model: str,
-    scores: Sequence[float],
-    *,
-    splits: int = 10,
-    folder: str | None = None,
-    settings: dict[str, Any] | None = None,
-    **changes: Any,
-) -> Path:
-    """A run folder's metrics, made up around its test scores (percent)."""
-    chosen = settings_for(graph, model) | (settings or {})
-    values = settings_dict(make_settings(find_model(model).settings, chosen))
-    fractions = [score / 100 for score in scores]
-    seeds = len(scores) // splits
-    about = {"graph": graph, "model": model, "metric": "accuracy", "seeds": seeds}
-    metrics = about | {
-        "splits": list(range(splits)),
-        "test_score": fractions,
-        "test_score_mean": float(np.mean(fractions)),
-        "test_score_std": float(np.std(fractions, ddof=1)),
-        "val_score": [fraction + 0.02 for fraction in fractions],
-        "label_estimator": {"test_accuracy_mean": 0.4321} if model == "hpgmn" else None,
-        "seconds": 12.3,
-        "version": "9.8.7",
-        "config": about | {"splits": list(range(splits)), "protocol": None, "settings": values},
-        "hardware": {
-            "processor": "A Processor",
-            "threads": 2,
-            "device": "cpu",
-            "torch": "2.0.1",
-            "python": "3.12.3",
-        },
-        "created": "2030-01-02T03:04:05+00:00",
-    }
-    path = results / "runs" / (folder or f"{graph}-{model}")
-    path.mkdir(parents=True)
-    (path / "metrics.json").write_text(json.dumps(metrics | changes))
-    return path
-
-
-def write_trials(results: Path, name: str, trials: Sequence[dict[str, Any]]) -> None:
-    (results / "search").mkdir(exist_ok=True)
-    lines = [json.dumps(trial) for trial in trials]
-    (results / "search" / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
-
-
-def cells(text: str, *start: str) -> list[str]:
-    """The cells of the first table line that starts with the given ones."""
-    found = [line for line in text.splitlines() if line.startswith(f"| {' | '.join(start)} |")]
-    assert found, start
-    return [cell.strip() for cell in found[0].strip("|").split("|")]
 
 
 def section(text: str, title: str) -> str:
@@ -79,7 +25,7 @@ def section(text: str, title: str) -> str:
 
 
 @pytest.fixture
-def results(tmp_path: Path) -> Path:
+def results(write_run: Write, tmp_path: Path) -> Path:
     """Squirrel well above the paper, texas within the margin, pubmed short of it with a note."""
     folder = tmp_path / "results"
     high = [74.0 + split + seed for split in range(10) for seed in range(3)]
@@ -90,7 +36,7 @@ def results(tmp_path: Path) -> Path:
     return folder
 
 
-def test_numbers_in_the_table_are_those_of_the_record(results: Path) -> None:
+def test_numbers_in_the_table_are_those_of_the_record(cells: Cells, results: Path) -> None:
     # 74 … 85: mean 79.5, sample variance (30 · 8.25 + 30 · 2/3) / 29 = 9.224, std 3.04
     assert cells(page(results), "squirrel", "hpgmn") == [
         *("squirrel", "hpgmn", "**79.5 ± 3.0**", "30 = 10 × 3", "72.3 ± 2.3", "reached"),
@@ -98,13 +44,13 @@ def test_numbers_in_the_table_are_those_of_the_record(results: Path) -> None:
     ]
 
 
-def test_row_within_the_margin_says_by_how_much_it_is_lower(results: Path) -> None:
+def test_row_within_the_margin_says_by_how_much_it_is_lower(cells: Cells, results: Path) -> None:
     # mean 84.5, s = 2.9814, t(0.975, 9) = 2.2622: 84.5 ± 2.13 holds the paper's 85.1
     found = cells(page(results), "texas", "hpgmn")
     assert found[5:7] == ["reached, 0.60 lower", "89.2, M2M-GNN (short by 4.70)"]
 
 
-def test_row_short_of_the_paper_is_explained(results: Path) -> None:
+def test_row_short_of_the_paper_is_explained(cells: Cells, results: Path) -> None:
     text = page(results)
     found = cells(text, "pubmed", "hpgmn-appnp")
     assert found[5:7] == ["short by 2.00", "82.7, GRAND (short by 2.30)"]
@@ -142,7 +88,9 @@ def test_note_on_a_row_that_no_table_has_fails(results: Path) -> None:
         page(results)
 
 
-def test_same_records_give_the_same_page(results: Path, tmp_path: Path) -> None:
+def test_same_records_give_the_same_page(
+    write_trials: WriteTrials, results: Path, tmp_path: Path
+) -> None:
     write_trials(results, "b", [trial("texas", "first", 0.8, lr=0.1)])
     write_trials(results, "a", [trial("squirrel", "second", 0.8, lr=0.1)])
     copy = tmp_path / "copy"
@@ -159,13 +107,15 @@ def test_main_writes_the_page(results: Path, tmp_path: Path) -> None:
     assert (tmp_path / "docs" / "RESULTS.md").read_text(encoding="utf-8") == page(results)
 
 
-def test_rows_of_the_paper_without_a_record_are_not_hidden(results: Path) -> None:
+def test_rows_of_the_paper_without_a_record_are_not_hidden(cells: Cells, results: Path) -> None:
     text = page(results)
     assert cells(text, "chameleon", "hpgmn")[2:6] == ["–", "–", "79.6 ± 0.8", "no record yet"]
     assert "No record yet: wisconsin-hpgmn, cornell-geomgcn-hpgmn, chameleon-hpgmn" in text
 
 
-def test_graph_outside_the_paper_has_a_row_but_no_verdict(results: Path) -> None:
+def test_graph_outside_the_paper_has_a_row_but_no_verdict(
+    write_run: Write, cells: Cells, results: Path
+) -> None:
     write_run(results, "cornell", "hpgmn", [70.0, 80.0] * 5)
     write_run(results, "cornell-geomgcn", "hpgmn", [85.0, 87.0] * 5)
     text = page(results)
@@ -183,13 +133,15 @@ def test_graph_outside_the_paper_has_a_row_but_no_verdict(results: Path) -> None
         ("pubmed-hpgmn-appnp", "hpgmn train pubmed --model hpgmn-appnp --seeds 5"),
     ],
 )
-def test_command_repeats_the_run(results: Path, run: str, command: str) -> None:
+def test_command_repeats_the_run(cells: Cells, results: Path, run: str, command: str) -> None:
     assert cells(page(results), run) == [
         *(run, f"`{command}`", "A Processor, 2 threads", "hpgmn 9.8.7, torch 2.0.1", "2030-01-02")
     ]
 
 
-def test_command_names_every_setting_that_is_not_shipped(results: Path) -> None:
+def test_command_names_every_setting_that_is_not_shipped(
+    write_run: Write, cells: Cells, results: Path
+) -> None:
     changed = {"gate": False, "memory_dim": 8, "lr": 0.0123456789, "statistics": FOUR[1:]}
     write_run(results, "wisconsin", "hpgmn", [90.0, 91.0] * 5, settings=changed)
     assert cells(page(results), "wisconsin-hpgmn")[1] == (
@@ -198,7 +150,7 @@ def test_command_names_every_setting_that_is_not_shipped(results: Path) -> None:
     )
 
 
-def test_settings_that_differ_from_the_default_are_listed(results: Path) -> None:
+def test_settings_that_differ_from_the_default_are_listed(write_run: Write, results: Path) -> None:
     changed = {"statistics": FOUR, "teleport": 0.77, "diffusion_dropout": 0.77, "dropout": 0.77}
     write_run(results, "wisconsin", "hpgmn", [90.0, 91.0] * 5, settings=changed)
     (line,) = [
@@ -215,7 +167,9 @@ def trial(graph: str, round_: str, score: float, runs: int = 2, **settings: Any)
     return {"graph": graph, "model": "hpgmn", "round": round_, "trial": settings} | values
 
 
-def test_trials_are_counted_by_round(results: Path) -> None:
+def test_trials_are_counted_by_round(
+    write_trials: WriteTrials, cells: Cells, results: Path
+) -> None:
     trials = [trial("texas", "first", 0.8, runs=1), trial("texas", "first", 0.8, runs=1)]
     trials += [trial("texas", "second", 0.8, runs=3), trial("texas", "second", 0.8, runs=5)]
     trials += [trial("actor", "finalists", 0.8, runs=30)]
@@ -226,7 +180,9 @@ def test_trials_are_counted_by_round(results: Path) -> None:
     assert cells(text, "squirrel", "hpgmn")[2:] == ["–", "–", "–", "no search"]
 
 
-def test_place_of_the_settings_in_the_search(results: Path) -> None:
+def test_place_of_the_settings_in_the_search(
+    write_trials: WriteTrials, cells: Cells, results: Path
+) -> None:
     own = settings_for("texas", "hpgmn")
     others = [own | {"lr": 0.5}, own | {"lr": 0.6}]
     early = [trial("texas", "first", 0.99, runs=9, **others[0])]  # finalists decide, not this
@@ -246,7 +202,9 @@ def test_place_of_the_settings_in_the_search(results: Path) -> None:
     assert "not among the 1 trials" in page(results)
 
 
-def test_settings_of_unused_statistics_do_not_tell_trials_apart(results: Path) -> None:
+def test_settings_of_unused_statistics_do_not_tell_trials_apart(
+    write_trials: WriteTrials, results: Path
+) -> None:
     own = settings_for("texas", "hpgmn")
     assert "diffusion" not in own["statistics"]
     found = trial("texas", "finalists", 0.9, **own, diffusion_scaling="unit", teleport=0.01)
@@ -254,7 +212,9 @@ def test_settings_of_unused_statistics_do_not_tell_trials_apart(results: Path) -
     assert "best of 1 finalists" in page(results)
 
 
-def test_whole_settings_of_a_trial_are_compared_where_recorded(results: Path) -> None:
+def test_whole_settings_of_a_trial_are_compared_where_recorded(
+    write_trials: WriteTrials, results: Path
+) -> None:
     own = settings_for("texas", "hpgmn")
     path = results / "runs" / "texas-hpgmn" / "metrics.json"
     settings = json.loads(path.read_text())["config"]["settings"]
@@ -265,16 +225,9 @@ def test_whole_settings_of_a_trial_are_compared_where_recorded(results: Path) ->
     assert "not among the 1 finalists" in page(results)
 
 
-@pytest.mark.parametrize("line", ["{", "[1]", '{"graph": "texas"}'])
-def test_damaged_search_record_is_named(results: Path, line: str) -> None:
-    write_trials(results, "all", [trial("texas", "first", 0.8)])
-    with (results / "search" / "all.jsonl").open("a") as file:
-        file.write(f"\n{line}\n")
-    with pytest.raises(HPGMNError, match=r"all\.jsonl line 3"):
-        page(results)
-
-
-def test_row_is_the_folder_of_its_name_and_no_reading_is_hidden(results: Path) -> None:
+def test_row_is_the_folder_of_its_name_and_no_reading_is_hidden(
+    write_run: Write, cells: Cells, results: Path
+) -> None:
     write_run(results, "texas", "hpgmn", [99.0] * 10, folder="texas-again")
     write_run(results, "texas", "hpgmn", [98.0, 98.0], splits=2, folder="part")
     text = page(results)
@@ -284,49 +237,11 @@ def test_row_is_the_folder_of_its_name_and_no_reading_is_hidden(results: Path) -
     assert "`hpgmn train texas --splits 0,1`" in further
 
 
-def test_two_records_of_a_row_without_its_name_fail(results: Path) -> None:
-    for folder in ("one", "two"):
-        write_run(results, "chameleon", "hpgmn", [80.0] * 10, folder=folder)
-    with pytest.raises(HPGMNError, match="one, two are all hpgmn on chameleon"):
-        page(results)
-
-
-def test_some_splits_do_not_make_a_row(results: Path) -> None:
+def test_some_splits_do_not_make_a_row(write_run: Write, cells: Cells, results: Path) -> None:
     write_run(results, "chameleon", "hpgmn", [95.0] * 9, splits=9)
     text = page(results)
     assert cells(text, "chameleon", "hpgmn")[5] == "no record yet"
     assert "95.0 ± 0.0" in section(text, "Further runs")
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"test_score_mean": 0.9}, "test_score_mean is not that of its scores"),
-        ({"test_score_std": 0.0}, "test_score_std is not that of its scores"),
-        ({"val_score": [0.5]}, "10 values of val_score"),
-        ({"seeds": 2}, "20 values of test_score"),
-    ],
-)
-def test_record_that_contradicts_itself_fails(
-    results: Path, changes: dict[str, Any], message: str
-) -> None:
-    write_run(results, "chameleon", "hpgmn", [80.0, 81.0] * 5, **changes)
-    with pytest.raises(HPGMNError, match=message):
-        page(results)
-
-
-def test_incomplete_record_is_named(results: Path) -> None:
-    (results / "runs" / "texas-hpgmn" / "metrics.json").write_text('{"graph": "texas"}')
-    with pytest.raises(HPGMNError, match=r"texas-hpgmn.metrics\.json lacks model, metric"):
-        page(results)
-    (results / "runs" / "texas-hpgmn" / "metrics.json").write_text("{")
-    with pytest.raises(HPGMNError, match=r"texas-hpgmn.metrics\.json is not valid JSON"):
-        page(results)
-
-
-def test_no_runs_folder_is_said(tmp_path: Path) -> None:
-    with pytest.raises(HPGMNError, match="There is no folder"):
-        page(tmp_path)
 
 
 def test_committed_page_is_what_the_committed_records_give() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,6 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpgmn.errors import GraphError
 from hpgmn.graph import NEIGHBORS, Graph
 from hpgmn.statistics import (
     STATISTICS,
@@ -513,3 +515,53 @@ def test_names_carry_a_direction_where_both_are_read() -> None:
     ]
     assert {base_name(name) for name in both} == set(chosen)
     assert [base_name(name) for name in STATISTICS] == list(STATISTICS)
+
+
+@given(case=cases(), mode=st.sampled_from(NEIGHBORS[:3]))
+def test_two_hops_are_the_nodes_two_edges_away_and_no_fewer(case: Case, mode: str) -> None:
+    matrix = case.graph().adjacency(mode).toarray()
+    num_nodes = len(matrix)
+    far = np.zeros((num_nodes, num_nodes))
+    for center, middle, end in itertools.product(range(num_nodes), repeat=3):
+        if matrix[center, middle] and matrix[middle, end] and not matrix[center, end]:
+            far[center, end] = center != end
+    rows, columns = (
+        np.where(total > 0, 1 / np.sqrt(np.maximum(total, 1)), 0)
+        for total in (far.sum(axis=1), far.sum(axis=0))
+    )
+    expected = torch.from_numpy(rows[:, None] * far * columns).float()
+    found = LocalStatistics(case.graph()).two_hop(mode)
+    dense = torch.randn(num_nodes, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    product = found @ dense
+    torch.testing.assert_close(product, expected @ dense, rtol=1e-5, atol=1e-6)
+    [gradient] = torch.autograd.grad(product.square().sum(), dense)
+    torch.testing.assert_close(gradient, 2 * expected.T @ expected @ dense, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found.transpose.host.toarray(), expected.T.numpy())
+    assert found.host.indices.dtype == found.host.indptr.dtype == np.int32
+    assert found.host.has_sorted_indices
+
+
+def test_two_hops_do_not_depend_on_the_size_of_blocks(
+    monkeypatch: pytest.MonkeyPatch, small_graph: Graph
+) -> None:
+    whole = LocalStatistics(small_graph).two_hop("out").host.toarray()
+    assert whole.any()
+    monkeypatch.setattr(local, "_BLOCK", 5)
+    np.testing.assert_array_equal(LocalStatistics(small_graph).two_hop("out").host.toarray(), whole)
+
+
+def test_two_hops_are_kept_for_each_mode(small_graph: Graph) -> None:
+    statistics = LocalStatistics(small_graph)
+    kept = {mode: statistics.two_hop(mode) for mode in NEIGHBORS[:3]}
+    for mode, matrix in kept.items():
+        assert statistics.two_hop(mode) is matrix
+    assert len({id(matrix) for matrix in kept.values()}) == 3
+
+
+def test_too_many_two_hops_are_refused(monkeypatch: pytest.MonkeyPatch, small_graph: Graph) -> None:
+    entries = LocalStatistics(small_graph).two_hop("undirected").host.nnz
+    monkeypatch.setattr(local, "TWO_HOP_LIMIT", entries)
+    assert LocalStatistics(small_graph).two_hop("undirected").host.nnz == entries
+    monkeypatch.setattr(local, "TWO_HOP_LIMIT", entries - 1)
+    with pytest.raises(GraphError, match=f"more than {entries - 1} entries. Choose a model"):
+        LocalStatistics(small_graph).two_hop("undirected")

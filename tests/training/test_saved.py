@@ -13,6 +13,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from hpgmn.config import make_settings
 from hpgmn.errors import HPGMNError
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
@@ -192,3 +193,14 @@ def test_a_file_of_other_tensors_is_told(tmp_path: Path) -> None:
     save_file({"a": torch.zeros(2)}, tmp_path / "a.safetensors")
     with pytest.raises(HPGMNError, match="is damaged or not one of ours"):
         SavedModel.read(tmp_path / "a.safetensors")
+
+
+def test_a_model_tied_to_its_nodes_refuses_a_graph_of_strangers(small_graph: Graph) -> None:
+    entry = MODELS["linkx"]
+    split = small_graph.split(0)
+    replica = Replica(0, 0, make_settings(entry.settings, {"epochs": 2, "hidden_dim": 4}))
+    fitted = fit_replicas(small_graph, entry, [replica], [(split.train, split.val)])
+    saved = SavedModel.of(entry, fitted, small_graph, [split.train])
+    strangers = Graph(small_graph.x[:9], small_graph.edge_index % 9)
+    with pytest.raises(HPGMNError, match=r"reads adjacency rows.*or train another model\."):
+        saved.logits(strangers)

@@ -20,16 +20,37 @@ if TYPE_CHECKING:
 out = Console()
 err = Console(stderr=True)
 
+
+def say(line: str) -> None:
+    """One unbroken line on standard error."""
+    err.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def percent(mean: float | None, std: float | None) -> str:
+    """A mean and its deviation in percent, as the tables show them.
+
+    >>> percent(0.8512, 0.031), percent(None, None)
+    ('85.1 ± 3.1', '–')
+    """
+    return "–" if mean is None else f"{100 * mean:.1f} ± {100 * (std or 0):.1f}"
+
+
 PLAIN_SECONDS = 5.0
 """Without a terminal a line of progress is printed this often."""
 
 
 class _Lines(logging.Handler):
-    """Log records on standard error, one unbroken line each."""
+    """Log records on standard error, one unbroken line each; what was said is not said again."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self._said: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
         line = f"{record.levelname.capitalize()}: {record.getMessage()}"
-        err.print(line, markup=False, highlight=False, soft_wrap=True)
+        if line not in self._said:
+            self._said.add(line)
+            say(line)
 
 
 def set_up_logging() -> None:

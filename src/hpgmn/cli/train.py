@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Column, Table
 
-from hpgmn.cli.console import err, log_file, out, stop_on_signal, training_progress
+from hpgmn.cli.console import out, percent, say
+from hpgmn.cli.several import (
+    folder_name,
+    model_names,
+    run_and_report,
+    shared_assignments,
+    train_several,
+)
 from hpgmn.errors import HPGMNError, SettingError, unknown_name
 
 if TYPE_CHECKING:
@@ -23,7 +31,13 @@ _DEVICES = ("auto", "cpu", "cuda")
 
 def train(
     graph: Annotated[str, typer.Argument(help="A dataset's name or a .npz graph file.")],
-    model: Annotated[str | None, typer.Option(help="The model's name; see `hpgmn models`.")] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A model's name (see `hpgmn models`), several with commas or repeated, all, or "
+            "your own package.module:Class [hpgmn]."
+        ),
+    ] = None,
     config: Annotated[
         str | None,
         typer.Option(help="A YAML file (also a run's config.yaml), or a shipped name: paper."),
@@ -43,7 +57,10 @@ def train(
     resume: Annotated[bool, typer.Option(help="Continue the interrupted run in --out.")] = False,
     overwrite: Annotated[bool, typer.Option(help="Replace the run in --out.")] = False,
 ) -> None:
-    """Train every asked split and seed at once and write a run folder."""
+    """Train every asked split and seed at once and write a run folder.
+
+    Several models give one run folder each and a table that sets them against hpgmn.
+    """
     from hpgmn.datasets import load
     from hpgmn.experiments.run import check_run, finished_run, prepare_folder
     from hpgmn.report import write_report
@@ -55,7 +72,6 @@ def train(
         raise SettingError("--resume and --overwrite exclude each other; give one.")
     given = read_config(config) if config is not None else {}
     options = {
-        "model": model,
         "splits": splits,
         "seeds": seeds,
         "protocol": protocol,
@@ -63,10 +79,21 @@ def train(
         "device": device,
     }
     given |= {name: value for name, value in options.items() if value is not None}
+    names = model_names(model or [given.get("model", "hpgmn")])
+    if len(names) > 1 and config is not None:
+        raise SettingError("--config holds the settings of one model; name one with --model.")
+    assignments = shared_assignments(names, set_ or [])
     loaded = load(graph, given.get("protocol"))
-    spec = _specification(graph, loaded, given, set_ or [])
-    check_run(spec, loaded)
-    folder = out_folder or _default_folder(loaded.name, spec.model)
+    specs = [
+        _specification(graph, loaded, given | {"model": name}, assignments[name]) for name in names
+    ]
+    for spec in specs:
+        check_run(spec, loaded)
+    folder = out_folder or _default_folder(loaded.name, names)
+    if len(specs) > 1:
+        train_several(specs, loaded, folder, resume=resume, overwrite=overwrite)
+        return
+    [spec] = specs
     prepare_folder(folder, spec, resume=resume, overwrite=overwrite)
     metrics = finished_run(folder) if resume else None
     if metrics is not None:
@@ -75,29 +102,10 @@ def train(
         try:
             metrics = run_and_report(spec, loaded, folder)
         except KeyboardInterrupt:
-            _say(f"To go on, repeat the command with --resume --out {folder}")
+            say(f"To go on, repeat the command with --resume --out {folder}")
             raise
     print_scores([metrics])
-    _say(f"Run folder: {folder}")
-
-
-def _say(line: str) -> None:
-    err.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
-def run_and_report(spec: RunSpec, graph: Graph, folder: Path) -> dict[str, Any]:
-    """Train with progress, a log and the report page."""
-    from hpgmn.experiments.run import LOG_FILE, run
-    from hpgmn.report import write_report
-
-    with (
-        log_file(folder / LOG_FILE),
-        training_progress(f"{graph.name} {spec.model}") as report,
-        stop_on_signal() as should_stop,
-    ):
-        metrics = run(spec, graph, folder, report=report, should_stop=should_stop)
-    write_report(folder)
-    return metrics
+    say(f"Run folder: {folder}")
 
 
 def _specification(
@@ -166,9 +174,10 @@ def _split_numbers(asked: str | Sequence[int], graph: Graph) -> tuple[int, ...]:
     return numbers
 
 
-def _default_folder(graph: str, model: str) -> Path:
+def _default_folder(graph: str, names: Sequence[str]) -> Path:
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    return Path("runs") / f"{graph}-{model}-{now}"
+    what = folder_name(names[0]) if len(names) == 1 else "comparison"
+    return Path("runs") / f"{graph}-{what}-{now}"
 
 
 def print_scores(rows: list[dict[str, Any]]) -> None:
@@ -178,9 +187,9 @@ def print_scores(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         runs = len(row["val_score"])
         mean = sum(row["val_score"]) / runs
-        test = _percent(row["test_score_mean"], row["test_score_std"])
+        test = percent(row["test_score_mean"], row["test_score_std"])
         estimator = row["label_estimator"] or {}
-        guess = _percent(estimator.get("test_accuracy_mean"), estimator.get("test_accuracy_std"))
+        guess = percent(estimator.get("test_accuracy_mean"), estimator.get("test_accuracy_std"))
         table.add_row(
             row["graph"],
             row["model"],
@@ -191,12 +200,6 @@ def print_scores(rows: list[dict[str, Any]]) -> None:
             f"{row['seconds']:.1f}",
         )
     out.print(table)
-
-
-def _percent(mean: float | None, std: float | None) -> str:
-    if mean is None:
-        return "–"
-    return f"{100 * mean:.1f} ± {100 * (std or 0):.1f}"
 
 
 def demo(
@@ -213,19 +216,35 @@ def demo(
     ours = path.exists()  # the demo replaces its own earlier run, no other
     made = trading_network(num_nodes=nodes, seed=seed)
     graph = made.graph
-    _say(f"{graph}, node homophily {node_homophily(graph):.2f}: most trades are between classes.")
-    spec = _specification(str(path), graph, {"splits": [0, 1, 2]}, [])
-    spec = dataclasses.replace(spec, graph=str(path))
-    prepare_folder(out_folder, spec, resume=False, overwrite=ours)
-    write_graph(graph, path)
-    metrics = run_and_report(spec, graph, out_folder)
-    estimator = metrics["label_estimator"]
-    table = Table("model", "test accuracy %", title=f"{graph.name}: {len(spec.splits)} splits")
+    say(f"{graph}, node homophily {node_homophily(graph):.2f}: most trades are between classes.")
+    started = time.perf_counter()
+    runs = {}
+    for name, folder in (
+        ("hpgmn", out_folder),
+        ("mlp", out_folder / "mlp"),
+        ("gcn", out_folder / "gcn"),
+    ):
+        given = {"splits": [0, 1, 2], "model": name}
+        spec = _specification(str(path), graph, given, [])
+        spec = dataclasses.replace(spec, graph=str(path))
+        prepare_folder(folder, spec, resume=False, overwrite=ours)
+        if name == "hpgmn":
+            write_graph(graph, path)
+        runs[name] = run_and_report(spec, graph, folder)
+    estimator = runs["hpgmn"]["label_estimator"]
+    table = Table("model", "test accuracy %", title=f"{graph.name}: 3 splits")
     table.add_row(
         "label estimator (attributes only)",
-        _percent(estimator["test_accuracy_mean"], estimator["test_accuracy_std"]),
+        percent(estimator["test_accuracy_mean"], estimator["test_accuracy_std"]),
     )
-    table.add_row("HP-GMN", _percent(metrics["test_score_mean"], metrics["test_score_std"]))
+    for name, words in (
+        ("mlp", "MLP (attributes only)"),
+        ("gcn", "GCN (averages neighbours)"),
+        ("hpgmn", "HP-GMN"),
+    ):
+        row = runs[name]
+        table.add_row(words, percent(row["test_score_mean"], row["test_score_std"]))
     table.add_row("best attainable", f"{100 * made.best_accuracy:.1f}")
     out.print(table)
-    _say(f"{metrics['seconds']:.0f} seconds. The page: {out_folder / 'report.html'}")
+    seconds = time.perf_counter() - started
+    say(f"{seconds:.0f} seconds. The page: {out_folder / 'report.html'}")

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from hpgmn.training.saved import SavedModel
 
 
-def _opened(run: Path, source: str | None) -> tuple[SavedModel, RunSpec, Graph]:
+_OWN = typer.Option("--model", help="Your own model, package.module:Class, if the run has one.")
+
+
+def _opened(run: Path, source: str | None, own: str | None) -> tuple[SavedModel, RunSpec, Graph]:
     """The model, the specification and the graph of a run folder (or another graph)."""
     from hpgmn.config import read_yaml
     from hpgmn.datasets import load
@@ -33,7 +36,7 @@ def _opened(run: Path, source: str | None) -> tuple[SavedModel, RunSpec, Graph]:
                 "`hpgmn train` wrote; an interrupted run goes on with --resume."
             )
     spec = RunSpec.from_dict(read_yaml(run / CONFIG_FILE))
-    model = SavedModel.read(run / MODEL_FILE)
+    model = SavedModel.read(run / MODEL_FILE, own)
     trained = model.about["fingerprint"]
     if source is not None:
         graph = load(source)
@@ -56,6 +59,7 @@ def predict(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     graph: Annotated[str | None, typer.Argument(help="Another graph [the trained one].")] = None,
     split: Annotated[int | None, typer.Option(help="Which split's models [the first].")] = None,
+    own: Annotated[str | None, _OWN] = None,
     out_file: Annotated[Path, typer.Option("--out", help="FILE.csv or FILE.parquet.")] = Path(
         "predictions.csv"
     ),
@@ -66,7 +70,7 @@ def predict(
 
     if out_file.suffix not in (".csv", ".parquet"):
         raise SettingError(f"--out must end in .csv or .parquet (got '{out_file}').")
-    model, spec, loaded = _opened(run, graph)
+    model, spec, loaded = _opened(run, graph, own)
     number = spec.splits[0] if split is None else split
     places = [place for place, one in enumerate(model.replicas) if one.split == number]
     if not places:
@@ -122,6 +126,7 @@ def _unwritable(path: Path, error: OSError) -> HPGMNError:
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     graph: Annotated[str | None, typer.Argument(help="Another graph [the trained one].")] = None,
+    own: Annotated[str | None, _OWN] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
 ) -> None:
     """Scores on labelled nodes, by class: the test nodes, or all of another graph's."""
@@ -129,7 +134,7 @@ def evaluate(
 
     from hpgmn.evaluation import Score, class_report, scores
 
-    model, spec, loaded = _opened(run, graph)
+    model, spec, loaded = _opened(run, graph, own)
     if (loaded.y < 0).all():
         raise HPGMNError(
             f"Graph '{loaded.name}' has no labels to score against. Give labels, or use "

@@ -8,21 +8,32 @@ of the paper). The same records always give the same page.
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from hpgmn.config import make_settings, read_yaml, settings_dict
+from hpgmn.config import read_yaml
 from hpgmn.datasets import DATASETS
 from hpgmn.errors import HPGMNError
-from hpgmn.evaluation import Score
-from hpgmn.experiments import paper
-from hpgmn.experiments.run import METRICS_FILE, write_text
-from hpgmn.models import MODELS, find_model
+from hpgmn.experiments import baselines, paper
+from hpgmn.experiments.records import (
+    Record,
+    commands,
+    count_words,
+    grid,
+    in_order,
+    place_in_search,
+    read_records,
+    read_trials,
+    row_record,
+    runs_words,
+    score_words,
+    unlike,
+    validation_words,
+    word,
+)
+from hpgmn.experiments.run import write_text
+from hpgmn.models import MODELS
 from hpgmn.shipped import settings_for
 
 PAGE = "RESULTS.md"
@@ -30,83 +41,21 @@ RUNS, SEARCH, NOTES = "runs", "search", "notes.yaml"
 ROUNDS = ("first", "second", "finalists")
 
 _CITATION_MODELS = ("hpgmn-gcn", "hpgmn-appnp")
-_NEEDED = (
-    *("graph", "model", "metric", "splits", "seeds", "test_score", "test_score_mean"),
-    *("test_score_std", "val_score", "label_estimator", "seconds", "version", "config"),
-    *("hardware", "created"),
-)
-_ONLY_DIFFUSION = {"diffusion", "teleport", "heat_time", "normalization"}
-
-
-@dataclass(frozen=True)
-class Record:
-    """One run folder: its name, its test scores in percent and its whole ``metrics.json``."""
-
-    folder: str
-    graph: str
-    model: str
-    score: Score  # split by split, seeds inside
-    metrics: Mapping[str, Any]
-
-    def against(self, published_mean: float) -> paper.Verdict:
-        """The verdict over independent runs."""
-        splits, seeds = len(self.metrics["splits"]), int(self.metrics["seeds"])
-        values = paper.independent_values(self.score.values, splits, seeds)
-        return paper.reached(self.graph, values, published_mean)
-
-
 Rows = dict[tuple[str, str], Record | None]
 """The lines of a table: (graph, model) → the record, None where the run is still missing."""
 
 
-def read_records(folder: Path) -> list[Record]:
-    """Every run under a folder, checked: as many scores as runs, and the mean they have."""
-    if not folder.is_dir():
-        raise HPGMNError(f"There is no folder {folder}. Train with --out {folder}/GRAPH-MODEL.")
-    return [_record(path) for path in sorted(folder.glob(f"*/{METRICS_FILE}"))]
+def read_notes(path: Path, rows: Rows, others: Collection[str] = ()) -> dict[str, str]:
+    """What was tried, by row (GRAPH-MODEL); every row short of the paper must have its note.
 
-
-def _record(path: Path) -> Record:
-    try:
-        metrics = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise HPGMNError(f"{path} is not valid JSON ({error}).") from None
-    if missing := [name for name in _NEEDED if name not in metrics]:
-        raise HPGMNError(f"{path} lacks {', '.join(missing)}. Train that run again.")
-    runs = len(metrics["splits"]) * metrics["seeds"]
-    for name in ("test_score", "val_score"):
-        if len(metrics[name]) != runs:
-            raise HPGMNError(f"{path} must hold {runs} values of {name} ({len(metrics[name])}).")
-    score = Score.of([100 * value for value in metrics["test_score"]])
-    for name, ours in (("test_score_mean", score.mean), ("test_score_std", score.std)):
-        if abs(100 * metrics[name] - ours) > 1e-6:
-            raise HPGMNError(f"{path}: {name} is not that of its scores. Train that run again.")
-    return Record(path.parent.name, metrics["graph"], metrics["model"], score, metrics)
-
-
-def read_trials(folder: Path) -> list[dict[str, Any]]:
-    """Every trial of the searches; a folder that does not exist has none."""
-    trials = []
-    for path in sorted(folder.glob("*.jsonl")):
-        for place, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
-            if not line.strip():
-                continue
-            try:
-                trial = json.loads(line)
-                missing = {"graph", "model", "round", "trial", "val_score", "val_loss"} - set(trial)
-            except (ValueError, TypeError):
-                raise HPGMNError(f"{path} line {place} is not a JSON object.") from None
-            if missing:
-                raise HPGMNError(f"{path} line {place} lacks {', '.join(sorted(missing))}.")
-            trials.append(trial)
-    return trials
-
-
-def read_notes(path: Path, rows: Rows) -> dict[str, str]:
-    """What was tried, by row (GRAPH-MODEL); every row short of the paper must have its note."""
+    Args:
+        path: the file.
+        rows: HP-GMN's rows.
+        others: further names that notes may speak of: the cells of the comparison.
+    """
     content = read_yaml(path) if path.exists() else {}
     notes = {str(name): " ".join(str(text).split()) for name, text in content.items()}
-    unknown = sorted(set(notes) - {f"{graph}-{model}" for graph, model in rows})
+    unknown = sorted(set(notes) - {f"{graph}-{model}" for graph, model in rows} - set(others))
     if unknown:
         raise HPGMNError(f"{path} speaks of {', '.join(unknown)}, which no table has.")
     missing = [name for name in short_rows(rows) if not notes.get(name)]
@@ -137,107 +86,17 @@ def table_rows(records: Sequence[Record]) -> tuple[Rows, Rows, list[Record]]:
     other. Where there are several such records, it takes that of the folder GRAPH-MODEL.
     """
     heterophily: Rows = {}
-    for graph in _in_order({*paper.HETEROPHILOUS, *(record.graph for record in records)}):
-        record = _row_record(records, graph, "hpgmn")
+    for graph in in_order({*paper.HETEROPHILOUS, *(record.graph for record in records)}):
+        record = row_record(records, graph, "hpgmn")
         if graph not in paper.CITATION and (record or graph in paper.HETEROPHILOUS):
             heterophily[graph, "hpgmn"] = record
     citation: Rows = {
-        (graph, model): _row_record(records, graph, model)
+        (graph, model): row_record(records, graph, model)
         for model in _CITATION_MODELS
         for graph in paper.CITATION
     }
     used = {one.folder for one in (*heterophily.values(), *citation.values()) if one}
     return heterophily, citation, [one for one in records if one.folder not in used]
-
-
-def _row_record(records: Sequence[Record], graph: str, model: str) -> Record | None:
-    splits = list(range(1 if graph in paper.CITATION else 10))
-    asked = (graph, model, splits)
-    whole = [one for one in records if (one.graph, one.model, one.metrics["splits"]) == asked]
-    if len(whole) < 2:
-        return whole[0] if whole else None
-    for record in whole:
-        if record.folder == f"{graph}-{model}":
-            return record
-    folders = ", ".join(record.folder for record in whole)
-    raise HPGMNError(
-        f"{folders} are all {model} on {graph}: name the folder of the row {graph}-{model}."
-    )
-
-
-def _in_order(graphs: Iterable[str]) -> list[str]:
-    """Graphs in the registry's order, unknown ones last."""
-    order = {name: place for place, name in enumerate(DATASETS)}
-    return sorted(graphs, key=lambda graph: (order.get(graph, len(order)), graph))
-
-
-def command(record: Record) -> str:
-    """The command that repeats a run: whatever is not shipped or default is spelt out."""
-    config = record.metrics["config"]
-    graph, model, splits = config["graph"], config["model"], list(config["splits"])
-    parts = ["hpgmn train", graph]
-    if model != "hpgmn":
-        parts.append(f"--model {model}")
-    if config.get("protocol"):
-        parts.append(f"--protocol {config['protocol']}")
-    if graph in DATASETS and config["metric"] != DATASETS[graph].metric:
-        parts.append(f"--metric {config['metric']}")
-    if splits == list(range(10)):
-        parts.append("--splits all")
-    elif splits != [0] or graph not in paper.CITATION:  # these have the public split alone
-        parts.append(f"--splits {','.join(str(split) for split in splits)}")
-    if config["seeds"] != 1:
-        parts.append(f"--seeds {config['seeds']}")
-    shipped = settings_for(graph if graph in DATASETS else None, model)
-    parts += [f"--set {name}={_word(value)}" for name, value in _unlike(record, shipped).items()]
-    return " ".join(parts)
-
-
-def _unlike(record: Record, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a run that differ from those of a mapping and its defaults."""
-    settings = find_model(record.model).settings
-    own = settings_dict(make_settings(settings, record.metrics["config"]["settings"]))
-    others = settings_dict(make_settings(settings, values))
-    return {
-        name: value for name, value in own.items() if value != others[name] and _matters(name, own)
-    }
-
-
-def _matters(name: str, settings: Mapping[str, Any]) -> bool:
-    """Whether a setting has any effect; that of an unused statistic or loss has none."""
-    if name in ("consistency_passes", "consistency_temperature"):
-        return bool(settings["consistency_weight"])
-    owner = "diffusion" if name in _ONLY_DIFFUSION else name.split("_")[0]
-    used = settings.get("statistics", [owner])
-    return owner not in ("diffusion", "adjacency") or owner in used
-
-
-def place_in_search(record: Record, trials: Sequence[Mapping[str, Any]]) -> str:
-    """Where a run's settings stand, by validation score, among the trials that decided.
-
-    Those are the finalists, or without finalists all trials that were scored on the most runs.
-
-    Args:
-        record: the run.
-        trials: the search of its model on its graph.
-    """
-    last = [one for one in trials if one["round"] == "finalists"]
-    deciding = last or trials
-    if not deciding:
-        return "no search"
-    most = max(np.size(one["val_score"]) for one in deciding)
-    deciding = [one for one in deciding if np.size(one["val_score"]) == most]
-    ranked = sorted(
-        deciding, key=lambda one: (-np.mean(one["val_score"]), np.mean(one["val_loss"]))
-    )
-    what = f"{len(ranked)} {'finalists' if last else 'trials'}"
-    settings = record.metrics["config"]["settings"]
-    for place, one in enumerate(ranked, start=1):
-        every = one.get("settings", one["trial"])
-        varied = {name: value for name, value in every.items() if _matters(name, settings)}
-        if varied == {name: settings.get(name) for name in varied}:
-            return f"best of {what}" if place == 1 else f"number {place} of {what}"
-    return f"not among the {what}"
 
 
 # The page, section by section.
@@ -249,16 +108,20 @@ def page(results: Path) -> str:
     trials = read_trials(results / SEARCH)
     heterophily, citation, further = table_rows(records)
     rows = heterophily | citation
-    notes = read_notes(results / NOTES, rows)
+    cells = baselines.cells_of(records)
+    notes = read_notes(results / NOTES, rows, {cell.name for cell in cells.values()})
+    compared = {cell.record.folder for cell in cells.values() if cell.record}
+    further = [record for record in further if record.folder not in compared]
     sections = [
         _INTRO,
         "## Heterophilous graphs",
         _results_table(heterophily),
         _next_best(),
-        _commands(heterophily.values()),
+        commands(heterophily.values()),
         "## Citation graphs",
         _results_table(citation),
-        _commands(citation.values()),
+        commands(citation.values()),
+        *baselines.sections(cells, _references(heterophily, citation), trials, notes),
         *_further(further),
         "## When a number counts as reached",
         _RULE,
@@ -272,6 +135,16 @@ def page(results: Path) -> str:
         _METHOD,
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _references(heterophily: Rows, citation: Rows) -> dict[str, Record]:
+    """For each graph the run of HP-GMN that the baselines are set against."""
+    found: dict[str, Record] = {}
+    for (graph, _), record in [*heterophily.items(), *citation.items()]:
+        best = found.get(graph)
+        if record and (best is None or record.validation > best.validation):
+            found[graph] = record
+    return found
 
 
 _INTRO = """# Results
@@ -302,16 +175,10 @@ _METHOD = """\
 - Seconds are those of the whole run: statistics, training of all splits and seeds, and scoring."""
 
 
-def _grid(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
-    rule = ["---"] * len(header)
-    return "\n".join(f"| {' | '.join(line)} |" for line in (header, rule, *lines))
-
-
 def _results_table(rows: Rows) -> str:
     header = ["graph", "model", "ours", "runs = splits × seeds", "the paper", "reached?"]
     header += ["best published elsewhere", "validation", "label estimator", "seconds"]
-    return _grid(header, [_line(graph, model, one) for (graph, model), one in rows.items()])
+    return grid(header, [_line(graph, model, one) for (graph, model), one in rows.items()])
 
 
 def _line(graph: str, model: str, record: Record | None) -> list[str]:
@@ -327,28 +194,15 @@ def _line(graph: str, model: str, record: Record | None) -> list[str]:
     return [
         graph if metrics["metric"] == "accuracy" else f"{graph} ({metrics['metric']})",
         model,
-        f"**{_test(record)}**",
-        _runs(record),
+        f"**{score_words(record)}**",
+        runs_words(record),
         theirs,
         _answer(verdict) if verdict else "not in the paper",
         elsewhere,
-        _validation(record),
+        validation_words(record),
         f"{100 * estimator['test_accuracy_mean']:.1f}" if estimator else "–",
         f"{metrics['seconds']:.0f}",
     ]
-
-
-def _test(record: Record) -> str:
-    return f"{record.score.mean:.1f} ± {record.score.std:.1f}"
-
-
-def _validation(record: Record) -> str:
-    return f"{100 * float(np.mean(record.metrics['val_score'])):.1f}"
-
-
-def _runs(record: Record) -> str:
-    splits, seeds = len(record.metrics["splits"]), record.metrics["seeds"]
-    return f"{len(record.score.values)} = {splits} × {seeds}"
 
 
 def _answer(verdict: paper.Verdict) -> str:
@@ -369,27 +223,15 @@ def _next_best() -> str:
     )
 
 
-def _commands(records: Iterable[Record | None]) -> str:
-    """How each run was made."""
-    lines = []
-    for record in filter(None, records):
-        metrics, hardware = record.metrics, record.metrics["hardware"]
-        device = hardware["device"]
-        if device == "cpu":
-            device = f"{hardware['processor']}, {hardware['threads']} threads"
-        versions = f"hpgmn {metrics['version']}, torch {hardware['torch']}"
-        date = str(metrics["created"])[:10]
-        lines.append([record.folder, f"`{command(record)}`", device, versions, date])
-    return _grid(("run", "command", "device", "versions", "date"), lines) if lines else ""
-
-
 def _further(records: Sequence[Record]) -> list[str]:
     """Readings of test scores that are in neither table; none is left out."""
     if not records:
         return []
     header = ("run", "test", "runs = splits × seeds", "validation")
-    lines = [[one.folder, _test(one), _runs(one), _validation(one)] for one in records]
-    return ["## Further runs", _grid(header, lines), _commands(records)]
+    lines = [
+        [one.folder, score_words(one), runs_words(one), validation_words(one)] for one in records
+    ]
+    return ["## Further runs", grid(header, lines), commands(records)]
 
 
 def _short(rows: Rows, notes: Mapping[str, str]) -> str:
@@ -414,8 +256,8 @@ def _short(rows: Rows, notes: Mapping[str, str]) -> str:
 def _settings(rows: Rows, trials: Sequence[Mapping[str, Any]]) -> str:
     lines = ["What differs from the defaults that `hpgmn settings --model MODEL` lists:", ""]
     for record in filter(None, rows.values()):
-        differing = _unlike(record, settings_for(None, record.model))
-        values = [f"`{name}={_word(value)}`" for name, value in differing.items()]
+        differing = unlike(record, settings_for(None, record.model))
+        values = [f"`{name}={word(value)}`" for name, value in differing.items()]
         lines.append(f"- **{record.graph}-{record.model}**: {', '.join(values) or 'nothing'}.")
     return "\n\n".join([_SEARCH, _search_table(rows, trials), "\n".join(lines)])
 
@@ -435,44 +277,29 @@ def _search_table(rows: Rows, trials: Sequence[Mapping[str, Any]]) -> str:
         pair: [] for pair, record in rows.items() if record
     }
     for one in trials:
-        own.setdefault((one["graph"], one["model"]), []).append(one)
+        if one["model"].startswith("hpgmn"):  # the comparison counts the others'
+            own.setdefault((one["graph"], one["model"]), []).append(one)
     lines = []
     for model in MODELS:
-        for graph in _in_order(graph for graph, other in own if other == model):
+        for graph in in_order(graph for graph, other in own if other == model):
             found, record = own[graph, model], rows.get((graph, model))
-            counts = [_count([one for one in found if one["round"] == name]) for name in rounds]
+            counts = [
+                count_words([one for one in found if one["round"] == name]) for name in rounds
+            ]
             lines.append([graph, model, *counts, place_in_search(record, found) if record else "–"])
-    return _grid(("graph", "model", *rounds, "settings of the row"), lines)
-
-
-def _count(trials: Sequence[Mapping[str, Any]]) -> str:
-    """How many trials, and on how many runs each was scored."""
-    if not trials:
-        return "–"
-    runs = sorted({int(np.size(one["val_score"])) for one in trials})
-    each = str(runs[0]) if len(runs) == 1 else f"{runs[0]}–{runs[-1]}"
-    return f"{len(trials)} × {each} run{'' if each == '1' else 's'}"
-
-
-def _word(value: Any) -> str:
-    """A value as ``--set`` takes it."""
-    if isinstance(value, list):
-        return ",".join(value)
-    if value is None or isinstance(value, bool):
-        return str(value).lower()
-    return str(value)
+    return grid(("graph", "model", *rounds, "settings of the row"), lines)
 
 
 def _defects(rows: Rows) -> str:
     lines = ["Known before trusting a score (`hpgmn datasets` lists the same):", ""]
-    for graph in _in_order({graph for graph, _ in rows}):
+    for graph in in_order({graph for graph, _ in rows}):
         if graph in DATASETS and DATASETS[graph].defects:
             lines.append(f"- **{graph}**: {DATASETS[graph].defects}")
     right, copied = rows.get(("cornell", "hpgmn")), rows.get(("cornell-geomgcn", "hpgmn"))
     if right and copied:
         lines.append(
-            f"- With its own attributes and labels (`cornell`) HP-GMN has {_test(right)}, with "
-            f"those of texas (`cornell-geomgcn`) {_test(copied)}."
+            f"- With its own attributes and labels (`cornell`) HP-GMN has {score_words(right)}, "
+            f"with those of texas (`cornell-geomgcn`) {score_words(copied)}."
         )
     return "\n".join(lines)
 

@@ -14,6 +14,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -256,6 +257,7 @@ def run(
         The content of ``metrics.json``.
     """
     started = time.perf_counter()
+    forget_peak_memory(spec.device)
     splits, warnings = check_run(spec, graph)
     entry = find_model(spec.model)
     settings = make_settings(entry.settings, spec.settings)
@@ -289,6 +291,10 @@ def run(
     _write_predictions(folder / PREDICTIONS_FILE, graph, fitted, [split for _, split in pairs])
     guesses = model.estimator_logits(graph, spec.device)
     metrics = _metrics(spec, graph, fitted, [split.test for _, split in pairs], guesses)
+    metrics["nodes"] = {
+        part: [int(getattr(split, part).sum()) for split in splits]
+        for part in ("train", "val", "test")
+    }
     metrics["warnings"] = warnings
     metrics["seconds"] = before + time.perf_counter() - started
     write_text(folder / METRICS_FILE, json.dumps(metrics, indent=1) + "\n")
@@ -373,12 +379,24 @@ def hardware(device: str) -> dict[str, Any]:
     }
 
 
+def forget_peak_memory(device: str) -> None:
+    """Let the peak begin anew, so that a run does not report what ran before it."""
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
 def peak_memory_mb(device: str) -> float:
-    """The process's peak memory so far (on a GPU: the allocator's), in MB."""
+    """The process's peak memory since it was forgotten (on a GPU: the allocator's), in MB."""
     if device == "cuda":
         return torch.cuda.max_memory_allocated() / 1e6
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) * 1024 / 1e6 for line in lines if "VmHWM" in line)
+    except (OSError, StopIteration):  # not Linux: the peak of the whole process
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
 
 
 def _write_history(path: Path, fitted: Fitted) -> None:

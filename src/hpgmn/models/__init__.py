@@ -3,7 +3,28 @@
 from __future__ import annotations
 
 from hpgmn.errors import HPGMNError, unknown_name
-from hpgmn.models import gcn, hpgmn, mlp, propagated
+from hpgmn.models import (
+    appnp,
+    bmgcn,
+    chebnet,
+    cpgnn,
+    dirgcn,
+    dssl,
+    fsgnn,
+    gcn,
+    gcn_jk,
+    gcnii,
+    gprgnn,
+    h2gcn,
+    hpgmn,
+    linkx,
+    lwgcn,
+    mixhop,
+    mlp,
+    mmp,
+    propagated,
+)
+from hpgmn.models.own import is_own, own_model
 from hpgmn.models.stage import ModelEntry
 
 MODELS: dict[str, ModelEntry] = {
@@ -13,12 +34,29 @@ MODELS: dict[str, ModelEntry] = {
         *propagated.ENTRIES,
         mlp.ENTRY,
         gcn.ENTRY,
+        gcn_jk.ENTRY,
+        mixhop.ENTRY,
+        chebnet.ENTRY,
+        gcnii.ENTRY,
+        appnp.ENTRY,
+        gprgnn.ENTRY,
+        h2gcn.ENTRY,
+        bmgcn.ENTRY,
+        cpgnn.ENTRY,
+        mmp.ENTRY,
+        lwgcn.ENTRY,
+        dssl.ENTRY,
+        linkx.ENTRY,
+        fsgnn.ENTRY,
+        dirgcn.ENTRY,
     )
 }
 
 
 def find_model(name: str) -> ModelEntry:
-    """The model of that name."""
+    """The model of that name, or the user's own behind ``package.module:Class``."""
+    if is_own(name):
+        return own_model(name)
     if name not in MODELS:
         raise HPGMNError(unknown_name("model", name, MODELS))
     return MODELS[name]

@@ -158,6 +158,7 @@ class ModelEntry:
         stages: its stages in order; the last is called "main".
         floats: from a graph and settings, about how many numbers a replica has in its parameters
             and in its activations for one node; decides how many are trained at once.
+        tied: statistics the model always reads whose columns are the nodes trained on.
     """
 
     name: str
@@ -166,6 +167,7 @@ class ModelEntry:
     settings: type[TrainSettings]
     stages: Mapping[str, StageBuilder]
     floats: Callable[[Graph, Any], tuple[int, int]]
+    tied: tuple[str, ...] = ()
 
 
 def main_stage(task: Task, model: nn.Module, inputs: Mapping[str, Any], **more: Any) -> Stage:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from hpgmn.config import setting
+from hpgmn.errors import GraphError
 from hpgmn.graph import NEIGHBORS, Array, Attributes, Graph
 from hpgmn.sparse import SparseMatrix
 from hpgmn.statistics.diffusion import (
@@ -46,6 +47,11 @@ STATISTICS = ("attributes", "class_counts", "class_means", "diffusion", "adjacen
 
 MEANS_LIMIT_BYTES = 512 * 2**20
 """``class_means_form="auto"`` takes dense rows up to this size when the attributes are dense."""
+
+TWO_HOP_LIMIT = 2**28
+"""Most entries of a two-hop matrix, 2 GiB; crocodile's has 32, squirrel's 8, pubmed's 1 million."""
+
+_BLOCK = 1024  # rows of the two-hop matrix made at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,6 +183,7 @@ class LocalStatistics:
         self._shared: dict[tuple[Any, ...], Statistic] = {}
         self._adjacency: dict[str, sp.csr_array] = {}
         self._propagation: dict[tuple[str, str, float], SparseMatrix] = {}
+        self._two_hop: dict[str, SparseMatrix] = {}
 
     def adjacency(self, neighbors: str) -> sp.csr_array:
         """The graph's adjacency in one of the single modes, kept."""
@@ -204,6 +211,18 @@ class LocalStatistics:
             matrix = transition(self.adjacency(neighbors), normalization, self_loop)
             self._propagation[key] = SparseMatrix(matrix, self.device)
         return self._propagation[key]
+
+    def two_hop(self, neighbors: str) -> SparseMatrix:
+        """The nodes two edges away and no fewer, symmetrically normalised, kept.
+
+        Every such node counts once, however many paths lead to it and whatever their weights.
+        """
+        if neighbors not in self._two_hop:
+            matrix = transition(_two_hop(self.adjacency(neighbors)), "symmetric")
+            kept = self._two_hop[neighbors] = SparseMatrix(matrix, self.device)
+            if neighbors == "undirected":  # symmetric: no second copy of millions of entries
+                kept.transpose = kept
+        return self._two_hop[neighbors]
 
     def build(
         self, labels: Array, num_classes: int, settings: Sequence[StatisticsSettings]
@@ -338,3 +357,28 @@ def _mode(name: str, neighbors: str) -> str:
     if neighbors == "both":
         return "out" if name.endswith("_out") else "in"
     return neighbors
+
+
+def _two_hop(adjacency: sp.csr_array) -> sp.csr_array:
+    """Ones where two edges lead, but neither one edge nor none."""
+    num_nodes = adjacency.shape[0]
+    loops = sp.eye_array(num_nodes, dtype=np.float32, format="csr")
+    once = sp.csr_array(
+        (np.ones_like(adjacency.data), adjacency.indices, adjacency.indptr), shape=adjacency.shape
+    )
+    nearer = sp.csr_array(once + loops)
+    blocks, entries = [], 0
+    for first in range(0, num_nodes, _BLOCK):
+        rows = slice(first, first + _BLOCK)
+        reached = once[rows] @ once
+        reached.data[:] = 1
+        blocks.append((reached > nearer[rows]).astype(np.float32))
+        entries += blocks[-1].nnz
+        if entries > TWO_HOP_LIMIT:
+            raise GraphError(
+                f"The two-hop neighbourhoods of this graph have more than {TWO_HOP_LIMIT:,} "
+                "entries. Choose a model that reads neighbours only, such as gcn."
+            )
+    matrix = sp.csr_array(sp.vstack(blocks, format="csr"))
+    matrix.sort_indices()
+    return matrix

@@ -18,6 +18,7 @@ from hpgmn.errors import HPGMNError
 from hpgmn.graph import Array, Graph
 from hpgmn.models import find_model
 from hpgmn.models.label_estimator import estimator_logits
+from hpgmn.models.own import is_own
 from hpgmn.models.stage import ModelEntry, Parameters, Replica, Task
 from hpgmn.statistics import LocalStatistics
 from hpgmn.training.checkpoint import read_tensors, write_tensors
@@ -107,16 +108,24 @@ class SavedModel:
         write_tensors(path, tensors, about | {"checksum": _checksum(tensors, about)})
 
     @classmethod
-    def read(cls, path: Path) -> SavedModel:
-        """The model in a file that :meth:`write` wrote."""
+    def read(cls, path: Path, own: str | None = None) -> SavedModel:
+        """The model in a file that :meth:`write` wrote.
+
+        Args:
+            path: the file.
+            own: the name of the user's own model, ``package.module:Class``, where the file holds
+                one. A file alone never makes code be imported.
+        """
         tensors, about = read_tensors(path)
         try:
-            return cls._of_file(path, tensors, about)
+            return cls._of_file(path, tensors, about, own)
         except (KeyError, TypeError, AttributeError) as error:
             raise _damaged(path, f"{type(error).__name__}: {error}") from None
 
     @classmethod
-    def _of_file(cls, path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> SavedModel:
+    def _of_file(
+        cls, path: Path, tensors: dict[str, Tensor], about: dict[str, Any], own: str | None
+    ) -> SavedModel:
         version = about.get("format")
         if version != FORMAT:
             raise HPGMNError(
@@ -125,7 +134,13 @@ class SavedModel:
             )
         if about.pop("checksum") != _checksum(tensors, about):
             raise _damaged(path, "its checksum differs")
-        entry = find_model(about.pop("model"))
+        name = about.pop("model")
+        if is_own(name) and own != name:
+            raise HPGMNError(
+                f"{path} holds a model of your own, '{name}', and code is imported only when you "
+                f"name it. Give --model {name} (in Python: load(folder, model='{name}'))."
+            )
+        entry = find_model(name)
         done: dict[str, Parameters] = {
             stage: {
                 name.removeprefix(f"{stage}/"): value
@@ -199,12 +214,13 @@ class SavedModel:
             place = {name: number for number, name in enumerate(self.node_ids.tolist())}
             columns = np.asarray([place.get(name, -1) for name in graph.node_ids.tolist()])
         used = getattr(self.replicas[0].settings, "statistics", ())
-        tied = [name for name in _TIED if name in used]
+        tied = [name for name in _TIED if name in used or name in self.entry.tied]
         if tied and (columns < 0).all():
             free = ",".join(name for name in used if name not in _TIED) or "attributes"
+            remedy = f"train with --set statistics={free}" if used else "train another model"
             raise HPGMNError(
                 f"The model reads {' and '.join(tied)} rows, which belong to the nodes it was "
                 f"trained on, and graph '{graph.name}' shares no node_ids with them. Give both "
-                f"graphs node_ids, or train with --set statistics={free}."
+                f"graphs node_ids, or {remedy}."
             )
         return columns

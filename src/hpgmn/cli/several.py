@@ -1,0 +1,176 @@
+"""One run, or several models on the same splits and the table that compares them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Column, Table
+
+from hpgmn.cli.console import log_file, out, percent, say, stop_on_signal, training_progress
+from hpgmn.errors import HPGMNError, SettingError, unknown_name
+
+if TYPE_CHECKING:
+    from hpgmn.experiments.run import RunSpec
+    from hpgmn.graph import Graph
+
+ALL = "all"
+
+
+def model_names(asked: Sequence[str]) -> list[str]:
+    """The models behind repeated ``--model`` options, names with commas and ``all``."""
+    from hpgmn.models import MODELS
+
+    names = [name.strip() for one in asked for name in one.split(",") if name.strip()]
+    if not names:
+        raise SettingError("--model needs a name. See `hpgmn models`.")
+    if ALL in names:
+        names = [*MODELS, *(name for name in names if name != ALL)]
+    return list(dict.fromkeys(names))
+
+
+def shared_assignments(names: Sequence[str], assignments: Sequence[str]) -> dict[str, list[str]]:
+    """For each model those of the ``--set`` options that it knows; one must know each."""
+    from hpgmn.config import describe_settings, parse_assignments
+    from hpgmn.models import find_model
+
+    if len(names) == 1:
+        return {names[0]: list(assignments)}
+    known = {
+        name: {row["name"] for row in describe_settings(find_model(name).settings)}
+        for name in names
+    }
+    for key in parse_assignments(list(assignments)):
+        if not any(key in keys for keys in known.values()):
+            every = sorted(set().union(*known.values()))
+            raise SettingError(unknown_name("setting", key, every))
+    return {
+        name: [pair for pair in assignments if pair.partition("=")[0].strip() in keys]
+        for name, keys in known.items()
+    }
+
+
+def folder_name(model: str) -> str:
+    """A model's name as part of a path.
+
+    >>> folder_name("own_model:TwoHop")
+    'own_model-TwoHop'
+    """
+    return model.replace(":", "-")
+
+
+def run_and_report(spec: RunSpec, graph: Graph, folder: Path) -> dict[str, Any]:
+    """Train with progress, a log and the report page."""
+    from hpgmn.experiments.run import LOG_FILE, run
+    from hpgmn.report import write_report
+
+    with (
+        log_file(folder / LOG_FILE),
+        training_progress(f"{graph.name} {spec.model}") as report,
+        stop_on_signal() as should_stop,
+    ):
+        metrics = run(spec, graph, folder, report=report, should_stop=should_stop)
+    write_report(folder)
+    return metrics
+
+
+def train_several(
+    specs: Sequence[RunSpec], graph: Graph, folder: Path, *, resume: bool, overwrite: bool
+) -> None:
+    """Train model after model, each into a run folder of its own, and print the comparison.
+
+    A model that cannot be trained is left out and named at the end; the others go on.
+    """
+    from hpgmn.experiments.comparison import COMPARISON_FILE, comparison
+    from hpgmn.experiments.run import write_text
+
+    if folder.exists() and any(folder.iterdir()) and not (resume or overwrite):
+        raise HPGMNError(
+            f"The folder {folder} exists. Continue it with --resume, replace its runs with "
+            "--overwrite, or choose another --out."
+        )
+    runs, failures = [], {}
+    for number, spec in enumerate(specs, start=1):
+        say(f"{number} of {len(specs)}: {spec.model}")
+        try:
+            runs.append(_one_of_several(spec, graph, folder, resume=resume, overwrite=overwrite))
+        except KeyboardInterrupt:
+            say(f"To go on, repeat the command with --resume --out {folder}")
+            raise
+        except HPGMNError as error:
+            failures[spec.model] = str(error)
+            say(f"{spec.model} is left out: {error}")
+    if runs:
+        content = comparison(runs)
+        write_text(folder / COMPARISON_FILE, json.dumps(content, indent=1) + "\n")
+        print_comparison(content)
+        say(f"Run folders: {folder}")
+    if failures:
+        [model, first], *_ = failures.items()
+        raise HPGMNError(f"{len(failures)} of {len(specs)} models failed. {model}: {first}")
+
+
+def _one_of_several(
+    spec: RunSpec, graph: Graph, folder: Path, *, resume: bool, overwrite: bool
+) -> dict[str, Any]:
+    """The metrics of one model's run; a finished one is read, not repeated."""
+    from hpgmn.experiments.run import METRICS_FILE, REPORT_FILE, finished_run, prepare_folder
+    from hpgmn.report import write_report
+
+    own = folder / folder_name(spec.model)
+    prepare_folder(own, spec, resume=resume, overwrite=overwrite)
+    if resume and (own / REPORT_FILE).exists() and (own / METRICS_FILE).exists():
+        found: dict[str, Any] = json.loads((own / METRICS_FILE).read_text(encoding="utf-8"))
+        return found
+    metrics = finished_run(own) if resume else None
+    if metrics is None:
+        return run_and_report(spec, graph, own)
+    write_report(own)
+    return metrics
+
+
+def print_comparison(content: Mapping[str, Any]) -> None:
+    """One line per model: scores, and the difference to the reference with its interval."""
+    reference, over = content["reference"], "splits" if len(content["splits"]) > 1 else "seeds"
+    runs = len(content["splits"]) * content["seeds"]
+    table = Table(
+        Column("model", overflow="fold"),
+        Column("test", no_wrap=True, justify="right"),
+        Column("validation", justify="right"),
+        Column(f"minus {reference} (95 %)", no_wrap=True, justify="right"),
+        Column("seconds", justify="right"),
+        box=None,  # so that it fits 80 columns
+        padding=(0, 2, 0, 0),
+        title=f"{content['graph']}: {content['metric']} %, {runs} runs each",
+    )
+    for row in content["rows"]:
+        table.add_row(
+            row["model"],
+            percent(row["test_score_mean"], row["test_score_std"]),
+            f"{100 * row['val_score_mean']:.1f}",
+            difference_words(row["difference"]),
+            f"{row['seconds']:.1f}",
+        )
+    out.print(table)
+    if over == "splits":
+        say(
+            f"Differences are paired over {len(content['splits'])} splits; their intervals are "
+            "corrected for overlapping splits (Nadeau and Bengio)."
+        )
+    else:
+        say("One split: intervals are over seeds (Welch) and speak of this split alone.")
+
+
+def difference_words(difference: Mapping[str, Any] | None) -> str:
+    """A difference in points with its interval.
+
+    >>> difference_words({"mean": -7.44, "low": -9.1, "high": -5.75})
+    '-7.4 (-9.1 to -5.8)'
+    """
+    if difference is None:
+        return ""
+    if difference["low"] is None:
+        return f"{difference['mean']:+.1f}"
+    return f"{difference['mean']:+.1f} ({difference['low']:+.1f} to {difference['high']:+.1f})"

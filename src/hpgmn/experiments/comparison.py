@@ -1,0 +1,75 @@
+"""Several models on one graph: each against one of them, run by run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpgmn.evaluation import Difference, paired_difference
+
+COMPARISON_FILE = "comparison.json"
+REFERENCE = "hpgmn"
+"""The model the others are set against, where it is among them."""
+
+Metrics = Mapping[str, Any]
+"""The content of a run's ``metrics.json``."""
+
+
+def reference_of(runs: Sequence[Metrics]) -> str:
+    """HP-GMN where it is among the runs, else the first."""
+    names = [run["model"] for run in runs]
+    return REFERENCE if REFERENCE in names else str(names[0])
+
+
+def difference(run: Metrics, reference: Metrics) -> Difference | None:
+    """A run's score minus the reference's, in percent points; None without test scores.
+
+    Both must be of the same splits of one graph; the numbers of train and test nodes come from
+    whichever of the two has them.
+    """
+    if not run["test_score"] or not reference["test_score"]:
+        return None
+    if run["splits"] != reference["splits"] or run["metric"] != reference["metric"]:
+        raise ValueError(f"{run['model']} and {reference['model']} have other splits or metrics.")
+    nodes = run.get("nodes") or reference["nodes"]
+    return paired_difference(
+        [100 * value for value in run["test_score"]],
+        [100 * value for value in reference["test_score"]],
+        splits=len(run["splits"]),
+        test_per_train=float(np.mean(np.divide(nodes["test"], nodes["train"]))),
+    )
+
+
+def comparison(runs: Sequence[Metrics]) -> dict[str, Any]:
+    """The content of ``comparison.json``: one row per run, with its difference to the reference.
+
+    Scores are fractions, differences percent points.
+    """
+    name = reference_of(runs)
+    reference = next(run for run in runs if run["model"] == name)
+    rows = []
+    for run in runs:
+        found = None if run is reference else difference(run, reference)
+        rows.append(
+            {
+                "model": run["model"],
+                "test_score_mean": run["test_score_mean"],
+                "test_score_std": run["test_score_std"],
+                "val_score_mean": float(np.mean(run["val_score"])),
+                "difference": None if found is None else dataclasses.asdict(found),
+                "seconds": run["seconds"],
+                "peak_memory_mb": run["peak_memory_mb"],
+            }
+        )
+    first = runs[0]
+    return {
+        "graph": first["graph"],
+        "metric": first["metric"],
+        "splits": first["splits"],
+        "seeds": first["seeds"],
+        "reference": name,
+        "rows": rows,
+    }

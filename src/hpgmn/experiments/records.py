@@ -1,0 +1,237 @@
+"""The records in ``results/``: runs, trials, and the words a page says about them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpgmn.config import make_settings, settings_dict
+from hpgmn.datasets import DATASETS
+from hpgmn.errors import HPGMNError
+from hpgmn.evaluation import Score, independent_values
+from hpgmn.experiments import paper
+from hpgmn.experiments.run import METRICS_FILE
+from hpgmn.models import find_model
+from hpgmn.shipped import settings_for
+
+_NEEDED = (
+    *("graph", "model", "metric", "splits", "seeds", "test_score", "test_score_mean"),
+    *("test_score_std", "val_score", "label_estimator", "seconds", "version", "config"),
+    *("hardware", "created"),
+)
+_ONLY_DIFFUSION = {"diffusion", "teleport", "heat_time", "normalization"}
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run folder: its name, its test scores in percent and its whole ``metrics.json``."""
+
+    folder: str
+    graph: str
+    model: str
+    score: Score  # split by split, seeds inside
+    metrics: Mapping[str, Any]
+
+    @property
+    def validation(self) -> float:
+        """The mean validation score in percent."""
+        return 100 * float(np.mean(self.metrics["val_score"]))
+
+    def against(self, published_mean: float) -> paper.Verdict:
+        """The verdict over independent runs."""
+        splits, seeds = len(self.metrics["splits"]), int(self.metrics["seeds"])
+        values = independent_values(self.score.values, splits, seeds)
+        return paper.reached(self.graph, values, published_mean)
+
+
+def read_records(folder: Path) -> list[Record]:
+    """Every run under a folder, checked: as many scores as runs, and the mean they have."""
+    if not folder.is_dir():
+        raise HPGMNError(f"There is no folder {folder}. Train with --out {folder}/GRAPH-MODEL.")
+    return [_record(path) for path in sorted(folder.glob(f"*/{METRICS_FILE}"))]
+
+
+def _record(path: Path) -> Record:
+    try:
+        metrics = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise HPGMNError(f"{path} is not valid JSON ({error}).") from None
+    if missing := [name for name in _NEEDED if name not in metrics]:
+        raise HPGMNError(f"{path} lacks {', '.join(missing)}. Train that run again.")
+    runs = len(metrics["splits"]) * metrics["seeds"]
+    for name in ("test_score", "val_score"):
+        if len(metrics[name]) != runs:
+            raise HPGMNError(f"{path} must hold {runs} values of {name} ({len(metrics[name])}).")
+    score = Score.of([100 * value for value in metrics["test_score"]])
+    for name, ours in (("test_score_mean", score.mean), ("test_score_std", score.std)):
+        if abs(100 * metrics[name] - ours) > 1e-6:
+            raise HPGMNError(f"{path}: {name} is not that of its scores. Train that run again.")
+    return Record(path.parent.name, metrics["graph"], metrics["model"], score, metrics)
+
+
+def read_trials(folder: Path) -> list[dict[str, Any]]:
+    """Every trial of the searches; a folder that does not exist has none."""
+    trials = []
+    for path in sorted(folder.glob("*.jsonl")):
+        for place, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
+            if not line.strip():
+                continue
+            try:
+                trial = json.loads(line)
+                missing = {"graph", "model", "round", "trial", "val_score", "val_loss"} - set(trial)
+            except (ValueError, TypeError):
+                raise HPGMNError(f"{path} line {place} is not a JSON object.") from None
+            if missing:
+                raise HPGMNError(f"{path} line {place} lacks {', '.join(sorted(missing))}.")
+            trials.append(trial)
+    return trials
+
+
+def row_record(records: Sequence[Record], graph: str, model: str) -> Record | None:
+    """The record of a row: all splits of the protocol; among several that of GRAPH-MODEL."""
+    splits = list(range(1 if graph in paper.CITATION else 10))
+    asked = (graph, model, splits)
+    whole = [one for one in records if (one.graph, one.model, one.metrics["splits"]) == asked]
+    if len(whole) < 2:
+        return whole[0] if whole else None
+    for record in whole:
+        if record.folder == f"{graph}-{model}":
+            return record
+    folders = ", ".join(record.folder for record in whole)
+    raise HPGMNError(
+        f"{folders} are all {model} on {graph}: name the folder of the row {graph}-{model}."
+    )
+
+
+def in_order(graphs: Iterable[str]) -> list[str]:
+    """Graphs in the registry's order, unknown ones last."""
+    order = {name: place for place, name in enumerate(DATASETS)}
+    return sorted(graphs, key=lambda graph: (order.get(graph, len(order)), graph))
+
+
+def command(record: Record) -> str:
+    """The command that repeats a run: whatever is not shipped or default is spelt out."""
+    config = record.metrics["config"]
+    graph, model, splits = config["graph"], config["model"], list(config["splits"])
+    parts = ["hpgmn train", graph]
+    if model != "hpgmn":
+        parts.append(f"--model {model}")
+    if config.get("protocol"):
+        parts.append(f"--protocol {config['protocol']}")
+    if graph in DATASETS and config["metric"] != DATASETS[graph].metric:
+        parts.append(f"--metric {config['metric']}")
+    if splits == list(range(10)):
+        parts.append("--splits all")
+    elif splits != [0] or graph not in paper.CITATION:  # these have the public split alone
+        parts.append(f"--splits {','.join(str(split) for split in splits)}")
+    if config["seeds"] != 1:
+        parts.append(f"--seeds {config['seeds']}")
+    shipped = settings_for(graph if graph in DATASETS else None, model)
+    parts += [f"--set {name}={word(value)}" for name, value in unlike(record, shipped).items()]
+    return " ".join(parts)
+
+
+def unlike(record: Record, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a run that differ from those of a mapping and its defaults."""
+    settings = find_model(record.model).settings
+    own = settings_dict(make_settings(settings, record.metrics["config"]["settings"]))
+    others = settings_dict(make_settings(settings, values))
+    return {
+        name: value for name, value in own.items() if value != others[name] and _matters(name, own)
+    }
+
+
+def _matters(name: str, settings: Mapping[str, Any]) -> bool:
+    """Whether a setting has any effect; that of an unused statistic or loss has none."""
+    if name in ("consistency_passes", "consistency_temperature"):
+        return bool(settings["consistency_weight"])
+    owner = "diffusion" if name in _ONLY_DIFFUSION else name.split("_")[0]
+    used = settings.get("statistics", [owner])
+    return owner not in ("diffusion", "adjacency") or owner in used
+
+
+def place_in_search(record: Record, trials: Sequence[Mapping[str, Any]]) -> str:
+    """Where a run's settings stand, by validation score, among the trials that decided.
+
+    Those are the finalists, or without finalists all trials that were scored on the most runs.
+
+    Args:
+        record: the run.
+        trials: the search of its model on its graph.
+    """
+    last = [one for one in trials if one["round"] == "finalists"]
+    deciding = last or trials
+    if not deciding:
+        return "no search"
+    most = max(np.size(one["val_score"]) for one in deciding)
+    deciding = [one for one in deciding if np.size(one["val_score"]) == most]
+    ranked = sorted(
+        deciding, key=lambda one: (-np.mean(one["val_score"]), np.mean(one["val_loss"]))
+    )
+    what = f"{len(ranked)} {'finalists' if last else 'trials'}"
+    settings = record.metrics["config"]["settings"]
+    for place, one in enumerate(ranked, start=1):
+        every = one.get("settings", one["trial"])
+        varied = {name: value for name, value in every.items() if _matters(name, settings)}
+        if varied == {name: settings.get(name) for name in varied}:
+            return f"best of {what}" if place == 1 else f"number {place} of {what}"
+    return f"not among the {what}"
+
+
+def score_words(record: Record) -> str:
+    """Mean and deviation of the test scores."""
+    return f"{record.score.mean:.1f} ± {record.score.std:.1f}"
+
+
+def validation_words(record: Record) -> str:
+    """The mean validation score."""
+    return f"{record.validation:.1f}"
+
+
+def runs_words(record: Record) -> str:
+    """How many runs, of how many splits and seeds."""
+    splits, seeds = len(record.metrics["splits"]), record.metrics["seeds"]
+    return f"{len(record.score.values)} = {splits} × {seeds}"
+
+
+def commands(records: Iterable[Record | None]) -> str:
+    """How each run was made."""
+    lines = []
+    for record in filter(None, records):
+        metrics, hardware = record.metrics, record.metrics["hardware"]
+        device = hardware["device"]
+        if device == "cpu":
+            device = f"{hardware['processor']}, {hardware['threads']} threads"
+        versions = f"hpgmn {metrics['version']}, torch {hardware['torch']}"
+        date = str(metrics["created"])[:10]
+        lines.append([record.folder, f"`{command(record)}`", device, versions, date])
+    return grid(("run", "command", "device", "versions", "date"), lines) if lines else ""
+
+
+def grid(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    rule = ["---"] * len(header)
+    return "\n".join(f"| {' | '.join(line)} |" for line in (header, rule, *lines))
+
+
+def count_words(trials: Sequence[Mapping[str, Any]]) -> str:
+    """How many trials, and on how many runs each was scored."""
+    if not trials:
+        return "–"
+    runs = sorted({int(np.size(one["val_score"])) for one in trials})
+    each = str(runs[0]) if len(runs) == 1 else f"{runs[0]}–{runs[-1]}"
+    return f"{len(trials)} × {each} run{'' if each == '1' else 's'}"
+
+
+def word(value: Any) -> str:
+    """A value as ``--set`` takes it."""
+    if isinstance(value, list):
+        return ",".join(value)
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return str(value)

@@ -1,0 +1,280 @@
+"""A user's own model under the same protocol: any torch module that maps (x, edge_index) to logits.
+
+``--model package.module:Class`` names it. The class is made for each replica and called one replica
+after the other; everything else (splits, seeds, selection on validation, saving, resuming) is what
+every model here has. A :class:`ModelEntry` may be named instead of a class: that is how a model
+whose replicas are trained as one is brought along.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.modules.batchnorm import _NormBase
+from typing_extensions import override
+
+from hpgmn.config import TrainSettings, setting, settings_dict
+from hpgmn.errors import HPGMNError, SettingError, unknown_name
+from hpgmn.graph import Graph
+from hpgmn.models.layers import Initialised
+from hpgmn.models.output import Output
+from hpgmn.models.stage import ModelEntry, Parameters, Stage, Task, main_stage
+from hpgmn.randomness import Noise
+from hpgmn.statistics.operators import take_nodes
+
+_WIDTHS = ("num_features", "num_classes")
+_KINDS = (bool, int, float, str)
+_FORM = "Write --model package.module:Class, for example --model own_model:TwoHop."
+
+
+def is_own(name: str) -> bool:
+    """Whether a model's name is that of a user's own class.
+
+    >>> is_own("own_model:TwoHop"), is_own("gcn")
+    (True, False)
+    """
+    return ":" in name
+
+
+def own_model(name: str) -> ModelEntry:
+    """The model behind ``package.module:Class``, found from the current folder or installed."""
+    module_name, _, attribute = name.partition(":")
+    if not module_name or not attribute.isidentifier():
+        raise HPGMNError(f"'{name}' does not name a model. {_FORM}")
+    found = getattr(_module(module_name), attribute, None)
+    if isinstance(found, ModelEntry):
+        return dataclasses.replace(found, name=name)
+    if found is None:
+        classes = [
+            key
+            for key, value in vars(sys.modules[module_name]).items()
+            if inspect.isclass(value) and value.__module__ == module_name
+        ]
+        raise HPGMNError(unknown_name(f"class in {module_name}:", attribute, classes))
+    if not (inspect.isclass(found) and issubclass(found, nn.Module)):
+        raise HPGMNError(f"{name} is not a class derived from torch.nn.Module. {_FORM}")
+    settings = _settings(name, found)
+    return ModelEntry(
+        name,
+        (inspect.getdoc(found) or "a model of your own").splitlines()[0],
+        "your own",
+        settings,
+        {"main": partial(_main, name, found)},
+        partial(_floats, name, found),
+    )
+
+
+def _module(name: str) -> Any:
+    folder = str(Path.cwd())
+    if folder not in sys.path:  # as `python -m` has it; an installed command has not
+        sys.path.insert(0, folder)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
+            raise HPGMNError(f"{name} imports {error.name}, which is not installed.") from error
+        raise HPGMNError(
+            f"There is no module '{name}' here or among the installed ones. Run the command in "
+            f"the folder that holds it. {_FORM}"
+        ) from None
+    except Exception as error:
+        raise HPGMNError(f"Importing {name} failed: {_place(error)}.") from error
+
+
+def _place(error: Exception) -> str:
+    """An error in one line, with the place it came from."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{where}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OwnSettings(TrainSettings):
+    """What every model of a user's own has: training, and whose edges it reads."""
+
+    neighbors: str = setting(
+        "undirected", "whose edges a node reads", choices=("out", "in", "undirected")
+    )
+
+
+def _settings(name: str, own: type[nn.Module]) -> type[OwnSettings]:
+    """The settings of a class: those of training, and its keywords with their defaults."""
+    parameters = inspect.signature(own).parameters
+    for width in _WIDTHS:
+        if width not in parameters:
+            raise HPGMNError(
+                f"{name} must take num_features and num_classes: "
+                "def __init__(self, num_features, num_classes, hidden_dim=64)."
+            )
+    inherited = {info.name for info in dataclasses.fields(OwnSettings)}
+    fields: list[tuple[str, Any, Any]] = []
+    for key, parameter in parameters.items():
+        if key in _WIDTHS or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        kind = type(parameter.default)
+        if kind not in _KINDS:
+            raise HPGMNError(
+                f"{name}: give '{key}' a default that is a number, a word, true or false, as in "
+                f"{key}=64."
+            )
+        if key in inherited:
+            expected = next(
+                info.type for info in dataclasses.fields(OwnSettings) if info.name == key
+            )
+            if key != "dropout" or kind is not float:
+                raise HPGMNError(
+                    f"{name}: '{key}' is a setting of training ({expected}); call it otherwise."
+                )
+        fields.append((key, kind, setting(parameter.default, f"{own.__name__}'s {key}")))
+    made = dataclasses.make_dataclass(
+        f"{own.__name__}Settings", fields, bases=(OwnSettings,), frozen=True, kw_only=True
+    )
+    made.__doc__ = f"Everything that can be set about {own.__name__}."
+    return made
+
+
+def _made(
+    name: str, own: type[nn.Module], settings: OwnSettings, num_features: int, num_classes: int
+) -> nn.Module:
+    """One module of the user's class."""
+    taken = inspect.signature(own).parameters
+    given = settings_dict(settings)
+    if "dropout" not in taken and given["dropout"] != OwnSettings().dropout:
+        raise SettingError(f"{name} takes no dropout. Give its __init__ one, or leave it out.")
+    keywords = {key: given[key] for key in taken if key in given}
+    try:
+        with torch.random.fork_rng([]):  # its first values are drawn here
+            return own(num_features=num_features, num_classes=num_classes, **keywords)
+    except Exception as error:
+        raise HPGMNError(f"Making {name} failed: {_place(error)}.") from error
+
+
+class Looped(Initialised):
+    """R copies of a module behind parameters that lead with R, called one after the other.
+
+    Random numbers of the module itself (its first values, its dropout) come from torch's global
+    generator, which is set from the replica's key and the step for the length of each call.
+
+    Args:
+        name: what messages call the model.
+        make: makes one module.
+        num_classes: C.
+        replicas: R.
+    """
+
+    def __init__(
+        self, name: str, make: Callable[[], nn.Module], num_classes: int, replicas: int
+    ) -> None:
+        super().__init__()
+        self.name, self.make, self.num_classes = name, make, num_classes
+        self._template = [make()]  # in a list: its parameters are not this module's
+        for part in self._template[0].modules():
+            if isinstance(part, _NormBase) and part.track_running_stats:
+                raise HPGMNError(
+                    f"{name}: {type(part).__name__} keeps running statistics, which replicas do "
+                    "not have. Use LayerNorm, or track_running_stats=False."
+                )
+        self.places = {
+            place: place.replace(".", "/") for place, _ in self._template[0].named_parameters()
+        }
+        for place, parameter in self._template[0].named_parameters():
+            values = torch.zeros(replicas, *parameter.shape)
+            self.register_parameter(self.places[place], nn.Parameter(values))
+
+    @override
+    def reset_parameters(self, noise: Noise, place: str) -> None:
+        for replica in range(noise.keys.shape[0]):
+            with _seeded(noise, place, replica):
+                fresh = dict(self.make().named_parameters())
+            for name, own in self.places.items():
+                self.get_parameter(own)[replica].copy_(fresh[name])
+
+    def forward(
+        self,
+        inputs: Mapping[str, Any],
+        noise: Noise | None = None,
+        nodes: Tensor | None = None,
+        classify: Tensor | None = None,
+        *,
+        penalties: bool = False,
+    ) -> Output:
+        """Class logits of the module of each replica."""
+        [template] = self._template
+        x, edge_index = inputs["x"], inputs["edge_index"]
+        template.to(x.device).train(noise is not None)
+        own = {name: self.get_parameter(place) for name, place in self.places.items()}
+        replicas = next(iter(own.values())).shape[0]
+        logits = []
+        for replica in range(replicas):
+            values = {name: value[replica] for name, value in own.items()}
+            with _seeded(noise, "forward", replica):
+                logits.append(self._called(template, values, x, edge_index))
+        return Output(take_nodes(take_nodes(torch.stack(logits), nodes), classify))
+
+    def _called(
+        self, template: nn.Module, values: Parameters, x: Tensor, edge_index: Tensor
+    ) -> Tensor:
+        try:
+            found = functional_call(template, values, (x, edge_index))
+        except Exception as error:
+            raise HPGMNError(f"{self.name} failed: {_place(error)}.") from error
+        expected = (x.shape[0], self.num_classes)
+        if not isinstance(found, Tensor) or tuple(found.shape) != expected:
+            shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise HPGMNError(
+                f"{self.name}: forward(x, edge_index) must return a row for each node and a "
+                f"column for each class, {expected} (got {shape})."
+            )
+        return found
+
+
+@contextmanager
+def _seeded(noise: Noise | None, place: str, replica: int) -> Iterator[None]:
+    """Torch's own generators set to the replica's number for this step, then put back."""
+    if noise is None:
+        yield
+        return
+    device = noise.keys.device
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(int(noise.bits(place, 1)[replica, 0]))
+        yield
+
+
+def _main(name: str, own: type[nn.Module], task: Task, done: Mapping[str, Parameters]) -> Stage:
+    first: OwnSettings = task.settings[0]
+    make = partial(_made, name, own, first, task.graph.num_features, task.num_classes)
+    model = Looped(name, make, task.num_classes, len(task.replicas))
+    x = task.graph.x
+    dense = x.toarray() if sp.issparse(x) else np.array(x, np.float32)
+    centers, neighbors = task.statistics.adjacency(first.neighbors).nonzero()
+    edge_index = np.stack([neighbors, centers]).astype(np.int64)  # a message goes to its reader
+    inputs = {
+        "x": torch.from_numpy(dense).to(task.device),
+        "edge_index": torch.from_numpy(edge_index).to(task.device),
+    }
+    return main_stage(task, model, inputs)
+
+
+def _floats(
+    name: str, own: type[nn.Module], graph: Graph, settings: OwnSettings
+) -> tuple[int, int]:
+    made = _made(name, own, settings, graph.num_features, graph.num_classes)
+    shapes = [parameter.shape for parameter in made.parameters()]
+    widths = sum(min(shape) for shape in shapes if len(shape) > 1)
+    edges = 2 * graph.num_edges / max(graph.num_nodes, 1)
+    parameters = sum(shape.numel() for shape in shapes)
+    return parameters, int(widths * (6 + edges))  # modules of this form often gather by edge

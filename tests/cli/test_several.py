@@ -1,0 +1,182 @@
+"""``hpgmn train --model`` with several names: run folders, the table, going on, what fails."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpgmn.cli.several import folder_name, model_names, print_comparison, shared_assignments
+from hpgmn.errors import HPGMNError, SettingError
+from hpgmn.experiments.comparison import comparison
+from hpgmn.models import MODELS
+
+Command = Callable[..., Any]
+Contents = Callable[[Path], dict[str, bytes | None]]
+
+SHORT = ("--set", "epochs=3", "--set", "estimator_epochs=3", "--set", "hidden_dim=4")
+
+
+def metrics_of(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    return found
+
+
+def test_names_come_with_commas_repeated_or_all() -> None:
+    assert model_names(["gcn"]) == ["gcn"]
+    assert model_names(["gcn, mlp", "hpgmn", "mlp"]) == ["gcn", "mlp", "hpgmn"]
+    assert model_names(["all"]) == list(MODELS)
+    assert model_names(["mine:Net,all"]) == [*MODELS, "mine:Net"]
+    with pytest.raises(SettingError, match="needs a name"):
+        model_names([" , "])
+
+
+def test_a_setting_goes_to_the_models_that_know_it() -> None:
+    pairs = ["lr=0.1", "num_patterns=5", "layers=3"]
+    found = shared_assignments(["hpgmn", "mlp"], pairs)
+    assert found == {"hpgmn": ["lr=0.1", "num_patterns=5"], "mlp": ["lr=0.1", "layers=3"]}
+    assert shared_assignments(["mlp"], ["nonsense=1"]) == {"mlp": ["nonsense=1"]}
+    with pytest.raises(SettingError, match=r"Unknown setting 'layer'\. Did you mean 'layers'"):
+        shared_assignments(["hpgmn", "mlp"], ["layer=3"])
+
+
+def test_an_own_model_has_a_folder_that_every_system_can_write() -> None:
+    assert folder_name("a.b:Net") == "a.b-Net"
+
+
+def test_each_model_has_its_run_folder_and_the_table_compares(
+    hpgmn: Command, graph_file: Path, tmp_path: Path
+) -> None:
+    answer = hpgmn("train", graph_file, "--model", "mlp,hpgmn", *SHORT, "--out", "both")
+    assert answer.code == 0, answer.err
+    runs = [metrics_of(tmp_path / "both" / name) for name in ("mlp", "hpgmn")]
+    content = json.loads((tmp_path / "both" / "comparison.json").read_text(encoding="utf-8"))
+    assert content == json.loads(json.dumps(comparison(runs)))
+    assert (tmp_path / "both" / "mlp" / "report.html").is_file()
+    assert "minus hpgmn (95 %)" in answer.out
+    row = next(line for line in answer.out.splitlines() if line.startswith("mlp"))
+    gap = 100 * (runs[0]["test_score_mean"] - runs[1]["test_score_mean"])
+    assert f"{100 * runs[0]['test_score_mean']:.1f} ± " in row
+    assert f"{gap:+.1f} (" in row
+    assert "paired over 2 splits" in answer.err
+    assert answer.err.count("1 of 18 nodes have no edges") == 1
+
+
+def test_the_same_run_alone_gives_the_same_numbers(
+    hpgmn: Command, graph_file: Path, tmp_path: Path
+) -> None:
+    both = hpgmn("train", graph_file, "--model", "mlp,gcn", *SHORT[:2], "--out", "both")
+    alone = hpgmn("train", graph_file, "--model", "gcn", *SHORT[:2], "--out", "alone")
+    assert (both.code, alone.code) == (0, 0)
+    one, other = (metrics_of(tmp_path / place) for place in ("both/gcn", "alone"))
+    assert one["test_score"] == other["test_score"]
+    assert one["config"]["settings"] == other["config"]["settings"]
+
+
+def test_one_split_is_compared_over_seeds(hpgmn: Command, graph_file: Path) -> None:
+    options = ("--splits", "0", "--seeds", "3", "--out", "one")
+    answer = hpgmn("train", graph_file, "--model", "mlp,gcn", *SHORT[:2], *options)
+    assert answer.code == 0, answer.err
+    assert "minus mlp (95 %)" in answer.out
+    assert "over seeds (Welch)" in answer.err
+
+
+def test_a_folder_that_exists_is_refused(hpgmn: Command, graph_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "both").mkdir()
+    (tmp_path / "both" / "mine.txt").write_text("keep")
+    words = ("train", graph_file, "--model", "mlp,gcn", *SHORT[:2], "--out", "both")
+    answer = hpgmn(*words)
+    assert answer.code == 2
+    assert "--resume" in answer.err
+    answer = hpgmn(*words, "--overwrite")
+    assert answer.code == 0, answer.err
+    assert (tmp_path / "both" / "mine.txt").read_text() == "keep"
+
+
+def test_an_interrupted_comparison_goes_on_where_it_stopped(
+    hpgmn: Command,
+    graph_file: Path,
+    tmp_path: Path,
+    stop_after: Callable[[int | None], None],
+    contents: Contents,
+) -> None:
+    words = ("train", graph_file, "--model", "mlp,gcn", *SHORT[:2])
+    assert hpgmn(*words, "--out", "whole").code == 0
+    assert hpgmn("train", graph_file, "--model", "mlp", *SHORT[:2], "--out", "both/mlp").code == 0
+    finished = contents(tmp_path / "both" / "mlp")
+    stop_after(2)
+    answer = hpgmn(*words, "--out", "both", "--resume")
+    assert answer.code == 130
+    assert "--resume --out both" in answer.err
+    stop_after(None)
+    answer = hpgmn(*words, "--out", "both", "--resume")
+    assert answer.code == 0, answer.err
+    after = contents(tmp_path / "both" / "mlp")
+    assert {k: v for k, v in after.items() if k != "log.txt"} == {
+        k: v for k, v in finished.items() if k != "log.txt"
+    }
+    for model in ("mlp", "gcn"):
+        one, other = (metrics_of(tmp_path / place / model) for place in ("whole", "both"))
+        assert one["test_score"] == other["test_score"]
+
+
+def test_a_model_that_fails_does_not_stop_the_others(
+    hpgmn: Command, graph_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import hpgmn.cli.several as module
+
+    run = module.run_and_report
+
+    def failing(spec: Any, graph: Any, folder: Path) -> Any:
+        if spec.model == "mlp":
+            raise HPGMNError("It broke. Mend it.")
+        return run(spec, graph, folder)
+
+    monkeypatch.setattr(module, "run_and_report", failing)
+    answer = hpgmn("train", graph_file, "--model", "mlp,gcn", *SHORT[:2], "--out", "both")
+    assert answer.code == 2
+    assert "1 of 2 models failed. mlp: It broke. Mend it." in answer.err
+    assert "gcn" in answer.out
+    assert (tmp_path / "both" / "gcn" / "metrics.json").is_file()
+
+
+def test_a_config_is_for_one_model(hpgmn: Command, graph_file: Path) -> None:
+    answer = hpgmn("train", graph_file, "--model", "mlp,gcn", "--config", "paper")
+    assert answer.code == 2
+    assert "one model" in answer.err
+
+
+def test_unknown_models_are_refused_before_any_work(
+    hpgmn: Command, graph_file: Path, tmp_path: Path
+) -> None:
+    answer = hpgmn("train", graph_file, "--model", "mlp,gcm", "--out", "both")
+    assert answer.code == 2
+    assert "Did you mean 'gcn'" in answer.err
+    assert not (tmp_path / "both").exists()
+
+
+def test_runs_without_an_interval_show_the_difference_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    row = {"test_score_mean": 0.8, "test_score_std": 0.0, "val_score_mean": 0.7, "seconds": 1.0}
+    gap = {"mean": -3.14, "low": None, "high": None}
+    print_comparison(
+        {
+            "graph": "toy",
+            "metric": "accuracy",
+            "splits": [0],
+            "seeds": 1,
+            "reference": "hpgmn",
+            "rows": [
+                row | {"model": "hpgmn", "difference": None},
+                row | {"model": "mlp", "difference": gap},
+            ],
+        }
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert next(line for line in lines if line.startswith("mlp")).split() == [
+        *("mlp", "80.0", "±", "0.0", "70.0", "-3.1", "1.0")
+    ]
