@@ -132,7 +132,7 @@ def test_the_difference_is_that_of_nadeau_and_bengio() -> None:
     half = 2.2621571628 * (variance * (1 / 10 + 20 / 48)) ** 0.5
     assert found.mean == pytest.approx(mean)
     assert (found.low, found.high) == pytest.approx((mean - half, mean + half))
-    assert (found.values, found.over) == (10, "splits")
+    assert (found.count, found.over) == (10, "splits")
 
 
 def test_without_overlap_the_interval_is_students() -> None:
@@ -153,7 +153,7 @@ def test_seeds_of_one_split_are_two_samples() -> None:
     found = paired_difference(first, second, splits=1, test_per_train=0.4)
     expected = stats.ttest_ind(first, second, equal_var=False).confidence_interval(0.95)
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
-    assert (found.values, found.over) == (3, "seeds")
+    assert (found.count, found.over) == (3, "seeds")
 
 
 def test_equal_seeds_have_an_interval_of_no_width() -> None:

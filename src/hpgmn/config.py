@@ -53,6 +53,11 @@ def setting(
     return field(default=default, metadata=metadata)
 
 
+def dropout_setting(default: float, help: str) -> Any:
+    """A :func:`setting` that is a probability of dropping; replicas may differ in it."""
+    return setting(default, help, low=0.0, high=1.0, open_high=True, per_replica=True)
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings:
     """What every model's training needs."""
@@ -65,14 +70,7 @@ class TrainSettings:
     patience: int = setting(
         100, "stop after so many epochs without a better validation score; 0: never", low=0
     )
-    dropout: float = setting(
-        0.2,
-        "dropout inside the network",
-        low=0.0,
-        high=1.0,
-        open_high=True,
-        per_replica=True,
-    )
+    dropout: float = dropout_setting(0.2, "dropout inside the network")
     consistency_weight: float = setting(
         0.0,
         "weight of the agreement between noisy passes on all nodes; 0: one pass, no such loss",

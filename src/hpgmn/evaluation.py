@@ -111,14 +111,14 @@ class Difference:
         mean: the mean difference.
         low: lower end of its 95 % interval; None for a single value.
         high: upper end.
-        values: how many independent differences it rests on.
+        count: how many independent values it rests on.
         over: what they are over, "splits" or "seeds".
     """
 
     mean: float
     low: float | None
     high: float | None
-    values: int
+    count: int
     over: str
 
 

@@ -38,9 +38,29 @@ def test_a_setting_goes_to_the_models_that_know_it() -> None:
     pairs = ["lr=0.1", "num_patterns=5", "layers=3"]
     found = shared_assignments(["hpgmn", "mlp"], pairs)
     assert found == {"hpgmn": ["lr=0.1", "num_patterns=5"], "mlp": ["lr=0.1", "layers=3"]}
-    assert shared_assignments(["mlp"], ["nonsense=1"]) == {"mlp": ["nonsense=1"]}
+    assert shared_assignments(["mlp"], ["layers=3"]) == {"mlp": ["layers=3"]}
     with pytest.raises(SettingError, match=r"Unknown setting 'layer'\. Did you mean 'layers'"):
         shared_assignments(["hpgmn", "mlp"], ["layer=3"])
+
+
+def test_a_setting_with_a_models_name_goes_to_that_model_alone() -> None:
+    pairs = ["lr=0.1", "gcn.lr=0.2", "mlp.layers=3"]
+    found = shared_assignments(["gcn", "mlp"], pairs)
+    assert found == {"gcn": ["lr=0.1", "lr=0.2"], "mlp": ["lr=0.1", "layers=3"]}
+    with pytest.raises(SettingError, match=r"Unknown model in --set 'gcm'\. Did you mean 'gcn'"):
+        shared_assignments(["gcn", "mlp"], ["gcm.lr=0.2"])
+    with pytest.raises(SettingError, match="Unknown setting 'self_loop'"):
+        shared_assignments(["gcn", "mlp"], ["mlp.self_loop=1"])
+
+
+def test_a_config_alone_never_makes_code_be_imported(
+    hpgmn: Command, graph_file: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "trap.py").write_text("raise SystemExit('imported')")
+    (tmp_path / "config.yaml").write_text("model: trap:Net\nsettings: {}\n")
+    answer = hpgmn("train", graph_file, "--config", "config.yaml")
+    assert answer.code == 2
+    assert "Add --model trap:Net." in answer.err
 
 
 def test_an_own_model_has_a_folder_that_every_system_can_write() -> None:
@@ -63,6 +83,10 @@ def test_each_model_has_its_run_folder_and_the_table_compares(
     assert f"{gap:+.1f} (" in row
     assert "paired over 2 splits" in answer.err
     assert answer.err.count("1 of 18 nodes have no edges") == 1
+    assert hpgmn("evaluate", Path("both") / "mlp").code == 0
+    answer = hpgmn("evaluate", "both")
+    assert answer.code == 2
+    assert "runs of several models. Name one of them: both/hpgmn, both/mlp." in answer.err
 
 
 def test_the_same_run_alone_gives_the_same_numbers(
@@ -147,6 +171,16 @@ def test_a_config_is_for_one_model(hpgmn: Command, graph_file: Path) -> None:
     answer = hpgmn("train", graph_file, "--model", "mlp,gcn", "--config", "paper")
     assert answer.code == 2
     assert "one model" in answer.err
+
+
+def test_a_value_that_one_model_does_not_take_names_that_model(
+    hpgmn: Command, graph_file: Path, tmp_path: Path
+) -> None:
+    words = ("--set", "normalization=none", "--out", "both")
+    answer = hpgmn("train", graph_file, "--model", "cpgnn,hpgmn", *words)
+    assert answer.code == 2
+    assert "hpgmn: Unknown value for 'normalization': 'none'." in answer.err
+    assert not (tmp_path / "both").exists()
 
 
 def test_unknown_models_are_refused_before_any_work(

@@ -9,10 +9,8 @@ import pytest
 from hpgmn.config import make_settings, settings_dict
 from hpgmn.experiments import baseline_spaces
 from hpgmn.experiments.baseline_spaces import KINDS, baseline_space, kind_of
-from hpgmn.experiments.baselines import GRAPHS
+from hpgmn.experiments.baselines import BASELINES, GRAPHS
 from hpgmn.models import MODELS
-
-BASELINES = [name for name in MODELS if not name.startswith("hpgmn")]
 
 
 def test_every_graph_of_the_comparison_has_its_kind() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hpgmn.errors import HPGMNError
 from hpgmn.evaluation import paired_difference
 from hpgmn.experiments.comparison import comparison, difference, reference_of
 
@@ -50,6 +51,12 @@ def test_older_runs_without_numbers_of_nodes_take_those_of_the_other() -> None:
     old = {key: value for key, value in OURS.items() if key != "nodes"}
     assert difference(OTHER, old) == difference(OTHER, OURS)
     assert difference(old, OTHER) == difference(OURS, OTHER)
+
+
+def test_runs_that_both_lack_numbers_of_nodes_are_refused() -> None:
+    old, other = ({key: run[key] for key in run if key != "nodes"} for run in (OURS, OTHER))
+    with pytest.raises(HPGMNError, match=r"gcn and hpgmn on toy .* Train one of them again"):
+        difference(other, old)
 
 
 def test_every_row_but_the_reference_has_a_difference() -> None:

@@ -73,6 +73,14 @@ def test_incomplete_record_is_named(write_run: Write, tmp_path: Path) -> None:
         read_records(tmp_path / "runs")
 
 
+def test_a_record_of_an_unknown_model_is_refused(write_run: Write, tmp_path: Path) -> None:
+    write_run(tmp_path, "texas", "mlp", [80.0, 81.0] * 5)
+    path = tmp_path / "runs" / "texas-mlp" / "metrics.json"
+    path.write_text(path.read_text().replace('"model": "mlp"', '"model": "mine:Net"'))
+    with pytest.raises(HPGMNError, match="'mine:Net' is no model of this package"):
+        read_records(tmp_path / "runs")
+
+
 def test_no_runs_folder_is_said(tmp_path: Path) -> None:
     with pytest.raises(HPGMNError, match="There is no folder"):
         read_records(tmp_path / "runs")

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 from torch_geometric.nn import ChebConv
 
-from hpgmn.models import MODELS
 from hpgmn.models.chebnet import ENTRY, ChebNetSettings, ChebyshevNetwork
 from hpgmn.models.layers import initialise
-from hpgmn.models.stage import Replica, load_parameters, make_task
+from hpgmn.models.stage import load_parameters
 from hpgmn.randomness import DropRate, Noise
 from hpgmn.sparse import SparseMatrix
 from hpgmn.statistics.operators import SparseRows
@@ -129,23 +128,6 @@ def test_first_values_are_glorots_for_each_order() -> None:
         assert 0.95 * bound < weight.abs().max() <= bound
     assert not torch.equal(layer.weight[:, :, 0], layer.weight[:, :, 1])
     assert not layer.bias.any()
-
-
-def test_a_replica_is_the_same_alone_and_among_others(build: Build) -> None:
-    graph = build("chebnet").task.graph
-    split = graph.split(0)
-    replicas = [
-        Replica(0, seed, ChebNetSettings(hidden_dim=6, dropout=rate, attributes_dropout=1 - rate))
-        for seed, rate in enumerate((0.2, 0.5, 0.7))
-    ]
-    task = make_task(graph, replicas, [(split.train, split.val)] * 3, "cpu")
-    found = []
-    for chosen in ([0, 1, 2], [1]):
-        part = task.subset(chosen)
-        stage = MODELS["chebnet"].stages["main"](part, {})
-        initialise(stage.model, part.keys("main"))
-        found.append(stage.model(stage.inputs, Noise(part.keys("main"), 4)).logits)
-    torch.testing.assert_close(found[0][1], found[1][0], rtol=1e-4, atol=1e-5)
 
 
 def test_higher_orders_are_thought_larger(build: Build) -> None:

@@ -17,7 +17,7 @@ from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.dirgcn import DirGCNSettings
 from hpgmn.models.layers import initialise
-from hpgmn.models.stage import Replica, load_parameters, make_task
+from hpgmn.models.stage import Replica, make_task
 from hpgmn.randomness import DropRate, Noise, column_factors
 from hpgmn.sparse import SparseMatrix
 from hpgmn.training.trainer import train
@@ -169,18 +169,6 @@ def test_dropout_comes_before_scaling_to_unit_length(build: Build, unit_layers: 
         nonzero = lengths[lengths > 0]
         is_unit = torch.isclose(nonzero, torch.ones(()), rtol=1e-5)
         assert is_unit.all() if unit_layers else not is_unit.any()
-
-
-def test_a_replica_alone_is_the_replica_among_others(build: Build) -> None:
-    built = build("dirgcn", dropout=0.5, attributes_dropout=0.2)
-    noise = Noise(built.task.keys("main"), 2)
-    among = built.stage.model(built.stage.inputs, noise).logits
-    alone = built.task.subset([1])
-    stage = MODELS["dirgcn"].stages["main"](alone, {})
-    own = {key: value[1:] for key, value in built.stage.model.named_parameters()}
-    load_parameters(stage.model, own)
-    found = stage.model(stage.inputs, Noise(alone.keys("main"), 2)).logits
-    torch.testing.assert_close(found[0], among[1])
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])

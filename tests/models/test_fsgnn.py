@@ -16,7 +16,6 @@ from hpgmn.graph import Graph
 from hpgmn.models import MODELS, fsgnn
 from hpgmn.models.fsgnn import FSGNNSettings, Propagated, hop_attributes, normalised, pays_dense
 from hpgmn.models.layers import initialise
-from hpgmn.models.stage import load_parameters
 from hpgmn.randomness import DropRate, Noise, column_factors
 from hpgmn.sparse import SparseMatrix
 from hpgmn.statistics import LocalStatistics
@@ -124,7 +123,9 @@ def test_products_of_propagated_attributes_are_those_of_their_rows() -> None:
     x = sp.random_array((9, 5), density=0.4, rng=random, dtype=np.float32, format="csr")
     hop = Propagated(propagation, 2, SparseRows(SparseMatrix(x)))
     assert hop.width == 5
-    weight, columns = torch.randn(2, 5, 3), torch.rand(2, 5)
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(2, 5, 3, generator=generator)
+    columns = torch.rand(2, 5, generator=generator)
     nodes = torch.tensor([[1, 8], [3, 3]])
     dense = torch.from_numpy(propagation.host.toarray())
     rows = dense @ dense @ torch.from_numpy(x.toarray())
@@ -223,18 +224,6 @@ def test_both_forms_train_alike(build: Build, monkeypatch: pytest.MonkeyPatch) -
     propagated = train(built.task, MODELS["fsgnn"]).history["main"]["loss"]
     assert dense.shape == (8, 2)
     torch.testing.assert_close(propagated, dense, rtol=1e-4, atol=1e-5)
-
-
-def test_a_replica_alone_is_the_replica_among_others(build: Build) -> None:
-    built = build("fsgnn", dropout=0.5, attributes_dropout=0.2)
-    noise = Noise(built.task.keys("main"), 2)
-    among = built.stage.model(built.stage.inputs, noise).logits
-    alone = built.task.subset([1])
-    stage = MODELS["fsgnn"].stages["main"](alone, {})
-    own = {key: value[1:] for key, value in built.stage.model.named_parameters()}
-    load_parameters(stage.model, own)
-    found = stage.model(stage.inputs, Noise(alone.keys("main"), 2)).logits
-    torch.testing.assert_close(found[0], among[1])
 
 
 def test_hops_are_made_once_for_a_graph_and_its_settings(wild_graph: Graph) -> None:

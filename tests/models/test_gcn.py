@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch_geometric.nn import GCNConv
 
+from hpgmn.randomness import DropRate, Noise
+
 Build = Callable[..., Any]
 
 
@@ -49,3 +51,22 @@ def test_it_is_the_formula(build: Build, neighbors: str, self_loop: float) -> No
         )
         hidden = (normal @ (built.x @ first) + bias).relu()
         torch.testing.assert_close(found, normal @ (hidden @ second) + last, rtol=1e-4, atol=1e-5)
+
+
+def test_training_drops_columns_and_hidden_entries(build: Build) -> None:
+    built = build("gcn", dropout=0.5, attributes_dropout=0.25)
+    noise = Noise(built.task.keys("main"), 1)
+    found = built.stage.model(built.stage.inputs, noise).logits
+    columns = noise.keep("attributes", (7,), DropRate([0.25] * 2)) / 0.75
+    entries = noise.keep("hidden.1", (23, 6), DropRate([0.5] * 2)) / 0.5
+    assert 0 < (columns == 0).sum() < 14
+    matrix = built.adjacency() + torch.eye(23)
+    normal = matrix / torch.outer(matrix.sum(dim=1), matrix.sum(dim=0)).sqrt()
+    for replica in range(2):
+        first, second, bias, last = (
+            built.parameter(f"convolve.{place}", replica)
+            for place in ("0.weight", "1.weight", "0.bias", "1.bias")
+        )
+        hidden = (normal @ (built.x * columns[replica]) @ first + bias).relu() * entries[replica]
+        expected = normal @ hidden @ second + last
+        torch.testing.assert_close(found[replica], expected, rtol=1e-4, atol=1e-5)

@@ -10,10 +10,7 @@ import torch
 from torch import Tensor
 from torch_geometric.nn import GCN, GCNConv, JumpingKnowledge
 
-from hpgmn.models import MODELS
 from hpgmn.models.gcn_jk import ENTRY, GCNJKSettings
-from hpgmn.models.layers import initialise
-from hpgmn.models.stage import Replica, make_task
 from hpgmn.randomness import DropRate, Noise
 
 Build = Callable[..., Any]
@@ -109,23 +106,6 @@ def test_training_drops_columns_and_hidden_entries(build: Build, jump: str) -> N
         seen = torch.cat([first, second], dim=-1) if jump == "concat" else first.maximum(second)
         expected = classified(built, seen, replica)
         torch.testing.assert_close(found[replica], expected, rtol=1e-4, atol=1e-5)
-
-
-def test_a_replica_is_the_same_alone_and_among_others(build: Build) -> None:
-    graph = build("gcn-jk").task.graph
-    split = graph.split(0)
-    replicas = [
-        Replica(0, seed, GCNJKSettings(hidden_dim=6, dropout=rate, attributes_dropout=1 - rate))
-        for seed, rate in enumerate((0.2, 0.5, 0.7))
-    ]
-    task = make_task(graph, replicas, [(split.train, split.val)] * 3, "cpu")
-    found = []
-    for chosen in ([0, 1, 2], [1]):
-        part = task.subset(chosen)
-        stage = MODELS["gcn-jk"].stages["main"](part, {})
-        initialise(stage.model, part.keys("main"))
-        found.append(stage.model(stage.inputs, Noise(part.keys("main"), 4)).logits)
-    torch.testing.assert_close(found[0][1], found[1][0], rtol=1e-4, atol=1e-5)
 
 
 def test_more_layers_are_thought_larger(build: Build) -> None:

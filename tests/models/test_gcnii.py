@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 from torch_geometric.nn import GCN2Conv
 
-from hpgmn.models import MODELS
 from hpgmn.models.gcnii import ENTRY, GCNIISettings
 from hpgmn.models.layers import initialise
-from hpgmn.models.stage import Rates, Replica, make_task
+from hpgmn.models.stage import Rates
 from hpgmn.randomness import DropRate, Noise
 
 Build = Callable[..., Any]
@@ -141,34 +140,6 @@ def test_convolutions_have_their_own_weight_decay(build: Build) -> None:
     names = {name for name, _ in built.stage.model.named_parameters()}
     assert {name for name in names if name.startswith("convolve.")} == {"convolve.weight"}
     assert len(names) == 5
-
-
-def test_a_replica_is_the_same_alone_and_among_others(build: Build) -> None:
-    graph = build("gcnii").task.graph
-    split = graph.split(0)
-    replicas = [
-        Replica(
-            0,
-            seed,
-            GCNIISettings(
-                hidden_dim=6,
-                layers=4,
-                dropout=rate,
-                attributes_dropout=1 - rate,
-                initial_share=rate / 2,
-                identity_strength=2 * rate,
-            ),
-        )
-        for seed, rate in enumerate((0.2, 0.5, 0.7))
-    ]
-    task = make_task(graph, replicas, [(split.train, split.val)] * 3, "cpu")
-    found = []
-    for chosen in ([0, 1, 2], [1]):
-        part = task.subset(chosen)
-        stage = MODELS["gcnii"].stages["main"](part, {})
-        initialise(stage.model, part.keys("main"))
-        found.append(stage.model(stage.inputs, Noise(part.keys("main"), 4)).logits)
-    torch.testing.assert_close(found[0][1], found[1][0], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("shared_weights", [True, False])

@@ -160,26 +160,3 @@ def test_more_layers_are_thought_larger(build: Build) -> None:
     small, large = (MODELS["gprgnn"].floats(graph, GPRGNNSettings(layers=one)) for one in (2, 5))
     assert small[0] == 7 * 64
     assert large[1] > small[1] > 64
-
-
-def test_a_replica_alone_is_what_it_is_among_others(wild_graph: Graph) -> None:
-    split = wild_graph.split(0)
-    replicas = [
-        Replica(
-            0,
-            seed,
-            GPRGNNSettings(
-                dropout=rate, attributes_dropout=rate, propagation_dropout=rate, teleport=rate
-            ),
-        )
-        for seed, rate in enumerate((0.2, 0.5, 0.7))
-    ]
-    task = make_task(wild_graph, replicas, [(split.train, split.val)] * 3, "cpu")
-    outputs = []
-    for part in (task, task.subset([1])):
-        keys = part.keys("main")
-        stage = MODELS["gprgnn"].stages["main"](part, {})
-        initialise(stage.model, keys)
-        outputs.append(stage.model(stage.inputs, Noise(keys, 1), penalties=True))
-    among, alone = outputs
-    torch.testing.assert_close(among.logits[1], alone.logits[0], rtol=1e-4, atol=1e-5)

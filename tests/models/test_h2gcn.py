@@ -14,8 +14,6 @@ from torch_geometric.utils import to_dense_adj
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.h2gcn import H2GCNSettings
-from hpgmn.models.layers import initialise
-from hpgmn.models.stage import Replica, make_task
 from hpgmn.randomness import Noise, column_factors, dropout
 
 Build = Callable[..., Any]
@@ -141,20 +139,3 @@ def test_a_second_round_is_thought_larger(build: Build) -> None:
     assert small[0] == 64 * (7 + 3 * 4)
     assert large[0] == 64 * (7 + 7 * 4)
     assert large[1] > 2 * small[1] - 6 * 64 > 0
-
-
-def test_a_replica_alone_is_what_it_is_among_others(wild_graph: Graph) -> None:
-    split = wild_graph.split(0)
-    replicas = [
-        Replica(0, seed, H2GCNSettings(dropout=rate, attributes_dropout=rate))
-        for seed, rate in enumerate((0.2, 0.5, 0.7))
-    ]
-    task = make_task(wild_graph, replicas, [(split.train, split.val)] * 3, "cpu")
-    outputs = []
-    for part in (task, task.subset([1])):
-        keys = part.keys("main")
-        stage = MODELS["h2gcn"].stages["main"](part, {})
-        initialise(stage.model, keys)
-        outputs.append(stage.model(stage.inputs, Noise(keys, 1), penalties=True))
-    among, alone = outputs
-    torch.testing.assert_close(among.logits[1], alone.logits[0], rtol=1e-4, atol=1e-5)

@@ -135,18 +135,6 @@ def test_dropout_acts_between_the_last_layers_alone(build: Build) -> None:
     assert noisy[2].any(dim=-1).all()
 
 
-def test_a_replica_alone_is_the_replica_among_others(build: Build) -> None:
-    built = build("linkx", dropout=0.5, attributes_dropout=0.2, adjacency_dropout=0.3)
-    noise = Noise(built.task.keys("main"), 2)
-    among = built.stage.model(built.stage.inputs, noise).logits
-    alone = built.task.subset([1])
-    stage = MODELS["linkx"].stages["main"](alone, {})
-    own = {key: value[1:] for key, value in built.stage.model.named_parameters()}
-    load_parameters(stage.model, own)
-    found = stage.model(stage.inputs, Noise(alone.keys("main"), 2)).logits
-    torch.testing.assert_close(found[0], among[1])
-
-
 def test_known_nodes_of_another_graph_keep_their_columns(build: Build) -> None:
     built = build("linkx", neighbors="out")
     graph: Graph = built.task.graph

@@ -412,7 +412,7 @@ def test_the_weights_have_a_rate_of_their_own_and_no_decay(wild_graph: Graph) ->
     assert stage.own_rates == {"mix.": Rates([0.3, 0.2], [0.0, 0.0])}
 
 
-def test_both_models_start_alike_and_the_better_one_gains(wild_graph: Graph) -> None:
+def test_both_models_start_alike_and_their_weights_move(wild_graph: Graph) -> None:
     task = task_of(wild_graph, mix_gcnii=True, epochs=30, patience=0)
     seen: list[Tensor] = []
 

@@ -10,10 +10,8 @@ import torch
 from torch import Tensor
 from torch_geometric.nn import MixHopConv
 
-from hpgmn.models import MODELS
 from hpgmn.models.layers import initialise
 from hpgmn.models.mixhop import ENTRY, MixHopConvolution, MixHopSettings
-from hpgmn.models.stage import Replica, make_task
 from hpgmn.randomness import DropRate, Noise
 
 Build = Callable[..., Any]
@@ -98,23 +96,6 @@ def test_first_values_are_glorots_for_each_power() -> None:
         assert 0.95 * bound < layer.weight[:, :, power].abs().max() <= bound
     assert not torch.equal(layer.weight[:, :, 0], layer.weight[:, :, 1])
     assert not layer.bias.any()
-
-
-def test_a_replica_is_the_same_alone_and_among_others(build: Build) -> None:
-    graph = build("mixhop").task.graph
-    split = graph.split(0)
-    replicas = [
-        Replica(0, seed, MixHopSettings(hidden_dim=6, dropout=rate, attributes_dropout=1 - rate))
-        for seed, rate in enumerate((0.2, 0.5, 0.7))
-    ]
-    task = make_task(graph, replicas, [(split.train, split.val)] * 3, "cpu")
-    found = []
-    for chosen in ([0, 1, 2], [1]):
-        part = task.subset(chosen)
-        stage = MODELS["mixhop"].stages["main"](part, {})
-        initialise(stage.model, part.keys("main"))
-        found.append(stage.model(stage.inputs, Noise(part.keys("main"), 4)).logits)
-    torch.testing.assert_close(found[0][1], found[1][0], rtol=1e-4, atol=1e-5)
 
 
 def test_higher_powers_are_thought_larger(build: Build) -> None:

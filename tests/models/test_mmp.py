@@ -11,11 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch_geometric.nn import GCNConv
 
-from hpgmn.graph import Graph
 from hpgmn.models import MODELS
-from hpgmn.models.layers import initialise
 from hpgmn.models.mmp import MMPSettings, cosine
-from hpgmn.models.stage import Replica, make_task
 from hpgmn.randomness import Noise, column_factors, dropout
 
 Build = Callable[..., Any]
@@ -190,23 +187,3 @@ def test_more_layers_are_thought_larger(build: Build) -> None:
     assert small[0] == 64 * (7 + 2 * 64)
     assert large[0] > small[0]
     assert large[1] > small[1] > 64
-
-
-def test_a_replica_alone_is_what_it_is_among_others(wild_graph: Graph) -> None:
-    split = wild_graph.split(0)
-    replicas = [
-        Replica(0, seed, MMPSettings(dropout=rate, attributes_dropout=rate, cosine_weight=rate))
-        for seed, rate in enumerate((0.2, 0.5, 0.7))
-    ]
-    task = make_task(wild_graph, replicas, [(split.train, split.val)] * 3, "cpu")
-    outputs = []
-    for part in (task, task.subset([1])):
-        keys = part.keys("main")
-        stage = MODELS["mmp"].stages["main"](part, {})
-        initialise(stage.model, keys)
-        outputs.append(stage.model(stage.inputs, Noise(keys, 1), penalties=True))
-    among, alone = outputs
-    torch.testing.assert_close(among.logits[1], alone.logits[0], rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(
-        among.penalties["cosine"][1], alone.penalties["cosine"][0], rtol=1e-4, atol=1e-5
-    )

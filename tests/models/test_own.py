@@ -18,6 +18,7 @@ from hpgmn.config import make_settings
 from hpgmn.errors import HPGMNError
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS, find_model
+from hpgmn.models.layers import initialise
 from hpgmn.models.own import is_own, own_model
 from hpgmn.models.stage import Replica, make_task
 from hpgmn.training.checkpoint import read_state, write_state
@@ -205,6 +206,7 @@ def test_the_size_thought_of_covers_the_parameters(write: Write, small_graph: Gr
         ),
         (BODY.replace("width=4", "width=None"), "Net", "give 'width' a default"),
         (BODY.replace("slope=0.1", "lr=0.1"), "Net", "'lr' is a setting of training"),
+        (BODY.replace("dropout=0.5", "dropout=0"), "Net", r"as in dropout=0.5 \(got 0\)"),
         ("import nothing_of_this_name", "Net", "imports nothing_of_this_name, which is not"),
         ("1 / 0", "Net", r"Importing written_.* failed: ZeroDivisionError.*line 5"),
     ],
@@ -237,6 +239,12 @@ def test_a_name_must_have_both_parts(name: str) -> None:
         (RETURN, "return hidden @ hidden", "Net failed: RuntimeError.*line"),
         (INIT, f"{INIT}; 1 / 0", r"Making written_.*:Net failed: ZeroDivisionError.*line"),
         (INIT, f"{INIT}; self.norm = nn.BatchNorm1d(4)", "BatchNorm1d keeps running statistics"),
+        (INIT, f"{INIT}; self.late = nn.LazyLinear(4)", "a lazy layer has no width yet"),
+        (
+            "self.dropout, self.slope",
+            "self.requires_grad_(False)\n        self.dropout, self.slope",
+            "no parameters to train",
+        ),
     ],
 )
 def test_a_module_that_misbehaves_is_told_where(
@@ -245,6 +253,35 @@ def test_a_module_that_misbehaves_is_told_where(
     name = f"{write(BODY.replace(old, new))}:Net"
     with pytest.raises(HPGMNError, match=message):
         fit_replicas(small_graph, find_model(name), replicas_of(name), masks_of(small_graph))
+
+
+def test_parameters_that_the_module_does_not_train_stay(write: Write, small_graph: Graph) -> None:
+    fixed = "self.parts.requires_grad_(False)\n        self.name = nn.Parameter(torch.ones(()))"
+    body = BODY.replace("self.dropout, self.slope", f"{fixed}\n        self.dropout, self.slope")
+    name = f"{write(body.replace(RETURN, 'return self.name * self.out(hidden)'))}:Net"
+    task = make_task(small_graph, replicas_of(name), masks_of(small_graph), "cpu")
+    stage = find_model(name).stages["main"](task, {})
+    initialise(stage.model, task.keys("main"))
+    first = {key: value.detach().clone() for key, value in stage.model.named_parameters()}
+    last = train(task, find_model(name)).done["main"]
+    kept = {key for key, value in first.items() if torch.equal(value, last[key])}
+    assert kept == {"fixed:parts/a_b/weight", "fixed:parts/a_b/bias"}
+    assert set(first) - kept == {"name", "out/weight", "out/bias"}
+    assert (first["fixed:parts/a_b/weight"][0] != first["fixed:parts/a_b/weight"][1]).any()
+
+
+def test_a_random_buffer_is_the_same_whatever_was_drawn_before(
+    write: Write, small_graph: Graph
+) -> None:
+    buffer = 'self.register_buffer("mixer", torch.randn(num_classes, num_classes))'
+    body = BODY.replace(INIT, f"{INIT}; {buffer}").replace(RETURN, f"{RETURN} @ self.mixer")
+    name = f"{write(body)}:Net"
+    found = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        entry, replicas = find_model(name), replicas_of(name)
+        found.append(fit_replicas(small_graph, entry, replicas, masks_of(small_graph)).logits)
+    assert torch.equal(*found)
 
 
 def test_dropout_is_refused_where_the_module_takes_none(write: Write, small_graph: Graph) -> None:

@@ -90,7 +90,9 @@ def assert_same_bits(one: TrainState, other: TrainState) -> None:
         assert torch.equal(one.best_epoch[stage], other.best_epoch[stage])
         assert torch.equal(one.best_score[stage], other.best_score[stage])
         for key, rows in one.history[stage].items():
-            assert torch.equal(rows, other.history[stage][key]), (stage, key)
+            torch.testing.assert_close(
+                rows, other.history[stage][key], rtol=0, atol=0, equal_nan=True
+            )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -260,6 +262,28 @@ def test_a_replica_alone_is_the_replica_among_others(name: str, small_graph: Gra
     _, many = fit(name, task_of(small_graph, settings, (0, 1, 2)))
     _, alone = fit(name, task_of(small_graph, settings, (1,)))
     torch.testing.assert_close(many[1], alone[0], rtol=1e-3, atol=1e-4)
+
+
+def settings_of_place(name: str, place: int) -> TrainSettings:
+    """Small settings in which no number that replicas may differ in is that of another place."""
+    values = {}
+    for info in fields(MODELS[name].settings):
+        if info.metadata["per_replica"] and isinstance(info.default, float):
+            is_share = info.metadata["high"] is not None
+            factor = (0.3, 0.5, 0.6)[place] if is_share else 1 + place
+            values[info.name] = factor if is_share else factor * (info.default or 0.1)
+    return settings_of(name, 4, **values)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_replicas_with_settings_of_their_own_do_not_mix(name: str, small_graph: Graph) -> None:
+    split = small_graph.split(0)
+    replicas = [Replica(0, place, settings_of_place(name, place)) for place in range(3)]
+    task = make_task(small_graph, replicas, [(split.train, split.val)] * 3, "cpu")
+    _, many = fit(name, task)
+    for place in range(3):
+        _, alone = fit(name, task.subset([place]))
+        torch.testing.assert_close(many[place], alone[0], rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])

@@ -459,3 +459,16 @@ def test_without_a_folder_nothing_is_saved(
     with pytest.raises(KeyboardInterrupt):
         fit(small_graph, mixed(), should_stop=StopAfter(2))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory.")])
+def test_running_out_of_memory_says_what_to_do(
+    small_graph: Graph, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def train(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(replicas_module, "train", train)
+    replicas = replicas_of(TINY)
+    with pytest.raises(HPGMNError, match=r"Out of memory while training hpgmn on .*hidden_dim"):
+        fit_replicas(small_graph, ENTRY, replicas, masks_of(small_graph, replicas))

@@ -529,6 +529,9 @@ def test_an_unsupervised_stage_follows_its_penalties_and_ends_with_its_last_epoc
 
     state = train(task, entry, watch=watch)
     assert state.best_epoch["main"].tolist() == [9] * len(task.replicas)
+    assert state.history["main"]["loss"].isfinite().all()
+    assert state.history["main"]["val_loss"].isnan().all()  # nothing was validated
+    assert state.history["main"]["val_score"].isnan().all()
     assert ((fast[8] - 3).abs() < (fast[0] - 3).abs() - 0.5).all()
     for before, after, now in zip(slow, slow[1:], fast[1:], strict=False):
         torch.testing.assert_close(after, (before + now) / 2)

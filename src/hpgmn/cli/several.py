@@ -32,24 +32,30 @@ def model_names(asked: Sequence[str]) -> list[str]:
 
 
 def shared_assignments(names: Sequence[str], assignments: Sequence[str]) -> dict[str, list[str]]:
-    """For each model those of the ``--set`` options that it knows; one must know each."""
+    """For each model those of the ``--set`` options that are for it.
+
+    ``key=value`` is for every model that knows the key, and one must; ``model.key=value`` is for
+    that model alone.
+    """
     from hpgmn.config import describe_settings, parse_assignments
     from hpgmn.models import find_model
 
-    if len(names) == 1:
-        return {names[0]: list(assignments)}
     known = {
         name: {row["name"] for row in describe_settings(find_model(name).settings)}
         for name in names
     }
-    for key in parse_assignments(list(assignments)):
-        if not any(key in keys for keys in known.values()):
-            every = sorted(set().union(*known.values()))
-            raise SettingError(unknown_name("setting", key, every))
-    return {
-        name: [pair for pair in assignments if pair.partition("=")[0].strip() in keys]
-        for name, keys in known.items()
-    }
+    found: dict[str, list[str]] = {name: [] for name in names}
+    for path, value in parse_assignments(list(assignments)).items():
+        model, _, key = path.rpartition(".")
+        if model and model not in names:
+            raise SettingError(unknown_name("model in --set", model, names))
+        takers = [model] if model else [name for name in names if key in known[name]]
+        if not takers or (model and key not in known[model]):
+            asked = [known[name] for name in ([model] if model else names)]
+            raise SettingError(unknown_name("setting", key, sorted(set().union(*asked))))
+        for name in takers:
+            found[name].append(f"{key}={value}")
+    return found
 
 
 def folder_name(model: str) -> str:
@@ -72,6 +78,21 @@ def run_and_report(spec: RunSpec, graph: Graph, folder: Path) -> dict[str, Any]:
         stop_on_signal() as should_stop,
     ):
         metrics = run(spec, graph, folder, report=report, should_stop=should_stop)
+    write_report(folder)
+    return metrics
+
+
+def train_into(
+    spec: RunSpec, graph: Graph, folder: Path, *, resume: bool, overwrite: bool
+) -> dict[str, Any]:
+    """The metrics of a run in a folder of its own; what was done before is not done again."""
+    from hpgmn.experiments.run import finished_run, prepare_folder
+    from hpgmn.report import write_report
+
+    prepare_folder(folder, spec, resume=resume, overwrite=overwrite)
+    metrics = finished_run(folder) if resume else None
+    if metrics is None:
+        return run_and_report(spec, graph, folder)
     write_report(folder)
     return metrics
 
@@ -115,20 +136,15 @@ def train_several(
 def _one_of_several(
     spec: RunSpec, graph: Graph, folder: Path, *, resume: bool, overwrite: bool
 ) -> dict[str, Any]:
-    """The metrics of one model's run; a finished one is read, not repeated."""
-    from hpgmn.experiments.run import METRICS_FILE, REPORT_FILE, finished_run, prepare_folder
-    from hpgmn.report import write_report
+    """The metrics of one model's run; a finished one is read."""
+    from hpgmn.experiments.run import METRICS_FILE, REPORT_FILE, prepare_folder
 
     own = folder / folder_name(spec.model)
-    prepare_folder(own, spec, resume=resume, overwrite=overwrite)
     if resume and (own / REPORT_FILE).exists() and (own / METRICS_FILE).exists():
+        prepare_folder(own, spec, resume=resume, overwrite=overwrite)  # refuses other options
         found: dict[str, Any] = json.loads((own / METRICS_FILE).read_text(encoding="utf-8"))
         return found
-    metrics = finished_run(own) if resume else None
-    if metrics is None:
-        return run_and_report(spec, graph, own)
-    write_report(own)
-    return metrics
+    return train_into(spec, graph, own, resume=resume, overwrite=overwrite)
 
 
 def print_comparison(content: Mapping[str, Any]) -> None:

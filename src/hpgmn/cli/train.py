@@ -18,6 +18,7 @@ from hpgmn.cli.several import (
     model_names,
     run_and_report,
     shared_assignments,
+    train_into,
     train_several,
 )
 from hpgmn.errors import HPGMNError, SettingError, unknown_name
@@ -62,8 +63,8 @@ def train(
     Several models give one run folder each and a table that sets them against hpgmn.
     """
     from hpgmn.datasets import load
-    from hpgmn.experiments.run import check_run, finished_run, prepare_folder
-    from hpgmn.report import write_report
+    from hpgmn.experiments.run import check_run
+    from hpgmn.models.own import is_own
     from hpgmn.shipped import read_config
 
     if resume and out_folder is None:
@@ -80,30 +81,32 @@ def train(
     }
     given |= {name: value for name, value in options.items() if value is not None}
     names = model_names(model or [given.get("model", "hpgmn")])
+    if model is None and is_own(names[0]):
+        raise SettingError(
+            f"The config names a model of your own, '{names[0]}', and code is imported only when "
+            f"you name it. Add --model {names[0]}."
+        )
     if len(names) > 1 and config is not None:
         raise SettingError("--config holds the settings of one model; name one with --model.")
     assignments = shared_assignments(names, set_ or [])
     loaded = load(graph, given.get("protocol"))
-    specs = [
-        _specification(graph, loaded, given | {"model": name}, assignments[name]) for name in names
-    ]
-    for spec in specs:
-        check_run(spec, loaded)
+    specs = []
+    for name in names:
+        try:
+            spec = _specification(graph, loaded, given | {"model": name}, assignments[name])
+            check_run(spec, loaded)
+        except SettingError as error:
+            raise SettingError(f"{name}: {error}" if len(names) > 1 else str(error)) from None
+        specs.append(spec)
     folder = out_folder or _default_folder(loaded.name, names)
     if len(specs) > 1:
         train_several(specs, loaded, folder, resume=resume, overwrite=overwrite)
         return
-    [spec] = specs
-    prepare_folder(folder, spec, resume=resume, overwrite=overwrite)
-    metrics = finished_run(folder) if resume else None
-    if metrics is not None:
-        write_report(folder)
-    else:
-        try:
-            metrics = run_and_report(spec, loaded, folder)
-        except KeyboardInterrupt:
-            say(f"To go on, repeat the command with --resume --out {folder}")
-            raise
+    try:
+        metrics = train_into(specs[0], loaded, folder, resume=resume, overwrite=overwrite)
+    except KeyboardInterrupt:
+        say(f"To go on, repeat the command with --resume --out {folder}")
+        raise
     print_scores([metrics])
     say(f"Run folder: {folder}")
 

@@ -26,9 +26,15 @@ def _opened(run: Path, source: str | None, own: str | None) -> tuple[SavedModel,
     """The model, the specification and the graph of a run folder (or another graph)."""
     from hpgmn.config import read_yaml
     from hpgmn.datasets import load
+    from hpgmn.experiments.comparison import COMPARISON_FILE
     from hpgmn.experiments.run import CONFIG_FILE, RunSpec
     from hpgmn.training.saved import MODEL_FILE, SavedModel
 
+    if (run / COMPARISON_FILE).is_file():
+        folders = sorted(str(path.parent) for path in run.glob(f"*/{MODEL_FILE}"))
+        raise HPGMNError(
+            f"{run} holds the runs of several models. Name one of them: {', '.join(folders)}."
+        )
     for name in (CONFIG_FILE, MODEL_FILE):
         if not (run / name).is_file():
             raise HPGMNError(

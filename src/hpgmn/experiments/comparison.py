@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hpgmn.errors import HPGMNError
 from hpgmn.evaluation import Difference, paired_difference
 
 COMPARISON_FILE = "comparison.json"
@@ -34,7 +35,12 @@ def difference(run: Metrics, reference: Metrics) -> Difference | None:
         return None
     if run["splits"] != reference["splits"] or run["metric"] != reference["metric"]:
         raise ValueError(f"{run['model']} and {reference['model']} have other splits or metrics.")
-    nodes = run.get("nodes") or reference["nodes"]
+    nodes = run.get("nodes") or reference.get("nodes")
+    if nodes is None:
+        raise HPGMNError(
+            f"The runs of {run['model']} and {reference['model']} on {run['graph']} do not say how "
+            "many nodes they had. Train one of them again."
+        )
     return paired_difference(
         [100 * value for value in run["test_score"]],
         [100 * value for value in reference["test_score"]],

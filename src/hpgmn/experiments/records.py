@@ -16,7 +16,7 @@ from hpgmn.errors import HPGMNError
 from hpgmn.evaluation import Score, independent_values
 from hpgmn.experiments import paper
 from hpgmn.experiments.run import METRICS_FILE
-from hpgmn.models import find_model
+from hpgmn.models import MODELS
 from hpgmn.shipped import settings_for
 
 _NEEDED = (
@@ -63,6 +63,8 @@ def _record(path: Path) -> Record:
         raise HPGMNError(f"{path} is not valid JSON ({error}).") from None
     if missing := [name for name in _NEEDED if name not in metrics]:
         raise HPGMNError(f"{path} lacks {', '.join(missing)}. Train that run again.")
+    if metrics["model"] not in MODELS:
+        raise HPGMNError(f"{path}: '{metrics['model']}' is no model of this package.")
     runs = len(metrics["splits"]) * metrics["seeds"]
     for name in ("test_score", "val_score"):
         if len(metrics[name]) != runs:
@@ -138,7 +140,7 @@ def command(record: Record) -> str:
 
 def unlike(record: Record, values: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a run that differ from those of a mapping and its defaults."""
-    settings = find_model(record.model).settings
+    settings = MODELS[record.model].settings
     own = settings_dict(make_settings(settings, record.metrics["config"]["settings"]))
     others = settings_dict(make_settings(settings, values))
     return {
@@ -148,7 +150,7 @@ def unlike(record: Record, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _matters(name: str, settings: Mapping[str, Any]) -> bool:
     """Whether a setting has any effect; that of an unused statistic or loss has none."""
-    if name in ("consistency_passes", "consistency_temperature"):
+    if name in ("consistency_warmup", "consistency_passes", "consistency_temperature"):
         return bool(settings["consistency_weight"])
     owner = "diffusion" if name in _ONLY_DIFFUSION else name.split("_")[0]
     used = settings.get("statistics", [owner])

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hpgmn.config import TrainSettings, setting
+from hpgmn.config import TrainSettings, dropout_setting, setting
 from hpgmn.graph import Graph
 from hpgmn.models.output import Output
 from hpgmn.models.stage import Task
@@ -24,23 +24,14 @@ class BaselineSettings(TrainSettings):
     weight_decay: float = setting(
         5e-4, "weight decay (L2, added to the gradient)", low=0.0, per_replica=True
     )
-    dropout: float = setting(
-        0.5, "dropout inside the network", low=0.0, high=1.0, open_high=True, per_replica=True
-    )
+    dropout: float = dropout_setting(0.5, "dropout inside the network")
     hidden_dim: int = setting(64, "width of the hidden layers", low=1)
     attributes_scaling: str = setting(
         "raw",
         "attributes as given, divided by the row's absolute sum, or of unit length",
         choices=("raw", "fraction", "unit"),
     )
-    attributes_dropout: float = setting(
-        0.0,
-        "dropout of whole columns of the attributes",
-        low=0.0,
-        high=1.0,
-        open_high=True,
-        per_replica=True,
-    )
+    attributes_dropout: float = dropout_setting(0.0, "dropout of whole columns of the attributes")
 
 
 @dataclass(frozen=True, kw_only=True)

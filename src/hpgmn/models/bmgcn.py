@@ -19,7 +19,7 @@ from hpgmn.metrics import class_loss
 from hpgmn.models.baseline import GraphSettings, NodeModel, attributes_input
 from hpgmn.models.edges import Edges
 from hpgmn.models.label_estimator import EstimatorSettings, LabelEstimator, estimator_stage
-from hpgmn.models.layers import Initialised, draw_glorot, propagate
+from hpgmn.models.layers import Initialised, draw_glorot, product, propagate
 from hpgmn.models.output import Output
 from hpgmn.models.stage import ModelEntry, Parameters, Stage, Task, main_stage
 from hpgmn.randomness import DropRate, Noise, column_factors, relu_dropout
@@ -81,11 +81,7 @@ class BlockConvolution(Initialised):
             x: the input.
             columns: (R, inputs) factors of a statistic's columns, from ``column_factors``.
         """
-        if isinstance(x, Statistic):
-            own = x.times(self.own, None, columns)
-            sent = x.times(self.neighbors, None, columns)
-        else:
-            own, sent = torch.bmm(x, self.own), torch.bmm(x, self.neighbors)
+        own, sent = (product(x, weight, columns) for weight in (self.own, self.neighbors))
         return edges.propagate(values, sent) + own + self.bias
 
 

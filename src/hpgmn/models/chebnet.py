@@ -14,7 +14,7 @@ from typing_extensions import override
 from hpgmn.config import setting
 from hpgmn.graph import Graph
 from hpgmn.models.baseline import GraphSettings, NodeModel, attributes_input
-from hpgmn.models.layers import Initialised, draw_glorot
+from hpgmn.models.layers import Initialised, draw_glorot, product
 from hpgmn.models.output import Output
 from hpgmn.models.stage import ModelEntry, Parameters, Stage, Task, main_stage
 from hpgmn.randomness import DropRate, Noise, column_factors, relu_dropout
@@ -69,11 +69,8 @@ class ChebyshevConvolution(Initialised):
             columns: (R, inputs) factors of a statistic's columns, from ``column_factors``.
         """
         replicas, _, terms, _ = self.weight.shape
-        weight = self.weight.flatten(2)
-        product = (
-            x.times(weight, None, columns) if isinstance(x, Statistic) else torch.bmm(x, weight)
-        )
-        parts = [side_by_side(part) for part in product.chunk(terms, dim=-1)]  # each (N, R·D)
+        wide = product(x, self.weight.flatten(2), columns)
+        parts = [side_by_side(part) for part in wide.chunk(terms, dim=-1)]  # each (N, R·D)
         before, last = None, parts[-1]
         for part in reversed(parts[1:-1]):
             term = part.sub(propagation @ last, alpha=2)

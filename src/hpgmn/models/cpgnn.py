@@ -97,7 +97,7 @@ class Compatibility(Initialised):
 
 
 class CPGNN(NodeModel):
-    """B ← (B₀ - 1/C) + A·B·Ĥ for one or two rounds, starting from B = B₀ - 1/C.
+    """B ← (B₀ - 1/C) + A·B·Ĥ in each of ``rounds``, starting from B = B₀ - 1/C.
 
     B₀ = softmax(prior(X)) by an MLP or ChebNet, trained first and then together with Ĥ; the last B
     is the logits. Loss = CE(B) + CE(B₀) + ‖row sums of Ĥ‖₁. A is not normalised by default, as in

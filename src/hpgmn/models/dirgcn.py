@@ -5,10 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
@@ -16,7 +14,7 @@ from typing_extensions import override
 from hpgmn.config import setting
 from hpgmn.graph import Graph
 from hpgmn.models.baseline import BaselineSettings, NodeModel, attributes_input
-from hpgmn.models.layers import Convolution, Linear
+from hpgmn.models.layers import Convolution, Linear, jump
 from hpgmn.models.output import Output
 from hpgmn.models.stage import ModelEntry, Parameters, Stage, Task, main_stage
 from hpgmn.randomness import DropRate, Noise, column_factors, relu_dropout
@@ -112,9 +110,7 @@ class DirGCN(NodeModel):
         if self.classify is None:
             return Output(hidden)
         states.append(self._activated(hidden, noise, len(self.convolve)))
-        if self.jump == "concat":
-            return Output(self.classify(torch.cat(states, dim=-1)))
-        return Output(self.classify(reduce(torch.maximum, states)))
+        return Output(self.classify(jump(states, self.jump)))
 
     def _activated(self, hidden: Tensor, noise: Noise | None, number: int) -> Tensor:
         hidden = relu_dropout(hidden, self.drop_rate, noise, f"hidden.{number}")

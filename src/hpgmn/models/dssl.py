@@ -25,7 +25,6 @@ from hpgmn.models.stage import (
     ModelEntry,
     Parameters,
     Stage,
-    StageBuilder,
     Task,
     load_parameters,
     main_stage,
@@ -127,7 +126,6 @@ class Prototypes(Initialised):
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(replicas, width, factors))
 
-    @override
     def reset_parameters(self, noise: Noise, place: str) -> None:
         """Standard normal, by the method of Box and Muller."""
         radius, angle = (
@@ -203,7 +201,7 @@ class DSSL(NodeModel):
         self.predict = MLP(replicas, [width, width, width])
         self.explain = MLP(replicas, [first.factors, width, width])
         self.prototypes = Prototypes(replicas, width, first.factors)
-        self.no_drop = DropRate([0.0] * replicas, task.device)
+        self.no_rate = DropRate([0.0] * replicas, task.device)
         self.gumbel_temperature, self.prototype_temperature = (
             torch.tensor([getattr(one, name) for one in settings], device=task.device)[
                 :, None, None
@@ -228,7 +226,7 @@ class DSSL(NodeModel):
     def _losses(
         self, hidden: Tensor, target: Tensor, neighborhoods: Neighborhoods, noise: Noise
     ) -> dict[str, Tensor]:
-        predicted: Tensor = self.predict(hidden, self.no_drop, noise, "predict")
+        predicted: Tensor = self.predict(hidden, self.no_rate, noise, "predict")
         # Recomputed on the way back: one sample's arrays are in memory at a time.
         parts: list[tuple[Tensor, Tensor]] = [
             checkpoint(
@@ -263,10 +261,10 @@ class DSSL(NodeModel):
     ) -> tuple[Tensor, Tensor]:
         """For one neighbour of every node, its distance (R, N) and its factors (R, N, K)."""
         seen = take_nodes(target, neighbors)
-        scores = self.infer(hidden * seen, self.no_drop, noise, "infer")
+        scores = self.infer(hidden * seen, self.no_rate, noise, "infer")
         uniform = noise.uniform(place, scores.shape[1:]).clamp_(min=2**-25)  # log(0) is infinite
         drawn = ((scores - (-uniform.log()).log()) / self.gumbel_temperature).softmax(dim=-1)
-        prediction = predicted + self.explain(drawn, self.no_drop, noise, "explain")
+        prediction = predicted + self.explain(drawn, self.no_rate, noise, "explain")
         cosine = (functional.normalize(prediction, dim=-1) * seen).sum(dim=-1)
         return 2 - 2 * cosine, scores.softmax(dim=-1)
 
@@ -279,7 +277,6 @@ class Standardised(Initialised):
         self.mean = nn.Parameter(torch.zeros(replicas, 1, width))
         self.scale = nn.Parameter(torch.ones(replicas, 1, width))
 
-    @override
     def reset_parameters(self, noise: Noise, place: str) -> None:
         """Change nothing until values are given."""
         self.mean.zero_()
@@ -388,14 +385,12 @@ def _floats(graph: Graph, settings: DSSLSettings) -> tuple[int, int]:
     return 2 * graph.num_features * settings.hidden_dim, per_node
 
 
-STAGES: dict[str, StageBuilder] = {"representation": _representation, "main": _main}
-
 ENTRY = ModelEntry(
     "dssl",
     "decoupled self-supervised learning, then logistic regression",
     "Teng Xiao, Zhengyu Chen, Zhimeng Guo, Zeyang Zhuang, Suhang Wang. Decoupled Self-supervised "
     "Learning for Graphs. NeurIPS 2022.",
     DSSLSettings,
-    STAGES,
+    {"representation": _representation, "main": _main},
     _floats,
 )

@@ -5,10 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -16,7 +14,7 @@ from hpgmn.config import setting
 from hpgmn.graph import Graph
 from hpgmn.models.baseline import NodeModel, attributes_input
 from hpgmn.models.gcn import GCNSettings
-from hpgmn.models.layers import Convolution, Linear
+from hpgmn.models.layers import Convolution, Linear, jump
 from hpgmn.models.output import Output
 from hpgmn.models.stage import ModelEntry, Parameters, Stage, Task, main_stage
 from hpgmn.randomness import DropRate, Noise, column_factors, relu_dropout
@@ -68,9 +66,7 @@ class GCNJK(NodeModel):
             hidden = layer(propagation, hidden, columns)
             hidden = relu_dropout(hidden, self.drop_rate, noise, f"hidden.{number}")
             states.append(hidden)
-        if self.jump == "concat":
-            return Output(self.classify(torch.cat(states, dim=-1)))
-        return Output(self.classify(reduce(torch.maximum, states)))
+        return Output(self.classify(jump(states, self.jump)))
 
 
 def _main(task: Task, done: Mapping[str, Parameters]) -> Stage:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from hpgmn.config import setting
+from hpgmn.config import dropout_setting, setting
 from hpgmn.graph import Graph
 from hpgmn.models.baseline import GraphSettings, NodeModel, attributes_input, usual_floats
 from hpgmn.models.layers import Initialised, StatisticMLP
@@ -36,13 +36,8 @@ class GPRGNNSettings(GraphSettings):
         high=1.0,
         per_replica=True,
     )
-    propagation_dropout: float = setting(
-        0.5,
-        "dropout of the MLP's logits before propagation",
-        low=0.0,
-        high=1.0,
-        open_high=True,
-        per_replica=True,
+    propagation_dropout: float = dropout_setting(
+        0.5, "dropout of the MLP's logits before propagation"
     )
     polynomial_weight_decay: float = setting(
         0.0, "weight decay of the polynomial's coefficients", low=0.0, per_replica=True

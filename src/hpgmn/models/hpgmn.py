@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hpgmn.config import TrainSettings, setting
+from hpgmn.config import TrainSettings, dropout_setting, setting
 from hpgmn.graph import Graph
 from hpgmn.models.head import MemoryHead, MemorySettings, penalty_weights
 from hpgmn.models.label_estimator import EstimatorSettings, estimated_labels, estimator_stage
@@ -27,14 +27,7 @@ CITATION = (
 
 def _input_dropout(default: float, what: str) -> float:
     """A setting for the dropout of whole columns of one statistic."""
-    rate: float = setting(
-        default,
-        f"dropout of whole columns of the {what}",
-        low=0.0,
-        high=1.0,
-        open_high=True,
-        per_replica=True,
-    )
+    rate: float = dropout_setting(default, f"dropout of whole columns of the {what}")
     return rate
 
 
@@ -45,9 +38,7 @@ class HPGMNSettings(StatisticsSettings, EstimatorSettings, MemorySettings, Train
     weight_decay: float = setting(
         1e-3, "weight decay (L2, added to the gradient)", low=0.0, per_replica=True
     )
-    dropout: float = setting(
-        0.5, "dropout inside the network", low=0.0, high=1.0, open_high=True, per_replica=True
-    )
+    dropout: float = dropout_setting(0.5, "dropout inside the network")
     patience: int = setting(
         60, "stop after so many epochs without a better validation score; 0: never", low=0
     )

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hpgmn.config import setting
+from hpgmn.config import dropout_setting, setting
 from hpgmn.graph import Array
 from hpgmn.models.layers import StatisticMLP
 from hpgmn.models.output import Output
@@ -32,13 +32,8 @@ class EstimatorSettings:
     estimator_weight_decay: float = setting(
         5e-4, "weight decay of the label estimator", low=0.0, per_replica=True
     )
-    estimator_dropout: float = setting(
-        0.5,
-        "dropout of the label estimator, on its input columns and hidden layer",
-        low=0.0,
-        high=1.0,
-        open_high=True,
-        per_replica=True,
+    estimator_dropout: float = dropout_setting(
+        0.5, "dropout of the label estimator, on its input columns and hidden layer"
     )
     estimator_epochs: int = setting(200, "most epochs of the label estimator", low=1)
     estimator_patience: int = setting(

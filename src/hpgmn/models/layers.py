@@ -6,6 +6,7 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import reduce
 
 import torch
 from torch import Tensor, nn
@@ -97,6 +98,28 @@ def propagate(propagation: SparseMatrix, hidden: Tensor) -> Tensor:
     return apart(propagation @ side_by_side(hidden), hidden.shape[0])
 
 
+def product(x: Statistic | Tensor, weight: Tensor, columns: Tensor | None = None) -> Tensor:
+    """x·W: a statistic's rows, or (R, N, inputs), to (R, N, outputs).
+
+    Args:
+        x: the input.
+        weight: (R, inputs, outputs).
+        columns: (R, inputs) factors of a statistic's columns, from ``column_factors``.
+    """
+    if isinstance(x, Statistic):
+        return x.times(weight, None, columns)
+    return torch.bmm(x, weight)
+
+
+def jump(states: Sequence[Tensor], how: str) -> Tensor:
+    """The states of all layers side by side ("concat"), or the largest entry among them ("max").
+
+    >>> jump([torch.tensor([[1.0, 4.0]]), torch.tensor([[3.0, 2.0]])], "max")
+    tensor([[3., 4.]])
+    """
+    return torch.cat(list(states), dim=-1) if how == "concat" else reduce(torch.maximum, states)
+
+
 class Convolution(_Affine):
     """y = P·(x·W) + b: the layer of GCN, the bias added after propagation."""
 
@@ -113,9 +136,7 @@ class Convolution(_Affine):
             x: the input.
             columns: (R, inputs) factors of a statistic's columns, from ``column_factors``.
         """
-        if isinstance(x, Statistic):
-            return propagate(propagation, x.times(self.weight, None, columns)) + self.bias
-        return propagate(propagation, torch.bmm(x, self.weight)) + self.bias
+        return propagate(propagation, product(x, self.weight, columns)) + self.bias
 
 
 class MLP(nn.Module):

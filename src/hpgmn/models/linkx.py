@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hpgmn.config import setting
+from hpgmn.config import dropout_setting, setting
 from hpgmn.graph import Graph
 from hpgmn.models.baseline import GraphSettings, attributes_input
 from hpgmn.models.layers import MLP, Linear, StatisticMLP
@@ -31,13 +31,8 @@ class LINKXSettings(GraphSettings):
         "adjacency rows as they are, divided by the row's sum, or of unit length",
         choices=("raw", "fraction", "unit"),
     )
-    adjacency_dropout: float = setting(
-        0.0,
-        "dropout of whole columns of the adjacency rows",
-        low=0.0,
-        high=1.0,
-        open_high=True,
-        per_replica=True,
+    adjacency_dropout: float = dropout_setting(
+        0.0, "dropout of whole columns of the adjacency rows"
     )
 
 
@@ -115,5 +110,5 @@ ENTRY = ModelEntry(
     LINKXSettings,
     {"main": _main},
     _floats,
-    ("adjacency",),
+    tied=("adjacency",),
 )

@@ -21,14 +21,13 @@ from hpgmn.metrics import class_loss
 from hpgmn.models import gcnii
 from hpgmn.models.baseline import GraphSettings, NodeModel, attributes_input
 from hpgmn.models.label_estimator import EstimatorSettings, estimated_labels, estimator_stage
-from hpgmn.models.layers import MLP, Initialised, StatisticLinear, draw_glorot
+from hpgmn.models.layers import MLP, Initialised, StatisticLinear, draw_glorot, product
 from hpgmn.models.output import Output
 from hpgmn.models.stage import (
     ModelEntry,
     Parameters,
     Rates,
     Stage,
-    StageBuilder,
     Task,
     load_parameters,
     main_stage,
@@ -179,7 +178,6 @@ class LabelwiseConvolution(Initialised):
         self.weight = nn.Parameter(torch.zeros(replicas, (num_classes + 1) * inputs, outputs))
         self.bias = nn.Parameter(torch.zeros(replicas, 1, outputs))
 
-    @override
     def reset_parameters(self, noise: Noise, place: str) -> None:
         """Glorot weights, zero biases."""
         draw_glorot(self.weight, noise, f"{place}.weight")
@@ -197,9 +195,8 @@ class LabelwiseConvolution(Initialised):
         """
         split = self.num_classes * self.inputs
         neighbors, own = self.weight[:, :split], self.weight[:, split:]
-        itself = x.times(own, None, columns) if isinstance(x, Statistic) else torch.bmm(x, own)
         repeated = None if columns is None else columns.repeat(1, self.num_classes)
-        return means.times(neighbors, None, repeated) + itself + self.bias
+        return means.times(neighbors, None, repeated) + product(x, own, columns) + self.bias
 
 
 class Mixture(Initialised):
@@ -209,7 +206,6 @@ class Mixture(Initialised):
         super().__init__()
         self.scores = nn.Parameter(torch.zeros(replicas, 2))
 
-    @override
     def reset_parameters(self, noise: Noise, place: str) -> None:
         """Believe both alike."""
         self.scores.zero_()
@@ -376,14 +372,12 @@ def _floats(graph: Graph, settings: LWGCNSettings) -> tuple[int, int]:
     return parameters, per_node + edges
 
 
-STAGES: dict[str, StageBuilder] = {"estimator": estimator_stage, "gcnii": _gcnii, "main": _main}
-
 ENTRY = ModelEntry(
     "lwgcn",
     "label-wise graph convolutions on pseudo labels",
     "Enyan Dai, Shijie Zhou, Zhimeng Guo, Suhang Wang. Label-Wise Graph Convolutional Network for "
     "Heterophilic Graphs. LoG 2022.",
     LWGCNSettings,
-    STAGES,
+    {"estimator": estimator_stage, "gcnii": _gcnii, "main": _main},
     _floats,
 )

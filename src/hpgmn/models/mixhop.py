@@ -13,7 +13,7 @@ from typing_extensions import override
 from hpgmn.config import setting
 from hpgmn.graph import Graph
 from hpgmn.models.baseline import GraphSettings, NodeModel, attributes_input
-from hpgmn.models.layers import Initialised, Linear, draw_glorot, propagate
+from hpgmn.models.layers import Initialised, Linear, draw_glorot, product, propagate
 from hpgmn.models.output import Output
 from hpgmn.models.stage import ModelEntry, Parameters, Stage, Task, main_stage
 from hpgmn.randomness import DropRate, Noise, column_factors, relu_dropout
@@ -67,8 +67,7 @@ class MixHopConvolution(Initialised):
             columns: (R, inputs) factors of a statistic's columns, from ``column_factors``.
         """
         _, _, count, width = self.weight.shape
-        weight = self.weight.flatten(2)
-        rest = x.times(weight, None, columns) if isinstance(x, Statistic) else torch.bmm(x, weight)
+        rest = product(x, self.weight.flatten(2), columns)
         parts = []
         for waiting in range(count - 1, 0, -1):
             part, rest = rest.split_with_sizes([width, waiting * width], dim=-1)

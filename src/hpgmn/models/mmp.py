@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from hpgmn.config import setting
+from hpgmn.config import dropout_setting, setting
 from hpgmn.graph import Graph
 from hpgmn.models.baseline import GraphSettings, NodeModel, attributes_input
 from hpgmn.models.layers import Convolution, Linear, StatisticLinear
@@ -24,14 +24,7 @@ class MMPSettings(GraphSettings):
     """Everything that can be set about MMP."""
 
     lr: float = setting(0.05, "learning rate of Adam", low=0.0, per_replica=True)
-    attributes_dropout: float = setting(
-        0.5,
-        "dropout of whole columns of the attributes",
-        low=0.0,
-        high=1.0,
-        open_high=True,
-        per_replica=True,
-    )
+    attributes_dropout: float = dropout_setting(0.5, "dropout of whole columns of the attributes")
     layers: int = setting(2, "rounds of message passing", low=1, high=16)
     normalization: str = setting(
         "symmetric",

@@ -2,8 +2,8 @@
 
 ``--model package.module:Class`` names it. The class is made for each replica and called one replica
 after the other; everything else (splits, seeds, selection on validation, saving, resuming) is what
-every model here has. A :class:`ModelEntry` may be named instead of a class: that is how a model
-whose replicas are trained as one is brought along.
+every model here has. Weights of edges are not passed on. A :class:`ModelEntry` may be named instead
+of a class: that is how a model whose replicas are trained as one is brought along.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.parameter import UninitializedParameter
 from typing_extensions import override
 
 from hpgmn.config import TrainSettings, setting, settings_dict
@@ -38,6 +39,7 @@ from hpgmn.statistics.operators import take_nodes
 
 _WIDTHS = ("num_features", "num_classes")
 _KINDS = (bool, int, float, str)
+_FIXED = "fixed:"  # begins the name of a parameter that the module itself does not train
 _FORM = "Write --model package.module:Class, for example --model own_model:TwoHop."
 
 
@@ -86,7 +88,10 @@ def _module(name: str) -> Any:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
-            raise HPGMNError(f"{name} imports {error.name}, which is not installed.") from error
+            raise HPGMNError(
+                f"{name} imports {error.name}, which is not installed. Install it, and repeat the "
+                "command."
+            ) from error
         raise HPGMNError(
             f"There is no module '{name}' here or among the installed ones. Run the command in "
             f"the folder that holds it. {_FORM}"
@@ -131,14 +136,13 @@ def _settings(name: str, own: type[nn.Module]) -> type[OwnSettings]:
                 f"{name}: give '{key}' a default that is a number, a word, true or false, as in "
                 f"{key}=64."
             )
-        if key in inherited:
-            expected = next(
-                info.type for info in dataclasses.fields(OwnSettings) if info.name == key
+        if key == "dropout" and kind is not float:
+            raise HPGMNError(
+                f"{name}: write the default of 'dropout' with a point, as in dropout=0.5 (got "
+                f"{parameter.default!r})."
             )
-            if key != "dropout" or kind is not float:
-                raise HPGMNError(
-                    f"{name}: '{key}' is a setting of training ({expected}); call it otherwise."
-                )
+        if key in inherited - {"dropout"}:
+            raise HPGMNError(f"{name}: '{key}' is a setting of training; call yours otherwise.")
         fields.append((key, kind, setting(parameter.default, f"{own.__name__}'s {key}")))
     made = dataclasses.make_dataclass(
         f"{own.__name__}Settings", fields, bases=(OwnSettings,), frozen=True, kw_only=True
@@ -158,9 +162,32 @@ def _made(
     keywords = {key: given[key] for key in taken if key in given}
     try:
         with torch.random.fork_rng([]):  # its first values are drawn here
-            return own(num_features=num_features, num_classes=num_classes, **keywords)
+            made = own(num_features=num_features, num_classes=num_classes, **keywords)
     except Exception as error:
         raise HPGMNError(f"Making {name} failed: {_place(error)}.") from error
+    _require_trainable(name, made)
+    return made
+
+
+def _require_trainable(name: str, module: nn.Module) -> None:
+    """Refuse a module that replicas cannot be made of."""
+    parameters = list(module.parameters())
+    if any(isinstance(parameter, UninitializedParameter) for parameter in parameters):
+        raise HPGMNError(
+            f"{name}: a lazy layer has no width yet. Give every layer its widths; that of the "
+            "first is num_features."
+        )
+    if not any(parameter.requires_grad for parameter in parameters):
+        raise HPGMNError(
+            f"{name} has no parameters to train. Keep its layers in attributes, several of them "
+            "in a torch.nn.ModuleList."
+        )
+    for part in module.modules():
+        if isinstance(part, _NormBase) and part.track_running_stats:
+            raise HPGMNError(
+                f"{name}: {type(part).__name__} keeps running statistics, which replicas do not "
+                "have. Use LayerNorm, or track_running_stats=False."
+            )
 
 
 class Looped(Initialised):
@@ -168,6 +195,8 @@ class Looped(Initialised):
 
     Random numbers of the module itself (its first values, its dropout) come from torch's global
     generator, which is set from the replica's key and the step for the length of each call.
+    Parameters that the module does not train stay as they are. Buffers are the same in all
+    replicas and are not saved: they are made anew, a random one with the same numbers.
 
     Args:
         name: what messages call the model.
@@ -180,27 +209,23 @@ class Looped(Initialised):
         self, name: str, make: Callable[[], nn.Module], num_classes: int, replicas: int
     ) -> None:
         super().__init__()
-        self.name, self.make, self.num_classes = name, make, num_classes
-        self._template = [make()]  # in a list: its parameters are not this module's
-        for part in self._template[0].modules():
-            if isinstance(part, _NormBase) and part.track_running_stats:
-                raise HPGMNError(
-                    f"{name}: {type(part).__name__} keeps running statistics, which replicas do "
-                    "not have. Use LayerNorm, or track_running_stats=False."
-                )
-        self.places = {
-            place: place.replace(".", "/") for place, _ in self._template[0].named_parameters()
-        }
+        self._name, self._make, self._num_classes = name, make, num_classes
+        with torch.random.fork_rng([]):
+            torch.manual_seed(0)
+            self._template = [make()]  # in a list: its parameters are not this module's
+        self._places: dict[str, str] = {}
         for place, parameter in self._template[0].named_parameters():
+            own = place.replace(".", "/")
+            self._places[place] = own if parameter.requires_grad else f"{_FIXED}{own}"
             values = torch.zeros(replicas, *parameter.shape)
-            self.register_parameter(self.places[place], nn.Parameter(values))
+            self.register_parameter(self._places[place], nn.Parameter(values))
 
     @override
     def reset_parameters(self, noise: Noise, place: str) -> None:
         for replica in range(noise.keys.shape[0]):
             with _seeded(noise, place, replica):
-                fresh = dict(self.make().named_parameters())
-            for name, own in self.places.items():
+                fresh = dict(self._make().named_parameters())
+            for name, own in self._places.items():
                 self.get_parameter(own)[replica].copy_(fresh[name])
 
     def forward(
@@ -216,7 +241,7 @@ class Looped(Initialised):
         [template] = self._template
         x, edge_index = inputs["x"], inputs["edge_index"]
         template.to(x.device).train(noise is not None)
-        own = {name: self.get_parameter(place) for name, place in self.places.items()}
+        own = {name: self.get_parameter(place) for name, place in self._places.items()}
         replicas = next(iter(own.values())).shape[0]
         logits = []
         for replica in range(replicas):
@@ -231,12 +256,12 @@ class Looped(Initialised):
         try:
             found = functional_call(template, values, (x, edge_index))
         except Exception as error:
-            raise HPGMNError(f"{self.name} failed: {_place(error)}.") from error
-        expected = (x.shape[0], self.num_classes)
+            raise HPGMNError(f"{self._name} failed: {_place(error)}.") from error
+        expected = (x.shape[0], self._num_classes)
         if not isinstance(found, Tensor) or tuple(found.shape) != expected:
             shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise HPGMNError(
-                f"{self.name}: forward(x, edge_index) must return a row for each node and a "
+                f"{self._name}: forward(x, edge_index) must return a row for each node and a "
                 f"column for each class, {expected} (got {shape})."
             )
         return found
@@ -266,7 +291,7 @@ def _main(name: str, own: type[nn.Module], task: Task, done: Mapping[str, Parame
         "x": torch.from_numpy(dense).to(task.device),
         "edge_index": torch.from_numpy(edge_index).to(task.device),
     }
-    return main_stage(task, model, inputs)
+    return main_stage(task, model, inputs, frozen=(_FIXED,))
 
 
 def _floats(

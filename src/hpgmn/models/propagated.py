@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hpgmn.config import TrainSettings, setting
+from hpgmn.config import TrainSettings, dropout_setting, setting
 from hpgmn.graph import Array, Graph
 from hpgmn.models.head import MemoryHead, MemorySettings, penalty_weights
 from hpgmn.models.hpgmn import CITATION
@@ -36,9 +36,7 @@ class PropagatedSettings(MemorySettings, TrainSettings):
     weight_decay: float = setting(
         2e-3, "weight decay (L2, added to the gradient)", low=0.0, per_replica=True
     )
-    dropout: float = setting(
-        0.5, "dropout inside the network", low=0.0, high=1.0, open_high=True, per_replica=True
-    )
+    dropout: float = dropout_setting(0.5, "dropout inside the network")
     consistency_weight: float = setting(
         1.0,
         "weight of the agreement between noisy passes on all nodes; 0: one pass, no such loss",
@@ -54,25 +52,11 @@ class PropagatedSettings(MemorySettings, TrainSettings):
     query_dim: int = setting(64, "width of the encoder's representation, the query", low=1)
     attributes_scaling: str = setting(
         "unit",
-        "attributes as given, divided by the row's sum, or of unit length",
+        "attributes as given, divided by the row's absolute sum, or of unit length",
         choices=("raw", "fraction", "unit"),
     )
-    attributes_dropout: float = setting(
-        0.6,
-        "dropout of whole columns of the attributes",
-        low=0.0,
-        high=1.0,
-        open_high=True,
-        per_replica=True,
-    )
-    node_dropout: float = setting(
-        0.3,
-        "dropout of whole nodes before propagation",
-        low=0.0,
-        high=1.0,
-        open_high=True,
-        per_replica=True,
-    )
+    attributes_dropout: float = dropout_setting(0.6, "dropout of whole columns of the attributes")
+    node_dropout: float = dropout_setting(0.3, "dropout of whole nodes before propagation")
     rounds: int = setting(10, "rounds of APPNP's propagation", low=1, high=200)
     teleport: float = setting(0.1, "APPNP's probability of going back", low=0.0, high=1.0)
     pretraining_epochs: int = setting(500, "most epochs of the encoder's own training", low=1)

@@ -26,6 +26,9 @@ _METRIC_NAMES = {"accuracy": "accuracy", "roc_auc": "ROC-AUC"}
 _STAGE_NAMES = {
     "estimator": "Label estimator",
     "pretraining": "Pre-training",
+    "prior": "Prior beliefs",
+    "representation": "Representation, without labels",
+    "gcnii": "GCNII",
     "main": "Main training",
 }
 _FACT_NAMES = {

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from hpgmn.config import per_replica_names, settings_dict
+from hpgmn.errors import HPGMNError
 from hpgmn.graph import Array, Graph
 from hpgmn.models.stage import ModelEntry, Parameters, Replica, Stage, make_task
 from hpgmn.training.checkpoint import read_state, refuse_other, write_state
@@ -146,7 +147,13 @@ def fit_replicas(
 
         return _fit(graph, entry, replicas, masks, place, metric, folder, identity, report, stop)
 
-    return without_denormals(work)
+    try:
+        return without_denormals(work)
+    except (MemoryError, torch.OutOfMemoryError):
+        raise HPGMNError(
+            f"Out of memory while training {entry.name} on '{graph.name}'. Choose a smaller "
+            "hidden_dim, fewer layers, or a model that reads neighbours only."
+        ) from None
 
 
 def _fit(

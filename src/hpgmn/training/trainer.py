@@ -51,7 +51,8 @@ class StageState:
         best_score: (R,) validation score there.
         best_loss: (R,) validation loss there.
         best_epoch: (R,) which epoch that was.
-        history: for each of HISTORY one (R,) tensor per epoch; NaN for replicas that stopped.
+        history: for each of HISTORY one (R,) tensor per epoch; NaN for replicas that stopped, and
+            for validation in a stage without labels.
     """
 
     name: str
@@ -321,7 +322,9 @@ def _record(
     everyone = current.best_score.shape[0]
     for key, values in zip(HISTORY, (loss, val_loss, score), strict=True):
         row = torch.full((everyone,), float("nan"), device=device)
-        current.history[key].append(row.index_copy(0, live, values.float()))
+        if key == "loss" or stage.is_supervised:
+            row = row.index_copy(0, live, values.float())
+        current.history[key].append(row)
     best_score, best_loss = current.best_score[live], current.best_loss[live]
     better = (score > best_score) | ((score == best_score) & (val_loss < best_loss))
     better &= val_loss.isfinite()  # a diverged model still has an argmax, and so a score
