@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -214,3 +216,19 @@ def test_runs_without_an_interval_show_the_difference_alone(
     assert next(line for line in lines if line.startswith("mlp")).split() == [
         *("mlp", "80.0", "±", "0.0", "70.0", "-3.1", "1.0")
     ]
+
+
+@pytest.mark.slow
+def test_every_model_trains_on_pubmed_in_three_gibibytes(data_dir: Path, tmp_path: Path) -> None:
+    """In a process of its own, five seeds each, with the shipped widths and two epochs a stage."""
+    stages = ("", "estimator_", "pretraining_", "prior_", "gcnii_", "representation_")
+    short = [word for stage in stages for word in ("--set", f"{stage}epochs=2")]
+    words = ["train", "pubmed", "--model", "all", "--seeds", "5", *short, "--out", "all"]
+    done = subprocess.run(
+        [sys.executable, "-m", "hpgmn", *words], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    content = json.loads((tmp_path / "all" / "comparison.json").read_text(encoding="utf-8"))
+    assert [row["model"] for row in content["rows"]] == list(MODELS)
+    peaks = {row["model"]: row["peak_memory_mb"] * 1e6 / 2**30 for row in content["rows"]}
+    assert max(peaks.values()) < 3, peaks
