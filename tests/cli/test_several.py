@@ -220,10 +220,10 @@ def test_runs_without_an_interval_show_the_difference_alone(
 
 @pytest.mark.slow
 def test_every_model_trains_on_pubmed_in_three_gibibytes(data_dir: Path, tmp_path: Path) -> None:
-    """In a process of its own, five seeds each, with the shipped widths and two epochs a stage."""
+    """In a process of its own, two seeds each, with the shipped widths and two epochs a stage."""
     stages = ("", "estimator_", "pretraining_", "prior_", "gcnii_", "representation_")
     short = [word for stage in stages for word in ("--set", f"{stage}epochs=2")]
-    words = ["train", "pubmed", "--model", "all", "--seeds", "5", *short, "--out", "all"]
+    words = ["train", "pubmed", "--model", "all", "--seeds", "2", *short, "--out", "all"]
     done = subprocess.run(
         [sys.executable, "-m", "hpgmn", *words], cwd=tmp_path, capture_output=True, text=True
     )
