@@ -16,7 +16,7 @@ from hpgmn.models.layers import StatisticMLP
 from hpgmn.models.output import Output
 from hpgmn.models.propagated import appnp_weights
 from hpgmn.models.stage import ModelEntry, Parameters, Stage, Task, main_stage
-from hpgmn.randomness import DropRate, Noise
+from hpgmn.randomness import Noise
 from hpgmn.statistics.diffusion import diffuse
 from hpgmn.statistics.operators import apart, side_by_side
 
@@ -51,8 +51,8 @@ class APPNP(NodeModel):
         widths = [task.graph.num_features, *hidden, task.num_classes]
         self.encode = StatisticMLP(len(settings), widths)
         self.weights = appnp_weights(first.rounds, first.teleport)
-        self.input_rate = DropRate([one.attributes_dropout for one in settings], task.device)
-        self.drop_rate = DropRate([one.dropout for one in settings], task.device)
+        self.input_rate = task.drop_rate("attributes_dropout")
+        self.drop_rate = task.drop_rate("dropout")
 
     @override
     def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:

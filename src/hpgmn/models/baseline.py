@@ -65,6 +65,26 @@ class NodeModel(nn.Module, ABC):
         return output
 
 
+class RowModel(nn.Module, ABC):
+    """A model that needs no more than the rows of the nodes asked for."""
+
+    @abstractmethod
+    def rows(self, inputs: Mapping[str, Any], noise: Noise | None, nodes: Tensor | None) -> Tensor:
+        """Logits of some nodes (R, B, C), or of all."""
+
+    def forward(
+        self,
+        inputs: Mapping[str, Any],
+        noise: Noise | None = None,
+        nodes: Tensor | None = None,
+        classify: Tensor | None = None,
+        *,
+        penalties: bool = False,
+    ) -> Output:
+        """Class logits; see :meth:`hpgmn.models.hpgmn.HPGMN.forward`."""
+        return Output(take_nodes(self.rows(inputs, noise, nodes), classify))
+
+
 def attributes_input(task: Task) -> dict[str, Any]:
     """The attributes, scaled as the settings say."""
     return {"attributes": task.statistics.attributes(task.settings[0].attributes_scaling)}

@@ -22,7 +22,7 @@ from hpgmn.models.label_estimator import EstimatorSettings, LabelEstimator, esti
 from hpgmn.models.layers import Initialised, draw_glorot, product, propagate
 from hpgmn.models.output import Output
 from hpgmn.models.stage import ModelEntry, Parameters, Stage, Task, main_stage
-from hpgmn.randomness import DropRate, Noise, column_factors, relu_dropout
+from hpgmn.randomness import Noise, column_factors, relu_dropout
 from hpgmn.sparse import SparseMatrix
 from hpgmn.statistics.labelwise import one_hot
 from hpgmn.statistics.operators import Statistic
@@ -116,8 +116,8 @@ class BMGCN(NodeModel):
             BlockConvolution(len(settings), inputs, outputs)
             for inputs, outputs in itertools.pairwise(widths)
         )
-        self.input_rate = DropRate([one.attributes_dropout for one in settings], task.device)
-        self.drop_rate = DropRate([one.dropout for one in settings], task.device)
+        self.input_rate = task.drop_rate("attributes_dropout")
+        self.drop_rate = task.drop_rate("dropout")
         diagonal = torch.tensor([one.diagonal_weight for one in settings], device=task.device)
         identity = torch.eye(task.num_classes, device=task.device)
         self._scale = 1 + (diagonal.view(-1, 1, 1) - 1) * identity  # (R, C, C)

@@ -143,8 +143,8 @@ class ChebNet(NodeModel):
         hidden = [first.hidden_dim] * (first.layers - 1)
         widths = [task.graph.num_features, *hidden, task.num_classes]
         self.network = ChebyshevNetwork(len(settings), widths, first.order)
-        self.input_rate = DropRate([one.attributes_dropout for one in settings], task.device)
-        self.drop_rate = DropRate([one.dropout for one in settings], task.device)
+        self.input_rate = task.drop_rate("attributes_dropout")
+        self.drop_rate = task.drop_rate("dropout")
 
     @override
     def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:

@@ -17,7 +17,7 @@ from hpgmn.models.baseline import BaselineSettings, NodeModel, attributes_input
 from hpgmn.models.layers import Convolution, Linear, jump
 from hpgmn.models.output import Output
 from hpgmn.models.stage import ModelEntry, Parameters, Stage, Task, main_stage
-from hpgmn.randomness import DropRate, Noise, column_factors, relu_dropout
+from hpgmn.randomness import Noise, column_factors, relu_dropout
 from hpgmn.sparse import SparseMatrix
 from hpgmn.statistics import Statistic
 
@@ -94,8 +94,8 @@ class DirGCN(NodeModel):
             _BothWays(replicas, inputs, outputs, first.out_share)
             for inputs, outputs in itertools.pairwise(widths)
         )
-        self.input_rate = DropRate([one.attributes_dropout for one in settings], task.device)
-        self.drop_rate = DropRate([one.dropout for one in settings], task.device)
+        self.input_rate = task.drop_rate("attributes_dropout")
+        self.drop_rate = task.drop_rate("dropout")
 
     @override
     def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:

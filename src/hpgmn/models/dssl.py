@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from hpgmn.config import setting
 from hpgmn.graph import Graph
-from hpgmn.models.baseline import GraphSettings, NodeModel, attributes_input
+from hpgmn.models.baseline import GraphSettings, NodeModel, RowModel, attributes_input
 from hpgmn.models.layers import MLP, Convolution, Initialised, Linear
 from hpgmn.models.output import Output
 from hpgmn.models.stage import (
@@ -95,8 +95,8 @@ class Encoder(nn.Module):
         self.convolve = nn.ModuleList(
             layer(len(settings), inputs, outputs) for inputs, outputs in itertools.pairwise(widths)
         )
-        self.input_rate = DropRate([one.attributes_dropout for one in settings], task.device)
-        self.drop_rate = DropRate([one.dropout for one in settings], task.device)
+        self.input_rate = task.drop_rate("attributes_dropout")
+        self.drop_rate = task.drop_rate("dropout")
 
     def forward(
         self, attributes: Statistic, propagation: SparseMatrix, noise: Noise | None, place: str
@@ -287,7 +287,7 @@ class Standardised(Initialised):
         return (x - self.mean) * self.scale
 
 
-class LogisticRegression(nn.Module):
+class LogisticRegression(RowModel):
     """logits = (h - mean)·scale·W + b on representations h that stay as they are.
 
     mean and scale are those of the graph trained on, and kept for other graphs; with
@@ -306,20 +306,13 @@ class LogisticRegression(nn.Module):
             self.standardise = Standardised(replicas, first.hidden_dim)
         self.classify = Linear(replicas, first.hidden_dim, task.num_classes)
 
-    def forward(
-        self,
-        inputs: Mapping[str, Tensor],
-        noise: Noise | None = None,
-        nodes: Tensor | None = None,
-        classify: Tensor | None = None,
-        *,
-        penalties: bool = False,
-    ) -> Output:
-        """Class logits; only the rows of the nodes asked for are read."""
-        hidden = take_nodes(take_nodes(inputs["embeddings"], nodes), classify)
+    @override
+    def rows(self, inputs: Mapping[str, Any], noise: Noise | None, nodes: Tensor | None) -> Tensor:
+        hidden = take_nodes(inputs["embeddings"], nodes)
         if self.standardise is not None:
             hidden = self.standardise(hidden)
-        return Output(self.classify(hidden))
+        logits: Tensor = self.classify(hidden)
+        return logits
 
 
 def _follow(momentum: Tensor, model: nn.Module) -> None:

@@ -16,11 +16,10 @@ from typing_extensions import override
 
 from hpgmn.config import setting
 from hpgmn.graph import Attributes, Graph
-from hpgmn.models.baseline import GraphSettings
+from hpgmn.models.baseline import GraphSettings, RowModel
 from hpgmn.models.layers import Initialised, Linear, StatisticLinear, propagate
-from hpgmn.models.output import Output
 from hpgmn.models.stage import ModelEntry, Parameters, Rates, Stage, Task, main_stage
-from hpgmn.randomness import DropRate, Noise, relu_dropout
+from hpgmn.randomness import Noise, relu_dropout
 from hpgmn.sparse import SparseMatrix
 from hpgmn.statistics import LocalStatistics, Statistic
 from hpgmn.statistics.operators import DenseRows, take_nodes
@@ -73,7 +72,7 @@ class HopWeights(Initialised):
         return self.logits.softmax(dim=-1)
 
 
-class FSGNN(nn.Module):
+class FSGNN(RowModel):
     """logits = W·dropout(ReLU(‖_k α_k·unit(H_k·W_k + b_k))) + b, α = softmax of learned weights.
 
     H_k: the attributes X, Âᵏ·X and Ãᵏ·X for k = 1 … ``hops``, where Â = D^-½·A·D^-½ and Ã is the
@@ -97,19 +96,11 @@ class FSGNN(nn.Module):
         )
         self.weigh = HopWeights(replicas, hops)
         self.classify = Linear(replicas, hops * first.hidden_dim, task.num_classes)
-        self.input_rate = DropRate([one.attributes_dropout for one in settings], task.device)
-        self.drop_rate = DropRate([one.dropout for one in settings], task.device)
+        self.input_rate = task.drop_rate("attributes_dropout")
+        self.drop_rate = task.drop_rate("dropout")
 
-    def forward(
-        self,
-        inputs: Mapping[str, Any],
-        noise: Noise | None = None,
-        nodes: Tensor | None = None,
-        classify: Tensor | None = None,
-        *,
-        penalties: bool = False,
-    ) -> Output:
-        """Class logits; dense hops are read in the rows of the nodes asked for only."""
+    @override
+    def rows(self, inputs: Mapping[str, Any], noise: Noise | None, nodes: Tensor | None) -> Tensor:
         weights = self.weigh()
         parts = []
         for number, (layer, hop) in enumerate(zip(self.encode, inputs["hops"], strict=True)):
@@ -117,9 +108,9 @@ class FSGNN(nn.Module):
             if self.unit_hops:
                 part = functional.normalize(part, dim=-1)
             parts.append(part * weights[:, number, None, None])
-        joined = take_nodes(torch.cat(parts, dim=-1), classify)
-        hidden = relu_dropout(joined, self.drop_rate, noise, "joined")
-        return Output(self.classify(hidden))
+        hidden = relu_dropout(torch.cat(parts, dim=-1), self.drop_rate, noise, "joined")
+        logits: Tensor = self.classify(hidden)
+        return logits
 
 
 class Propagated(Statistic):

@@ -15,7 +15,7 @@ from hpgmn.models.baseline import GraphSettings, NodeModel, attributes_input, us
 from hpgmn.models.layers import Convolution
 from hpgmn.models.output import Output
 from hpgmn.models.stage import ModelEntry, Parameters, Stage, Task, main_stage
-from hpgmn.randomness import DropRate, Noise, column_factors, relu_dropout
+from hpgmn.randomness import Noise, column_factors, relu_dropout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +45,8 @@ class GCN(NodeModel):
             Convolution(len(settings), inputs, outputs)
             for inputs, outputs in itertools.pairwise(widths)
         )
-        self.input_rate = DropRate([one.attributes_dropout for one in settings], task.device)
-        self.drop_rate = DropRate([one.dropout for one in settings], task.device)
+        self.input_rate = task.drop_rate("attributes_dropout")
+        self.drop_rate = task.drop_rate("dropout")
 
     @override
     def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:

@@ -17,7 +17,7 @@ from hpgmn.models.gcn import GCNSettings
 from hpgmn.models.layers import Convolution, Linear, jump
 from hpgmn.models.output import Output
 from hpgmn.models.stage import ModelEntry, Parameters, Stage, Task, main_stage
-from hpgmn.randomness import DropRate, Noise, column_factors, relu_dropout
+from hpgmn.randomness import Noise, column_factors, relu_dropout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +54,8 @@ class GCNJK(NodeModel):
         )
         seen = first.hidden_dim * (first.layers if first.jump == "concat" else 1)
         self.classify = Linear(len(settings), seen, task.num_classes)
-        self.input_rate = DropRate([one.attributes_dropout for one in settings], task.device)
-        self.drop_rate = DropRate([one.dropout for one in settings], task.device)
+        self.input_rate = task.drop_rate("attributes_dropout")
+        self.drop_rate = task.drop_rate("dropout")
 
     @override
     def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:

@@ -149,8 +149,8 @@ class GCNII(NodeModel):
         self.encode = StatisticLinear(len(settings), task.graph.num_features, width)
         self.convolve = DeepConvolutions(settings, task.device)
         self.classify = Linear(len(settings), width, task.num_classes)
-        self.input_rate = DropRate([one.attributes_dropout for one in settings], task.device)
-        self.drop_rate = DropRate([one.dropout for one in settings], task.device)
+        self.input_rate = task.drop_rate("attributes_dropout")
+        self.drop_rate = task.drop_rate("dropout")
 
     @override
     def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:

@@ -18,7 +18,7 @@ from hpgmn.models.layers import Initialised, StatisticMLP
 from hpgmn.models.output import Output
 from hpgmn.models.propagated import appnp_weights
 from hpgmn.models.stage import ModelEntry, Parameters, Rates, Stage, Task, main_stage
-from hpgmn.randomness import DropRate, Noise, dropout
+from hpgmn.randomness import Noise, dropout
 from hpgmn.sparse import SparseMatrix
 from hpgmn.statistics.operators import apart, side_by_side
 
@@ -125,9 +125,9 @@ class GPRGNN(NodeModel):
         widths = [task.graph.num_features, *hidden, task.num_classes]
         self.encode = StatisticMLP(len(settings), widths)
         self.polynomial = Polynomial(settings[0].rounds, [one.teleport for one in settings])
-        self.input_rate = DropRate([one.attributes_dropout for one in settings], task.device)
-        self.drop_rate = DropRate([one.dropout for one in settings], task.device)
-        self.propagation_rate = DropRate([one.propagation_dropout for one in settings], task.device)
+        self.input_rate = task.drop_rate("attributes_dropout")
+        self.drop_rate = task.drop_rate("dropout")
+        self.propagation_rate = task.drop_rate("propagation_dropout")
 
     @override
     def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:

@@ -16,7 +16,7 @@ from hpgmn.models.baseline import GraphSettings, NodeModel, attributes_input
 from hpgmn.models.layers import Linear, StatisticLinear, propagate
 from hpgmn.models.output import Output
 from hpgmn.models.stage import ModelEntry, Parameters, Stage, Task, main_stage
-from hpgmn.randomness import DropRate, Noise, dropout
+from hpgmn.randomness import Noise, dropout
 from hpgmn.sparse import SparseMatrix
 
 
@@ -49,8 +49,8 @@ class H2GCN(NodeModel):
         self.rounds = settings[0].rounds
         self.encode = StatisticLinear(len(settings), task.graph.num_features, width)
         self.classify = Linear(len(settings), parts(self.rounds) * width, task.num_classes)
-        self.input_rate = DropRate([one.attributes_dropout for one in settings], task.device)
-        self.drop_rate = DropRate([one.dropout for one in settings], task.device)
+        self.input_rate = task.drop_rate("attributes_dropout")
+        self.drop_rate = task.drop_rate("dropout")
 
     @override
     def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:

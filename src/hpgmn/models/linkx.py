@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from typing_extensions import override
 
 from hpgmn.config import dropout_setting, setting
 from hpgmn.graph import Graph
-from hpgmn.models.baseline import GraphSettings, attributes_input
+from hpgmn.models.baseline import GraphSettings, RowModel, attributes_input
 from hpgmn.models.layers import MLP, Linear, StatisticMLP
-from hpgmn.models.output import Output
 from hpgmn.models.stage import ModelEntry, Parameters, Stage, Task, main_stage
 from hpgmn.randomness import DropRate, Noise
-from hpgmn.statistics.operators import take_nodes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +35,7 @@ class LINKXSettings(GraphSettings):
     )
 
 
-class LINKX(nn.Module):
+class LINKX(RowModel):
     """logits = MLP_f(ReLU(W·[a ‖ x] + a + x)), a = MLP_A(adjacency row), x = MLP_X(attributes).
 
     As in the authors' code, ``dropout`` acts inside MLP_f only. Theirs and PyG's put batch
@@ -62,21 +61,13 @@ class LINKX(nn.Module):
         )
         self.join = Linear(replicas, 2 * hidden, hidden)
         self.classify = MLP(replicas, [*[hidden] * first.layers, task.num_classes])
-        self.adjacency_rate = DropRate([one.adjacency_dropout for one in settings], task.device)
-        self.attributes_rate = DropRate([one.attributes_dropout for one in settings], task.device)
-        self.drop_rate = DropRate([one.dropout for one in settings], task.device)
+        self.adjacency_rate = task.drop_rate("adjacency_dropout")
+        self.attributes_rate = task.drop_rate("attributes_dropout")
+        self.drop_rate = task.drop_rate("dropout")
         self.no_rate = DropRate([0.0] * replicas, task.device)
 
-    def forward(
-        self,
-        inputs: Mapping[str, Any],
-        noise: Noise | None = None,
-        nodes: Tensor | None = None,
-        classify: Tensor | None = None,
-        *,
-        penalties: bool = False,
-    ) -> Output:
-        """Class logits; only the rows of the nodes asked for are read."""
+    @override
+    def rows(self, inputs: Mapping[str, Any], noise: Noise | None, nodes: Tensor | None) -> Tensor:
         own = self.encode_attributes(
             inputs["attributes"], self.attributes_rate, self.no_rate, noise, "attributes", nodes
         )
@@ -84,8 +75,8 @@ class LINKX(nn.Module):
             inputs["adjacency"], self.adjacency_rate, self.no_rate, noise, "adjacency", nodes
         )
         joined = self.join(torch.cat([around, own], dim=-1)) + around + own
-        hidden = torch.relu(take_nodes(joined, classify))
-        return Output(self.classify(hidden, self.drop_rate, noise, "classify"))
+        logits: Tensor = self.classify(torch.relu(joined), self.drop_rate, noise, "classify")
+        return logits
 
 
 def _main(task: Task, done: Mapping[str, Parameters]) -> Stage:

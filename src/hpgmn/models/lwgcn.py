@@ -32,7 +32,7 @@ from hpgmn.models.stage import (
     load_parameters,
     main_stage,
 )
-from hpgmn.randomness import DropRate, Noise, column_factors, relu_dropout
+from hpgmn.randomness import Noise, column_factors, relu_dropout
 from hpgmn.sparse import SparseMatrix
 from hpgmn.statistics.labelwise import FactoredMeans, averaging, block_diagonal
 from hpgmn.statistics.local import scaled_attributes
@@ -256,8 +256,8 @@ class LWGCN(NodeModel):
             for inputs, outputs in itertools.pairwise(widths)
         )
         self.mix = Mixture(replicas) if first.mix_gcnii else None
-        self.input_rate = DropRate([one.attributes_dropout for one in settings], task.device)
-        self.drop_rate = DropRate([one.dropout for one in settings], task.device)
+        self.input_rate = task.drop_rate("attributes_dropout")
+        self.drop_rate = task.drop_rate("dropout")
 
     @override
     def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:

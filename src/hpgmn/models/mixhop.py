@@ -16,7 +16,7 @@ from hpgmn.models.baseline import GraphSettings, NodeModel, attributes_input
 from hpgmn.models.layers import Initialised, Linear, draw_glorot, product, propagate
 from hpgmn.models.output import Output
 from hpgmn.models.stage import ModelEntry, Parameters, Stage, Task, main_stage
-from hpgmn.randomness import DropRate, Noise, column_factors, relu_dropout
+from hpgmn.randomness import Noise, column_factors, relu_dropout
 from hpgmn.sparse import SparseMatrix
 from hpgmn.statistics.operators import Statistic
 
@@ -97,8 +97,8 @@ class MixHop(NodeModel):
             for inputs in [task.graph.num_features, *[wide] * (first.layers - 1)]
         )
         self.classify = Linear(len(settings), wide, task.num_classes)
-        self.input_rate = DropRate([one.attributes_dropout for one in settings], task.device)
-        self.drop_rate = DropRate([one.dropout for one in settings], task.device)
+        self.input_rate = task.drop_rate("attributes_dropout")
+        self.drop_rate = task.drop_rate("dropout")
 
     @override
     def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:

@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
+from typing_extensions import override
 
 from hpgmn.config import setting
-from hpgmn.models.baseline import BaselineSettings, attributes_input, usual_floats
+from hpgmn.models.baseline import BaselineSettings, RowModel, attributes_input, usual_floats
 from hpgmn.models.layers import StatisticMLP
-from hpgmn.models.output import Output
 from hpgmn.models.stage import ModelEntry, Parameters, Stage, Task, main_stage
-from hpgmn.randomness import DropRate, Noise
-from hpgmn.statistics.operators import take_nodes
+from hpgmn.randomness import Noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +23,7 @@ class MLPSettings(BaselineSettings):
     layers: int = setting(2, "number of layers", low=1, high=8)
 
 
-class AttributesMLP(nn.Module):
+class AttributesMLP(RowModel):
     """H = ReLU(X·W₁ + b₁), …, logits = H·W_L + b_L, with dropout between the layers.
 
     Args:
@@ -37,23 +36,15 @@ class AttributesMLP(nn.Module):
         hidden = [settings[0].hidden_dim] * (settings[0].layers - 1)
         widths = [task.graph.num_features, *hidden, task.num_classes]
         self.encode = StatisticMLP(len(settings), widths)
-        self.input_rate = DropRate([one.attributes_dropout for one in settings], task.device)
-        self.drop_rate = DropRate([one.dropout for one in settings], task.device)
+        self.input_rate = task.drop_rate("attributes_dropout")
+        self.drop_rate = task.drop_rate("dropout")
 
-    def forward(
-        self,
-        inputs: Mapping[str, Any],
-        noise: Noise | None = None,
-        nodes: Tensor | None = None,
-        classify: Tensor | None = None,
-        *,
-        penalties: bool = False,
-    ) -> Output:
-        """Class logits; only the rows of the nodes asked for are read."""
-        logits = self.encode(
+    @override
+    def rows(self, inputs: Mapping[str, Any], noise: Noise | None, nodes: Tensor | None) -> Tensor:
+        logits: Tensor = self.encode(
             inputs["attributes"], self.input_rate, self.drop_rate, noise, "encode", nodes
         )
-        return Output(take_nodes(logits, classify))
+        return logits
 
 
 def _main(task: Task, done: Mapping[str, Parameters]) -> Stage:

@@ -16,7 +16,7 @@ from hpgmn.models.baseline import GraphSettings, NodeModel, attributes_input
 from hpgmn.models.layers import Convolution, Linear, StatisticLinear
 from hpgmn.models.output import Output
 from hpgmn.models.stage import ModelEntry, Parameters, Stage, Task, main_stage
-from hpgmn.randomness import DropRate, Noise, dropout
+from hpgmn.randomness import Noise, dropout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +64,8 @@ class MMP(NodeModel):
         )
         self.gate = Linear(replicas, 2 * width, 4 if first.keep_gate else 3)
         self.classify = Linear(replicas, width, task.num_classes)
-        self.input_rate = DropRate([one.attributes_dropout for one in settings], task.device)
-        self.drop_rate = DropRate([one.dropout for one in settings], task.device)
+        self.input_rate = task.drop_rate("attributes_dropout")
+        self.drop_rate = task.drop_rate("dropout")
 
     @override
     def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:

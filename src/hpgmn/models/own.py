@@ -31,11 +31,11 @@ from typing_extensions import override
 from hpgmn.config import TrainSettings, setting, settings_dict
 from hpgmn.errors import HPGMNError, SettingError, unknown_name
 from hpgmn.graph import Graph
+from hpgmn.models.baseline import NodeModel
 from hpgmn.models.layers import Initialised
 from hpgmn.models.output import Output
 from hpgmn.models.stage import ModelEntry, Parameters, Stage, Task, main_stage
 from hpgmn.randomness import Noise
-from hpgmn.statistics.operators import take_nodes
 
 _WIDTHS = ("num_features", "num_classes")
 _KINDS = (bool, int, float, str)
@@ -190,7 +190,7 @@ def _require_trainable(name: str, module: nn.Module) -> None:
             )
 
 
-class Looped(Initialised):
+class Looped(Initialised, NodeModel):
     """R copies of a module behind parameters that lead with R, called one after the other.
 
     Random numbers of the module itself (its first values, its dropout) come from torch's global
@@ -228,16 +228,8 @@ class Looped(Initialised):
             for name, own in self._places.items():
                 self.get_parameter(own)[replica].copy_(fresh[name])
 
-    def forward(
-        self,
-        inputs: Mapping[str, Any],
-        noise: Noise | None = None,
-        nodes: Tensor | None = None,
-        classify: Tensor | None = None,
-        *,
-        penalties: bool = False,
-    ) -> Output:
-        """Class logits of the module of each replica."""
+    @override
+    def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:
         [template] = self._template
         x, edge_index = inputs["x"], inputs["edge_index"]
         template.to(x.device).train(noise is not None)
@@ -248,7 +240,7 @@ class Looped(Initialised):
             values = {name: value[replica] for name, value in own.items()}
             with _seeded(noise, "forward", replica):
                 logits.append(self._called(template, values, x, edge_index))
-        return Output(take_nodes(take_nodes(torch.stack(logits), nodes), classify))
+        return Output(torch.stack(logits))
 
     def _called(
         self, template: nn.Module, values: Parameters, x: Tensor, edge_index: Tensor

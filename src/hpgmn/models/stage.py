@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hpgmn.config import TrainSettings
 from hpgmn.graph import Array, Graph
-from hpgmn.randomness import stable_key
+from hpgmn.randomness import DropRate, stable_key
 from hpgmn.statistics import LocalStatistics
 
 Parameters: TypeAlias = dict[str, Tensor]
@@ -68,6 +68,10 @@ class Task:
             train_labels=self.train_labels[list(chosen)],
             val_labels=self.val_labels[list(chosen)],
         )
+
+    def drop_rate(self, setting: str) -> DropRate:
+        """The dropout that a setting asks for, one rate per replica."""
+        return DropRate([getattr(one, setting) for one in self.settings], self.device)
 
     def keys(self, stage: str) -> Tensor:
         """(R,) the roots of the replicas' random numbers in a stage."""
