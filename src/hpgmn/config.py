@@ -88,6 +88,13 @@ class TrainSettings:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class BatchSettings(TrainSettings):
+    """A model that reads single rows may be trained on some of them at a time."""
+
+    batch_size: int = setting(0, "train nodes read in a step; 0: all of them in one", low=0)
+
+
 AnySettings = TypeVar("AnySettings", bound=TrainSettings)
 
 

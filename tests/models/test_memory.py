@@ -98,3 +98,31 @@ def test_penalties_are_those_of_the_queries_and_of_the_memory(memory: Memory) ->
     torch.testing.assert_close(found["kpattern"], nearest.sum(dim=-1))
     torch.testing.assert_close(found["entropy"], (use * use.log()).sum(dim=-1))
     torch.testing.assert_close(found["norm"], (memory.patterns**2).sum(dim=(1, 2)))
+
+
+def test_in_batches_the_entropy_is_that_of_a_running_average() -> None:
+    memory = Memory(2, 3, 4, in_batches=True)
+    initialise(memory, torch.tensor([1, 2]))
+    generator = torch.Generator().manual_seed(0)
+    expected = torch.full((2, 3), 1 / 3)
+    for _ in range(4):
+        query = torch.randn(2, 5, 4, generator=generator) * 3
+        scores = memory.scores(query)
+        attention = scores.softmax(dim=-1).detach().requires_grad_()
+        found = memory.penalties(query, scores, attention, "mean")["entropy"]
+        own = attention.mean(dim=1)
+        expected = 0.9 * expected + 0.1 * own.detach()
+        torch.testing.assert_close(found, (expected * expected.log()).sum(dim=1))
+        (gradient,) = torch.autograd.grad(found.sum(), attention)
+        slope = (expected.log() + 1) / 5  # d/dp Σ p·log p, shared by the 5 nodes
+        torch.testing.assert_close(gradient, slope[:, None].expand(-1, 5, -1))
+        with torch.no_grad():
+            memory.keep_use()
+        torch.testing.assert_close(memory.use.detach(), expected)
+
+
+def test_with_all_nodes_there_is_no_running_average() -> None:
+    memory = Memory(1, 3, 4)
+    assert memory.use is None
+    memory.keep_use()
+    assert [name for name, _ in memory.named_parameters()] == ["patterns"]

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from hpgmn.config import settings_dict
 from hpgmn.errors import HPGMNError
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
@@ -539,3 +540,118 @@ def test_an_unsupervised_stage_follows_its_penalties_and_ends_with_its_last_epoc
     again = train(task, entry, state=read_state(tmp_path / "state", "averaging", task.device))
     assert torch.equal(again.done["main"]["slow"], slow[-1])
     assert torch.equal(again.done["main"]["fast"], fast[-1])
+
+
+# Batches of train nodes.
+
+BATCHED = replace(TINY, batch_size=2, kpattern_weight=0.1, entropy_weight=0.5)
+
+
+def batch_nodes(labelled: Any, size: int, epoch: int) -> list[Tensor]:
+    noise = Noise(torch.tensor([3, 4]), epoch)
+    return [part.nodes.masked_fill(~part.valid, -1) for part in labelled.batches(size, noise)]
+
+
+def test_an_epoch_reads_every_train_node_once_in_an_order_of_its_own() -> None:
+    labels = np.full((2, 9), -1)
+    labels[0, [1, 3, 4, 7, 8]] = [0, 1, 0, 1, 1]
+    labels[1, [0, 2, 5]] = 1
+    labelled = trainer._Labelled.of(labels, torch.device("cpu"))
+    first, second = (torch.cat(batch_nodes(labelled, 2, epoch), dim=1) for epoch in (1, 2))
+    for order in (first, second):
+        assert sorted(order[0].tolist()) == [1, 3, 4, 7, 8]
+        assert sorted(order[1].tolist()) == [-1, -1, 0, 2, 5]
+        assert order[1, 3:].tolist() == [-1, -1]  # padding comes last
+    assert first.tolist() != second.tolist()
+    assert [part.shape[1] for part in batch_nodes(labelled, 2, 1)] == [2, 2, 1]
+    for part in labelled.batches(2, Noise(torch.tensor([3, 4]), 1)):
+        for row in range(2):
+            for node, label, valid in zip(
+                part.nodes[row], part.labels[row], part.valid[row], strict=True
+            ):
+                assert not valid or labels[row, node] == label
+
+
+def test_one_batch_of_all_nodes_is_the_full_batch(small_graph: Graph) -> None:
+    plain = replace(
+        TINY,
+        kpattern_weight=0.0,
+        entropy_weight=0.0,
+        **{
+            name: 0.0
+            for name in settings_dict(TINY)
+            if name.endswith("dropout") and name != "dropout"
+        },
+        dropout=0.0,
+    )
+    whole = train(task_of(small_graph, [plain] * 2), HETERO)
+    part = train(task_of(small_graph, [replace(plain, batch_size=100)] * 2), HETERO)
+    for key, value in whole.done["main"].items():
+        torch.testing.assert_close(part.done["main"][key], value, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        part.history["main"]["loss"], whole.history["main"]["loss"], rtol=1e-4, atol=1e-5
+    )
+
+
+def test_steps_in_batches_are_those_of_torchs_adam_on_each_batch(small_graph: Graph) -> None:
+    task = task_of(small_graph, [replace(BATCHED, epochs=2, entropy_weight=0.0)])
+    seen: list[Stage] = []
+    state = train(task, HETERO, watch=lambda _, stage: seen.append(stage))
+    stage = HETERO.stages["main"](task, state.done)
+    initialise(stage.model, task.keys("main"))
+    trained = [p for n, p in stage.model.named_parameters() if n != "head.memory.use"]
+    adam = torch.optim.Adam(trained, lr=BATCHED.lr, weight_decay=BATCHED.weight_decay)
+    labelled = trainer._Labelled.of(task.train_labels, task.device)
+    weights = {key: values[0] for key, values in stage.penalty_weights.items()}
+    step = 0
+    for epoch in (1, 2):
+        for part in labelled.batches(2, Noise(task.keys("main"), epoch)):
+            step += 1
+            noise = Noise(task.keys("main"), step)
+            output = stage.model(stage.inputs, noise, part.nodes, penalties=True)
+            loss = functional.cross_entropy(output.logits[0], part.labels[0])
+            loss = loss + sum(weights[key] * output.penalties[key][0] for key in weights)
+            adam.zero_grad()
+            loss.backward()
+            adam.step()
+    assert step == 6
+    for name, value in stage.model.named_parameters():
+        if name != "head.memory.use":
+            found = dict(seen[-1].model.named_parameters())[name]
+            torch.testing.assert_close(found, value, rtol=1e-4, atol=1e-5)
+
+
+def test_batches_resume_bit_for_bit(small_graph: Graph, tmp_path: Path) -> None:
+    task = task_of(small_graph, [BATCHED, BATCHED])
+
+    def watch(state: TrainState, stage: Stage) -> None:
+        if state.current is not None and state.current.epoch == 3:
+            write_state(tmp_path / stage.name, state, "batches")
+
+    whole = train(task, HETERO, watch=watch)
+    for name in ("estimator", "main"):
+        again = train(task, HETERO, state=read_state(tmp_path / name, "batches", task.device))
+        for key, value in whole.done["main"].items():
+            assert torch.equal(value, again.done["main"][key]), (name, key)
+    use = whole.done["main"]["head.memory.use"]
+    assert (use != 1 / use.shape[1]).any()
+    torch.testing.assert_close(use.sum(dim=1), torch.ones(2))
+
+
+def test_a_replica_in_batches_is_the_same_alone(small_graph: Graph) -> None:
+    task = task_of(small_graph, [BATCHED, BATCHED])
+    together = train(task, HETERO)
+    for place in (0, 1):
+        assert_replicas_agree(together, [place], train(task.subset([place]), HETERO))
+
+
+def test_evaluation_in_parts_is_that_of_all(
+    small_graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = task_of(small_graph, [BATCHED, BATCHED])
+    whole = train(task, HETERO)
+    expected = logits(task, HETERO, whole.done)
+    monkeypatch.setattr(trainer, "READ_NODES", 5)
+    torch.testing.assert_close(logits(task, HETERO, whole.done), expected)
+    parts = train(task, HETERO)
+    assert torch.equal(parts.best_score["main"], whole.best_score["main"])

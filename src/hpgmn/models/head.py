@@ -55,6 +55,7 @@ class MemoryHead(nn.Module):
         num_classes: C.
         settings: memory and classifier; equal in every replica but for the penalties' weights.
         drop_rate: dropout before and between the classifier's layers.
+        in_batches: whether a step reads only some of the nodes.
     """
 
     def __init__(
@@ -65,13 +66,17 @@ class MemoryHead(nn.Module):
         num_classes: int,
         settings: MemorySettings,
         drop_rate: DropRate,
+        *,
+        in_batches: bool = False,
     ) -> None:
         super().__init__()
         self.settings = settings
         self.drop_rate = drop_rate
         self.resize = Linear(replicas, width, settings.memory_dim) if settings.memory_dim else None
         width = settings.memory_dim or width
-        self.memory = Memory(replicas, settings.num_patterns, width) if settings.memory else None
+        self.memory: Memory | None = None
+        if settings.memory:
+            self.memory = Memory(replicas, settings.num_patterns, width, in_batches=in_batches)
         inputs = 2 * width if settings.memory else width
         hidden = [hidden_dim] * (settings.classifier_layers - 1)
         self.classify = MLP(replicas, [inputs, *hidden, num_classes])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hpgmn.config import TrainSettings, dropout_setting, setting
+from hpgmn.config import BatchSettings, dropout_setting, setting
 from hpgmn.graph import Graph
 from hpgmn.models.head import MemoryHead, MemorySettings, penalty_weights
 from hpgmn.models.label_estimator import EstimatorSettings, estimated_labels, estimator_stage
@@ -18,6 +18,7 @@ from hpgmn.models.output import Output
 from hpgmn.models.stage import ModelEntry, Parameters, Stage, StageBuilder, Task, main_stage
 from hpgmn.randomness import DropRate, Noise
 from hpgmn.statistics import Statistic, StatisticsSettings, base_name, statistic_names
+from hpgmn.statistics.forms import is_sketched
 
 CITATION = (
     "Junjie Xu, Enyan Dai, Xiang Zhang, Suhang Wang. HP-GMN: Graph Memory Networks for "
@@ -32,7 +33,7 @@ def _input_dropout(default: float, what: str) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HPGMNSettings(StatisticsSettings, EstimatorSettings, MemorySettings, TrainSettings):
+class HPGMNSettings(StatisticsSettings, EstimatorSettings, MemorySettings, BatchSettings):
     """Everything that can be set about HP-GMN."""
 
     weight_decay: float = setting(
@@ -118,6 +119,7 @@ class HPGMN(nn.Module):
             num_classes,
             first,
             self.drop_rate,
+            in_batches=first.batch_size > 0,
         )
 
     def query(
@@ -173,7 +175,20 @@ def _main(task: Task, done: Mapping[str, Parameters]) -> Stage:
     inputs = task.statistics.build(labels, task.num_classes, settings)
     widths = {name: inputs[name].width for name in statistic_names(settings[0])}
     model = HPGMN(widths, task.num_classes, settings, device=task.device)
-    return main_stage(task, model, inputs, penalty_weights=penalty_weights(settings))
+    return main_stage(
+        task,
+        model,
+        inputs,
+        penalty_weights=penalty_weights(settings),
+        frozen=("head.memory.use",) if settings[0].batch_size else (),
+        after_step=_keep_use if settings[0].batch_size else None,
+    )
+
+
+def _keep_use(model: nn.Module) -> None:
+    assert isinstance(model, HPGMN)
+    if model.head.memory is not None:
+        model.head.memory.keep_use()
 
 
 STAGES: dict[str, StageBuilder] = {"estimator": estimator_stage, "main": _main}
@@ -185,7 +200,7 @@ def _floats(graph: Graph, settings: HPGMNSettings) -> tuple[int, int]:
         "attributes": graph.num_features,
         "class_counts": classes,
         "class_means": classes * graph.num_features,
-        "diffusion": graph.num_nodes,
+        "diffusion": settings.diffusion_dim if is_sketched(graph, settings) else graph.num_nodes,
         "adjacency": graph.num_nodes,
     }
     names = [base_name(name) for name in statistic_names(settings)]

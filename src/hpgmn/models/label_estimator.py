@@ -114,6 +114,7 @@ def estimator_stage(task: Task, done: Mapping[str, Parameters]) -> Stage:
         weight_decay=[one.estimator_weight_decay for one in settings],
         epochs=settings[0].estimator_epochs,
         patience=settings[0].estimator_patience,
+        batch_size=getattr(settings[0], "batch_size", 0),
     )
 
 

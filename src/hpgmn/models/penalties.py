@@ -44,9 +44,14 @@ def entropy_penalty(attention: Tensor) -> Tensor:
     >>> entropy_penalty(torch.tensor([[[1.0, 0.0], [0.0, 1.0]]]))
     tensor([-0.6931])
     """
-    use = attention.mean(dim=-2).clamp(min=1e-30)  # the slope of p·log p at 0 is infinite
-    negative_entropy: Tensor = -torch.special.entr(use).sum(dim=-1)
-    return negative_entropy
+    return negative_entropy(attention.mean(dim=-2))
+
+
+def negative_entropy(use: Tensor) -> Tensor:
+    """Σ_k p_k·log p_k of how much each pattern is used: (R, K) to (R,)."""
+    positive = use.clamp(min=1e-30)  # the slope of p·log p at 0 is infinite
+    total: Tensor = -torch.special.entr(positive).sum(dim=-1)
+    return total
 
 
 def norm_penalty(patterns: Tensor) -> Tensor:

@@ -120,6 +120,8 @@ class Stage:
         is_supervised: False leaves the class loss out: the penalties are the loss, no label is
             read, and the last epoch is the best.
         after_step: called with the model after each step, to move what gradients do not.
+        batch_size: train nodes read in a step; 0 for all of them in one. The penalties are then
+            those of the nodes read.
     """
 
     name: str
@@ -136,10 +138,13 @@ class Stage:
     own_rates: Mapping[str, Rates] = field(default_factory=dict)
     is_supervised: bool = True
     after_step: Callable[[nn.Module], None] | None = None
+    batch_size: int = 0
 
     @property
     def needs_all_nodes(self) -> bool:
         """Whether a train step must see more than the train nodes."""
+        if self.batch_size:
+            return False
         over_nodes = ("kpattern", "entropy")
         return self.consistency is not None or any(
             any(self.penalty_weights.get(name, ())) for name in over_nodes
@@ -187,6 +192,7 @@ def main_stage(task: Task, model: nn.Module, inputs: Mapping[str, Any], **more: 
         epochs=settings[0].epochs,
         patience=settings[0].patience,
         consistency=list(settings) if consistent else None,
+        batch_size=getattr(settings[0], "batch_size", 0),
         **more,
     )
 

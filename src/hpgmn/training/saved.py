@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from hpgmn.models.label_estimator import estimator_logits
 from hpgmn.models.own import is_own
 from hpgmn.models.stage import ModelEntry, Parameters, Replica, Task
 from hpgmn.statistics import LocalStatistics
+from hpgmn.statistics.forms import settled
 from hpgmn.training.checkpoint import read_tensors, write_tensors
 from hpgmn.training.replicas import Fitted
 from hpgmn.training.trainer import logits
@@ -29,7 +30,7 @@ MODEL_FILE = "model.safetensors"
 FORMAT = 1
 """The version of the file's form; a reader refuses what it does not know."""
 
-_TIED = ("diffusion", "adjacency")
+_TIED = ("diffusion", "adjacency")  # statistics whose columns are the nodes trained on
 
 
 def _checksum(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> int:
@@ -81,7 +82,11 @@ class SavedModel:
             "num_features": graph.num_features,
             "class_names": list(graph.class_names),
         }
-        return cls(entry, list(fitted.replicas), fitted.done, labels, about, graph.node_ids)
+        replicas = [
+            replace(replica, settings=settled(graph, replica.settings))
+            for replica in fitted.replicas
+        ]
+        return cls(entry, replicas, fitted.done, labels, about, graph.node_ids)
 
     def write(self, path: Path) -> None:
         """Write the model as one safetensors file."""
@@ -213,10 +218,13 @@ class SavedModel:
         if self.node_ids is not None and graph.node_ids is not None:
             place = {name: number for number, name in enumerate(self.node_ids.tolist())}
             columns = np.asarray([place.get(name, -1) for name in graph.node_ids.tolist()])
-        used = getattr(self.replicas[0].settings, "statistics", ())
+        settings = self.replicas[0].settings
+        used = getattr(settings, "statistics", ())
         tied = [name for name in _TIED if name in used or name in self.entry.tied]
+        if "diffusion" in tied and settings.diffusion_form == "sketch":
+            tied.remove("diffusion")  # its columns are random directions, which any node has
         if tied and (columns < 0).all():
-            free = ",".join(name for name in used if name not in _TIED) or "attributes"
+            free = ",".join(name for name in used if name not in tied) or "attributes"
             remedy = f"train with --set statistics={free}" if used else "train another model"
             raise HPGMNError(
                 f"The model reads {' and '.join(tied)} rows, which belong to the nodes it was "

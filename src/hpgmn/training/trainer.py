@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hpgmn.errors import HPGMNError
 from hpgmn.graph import Array
@@ -31,6 +31,9 @@ from hpgmn.models.stage import (
 )
 from hpgmn.randomness import Noise
 from hpgmn.training.optimizer import ReplicaAdam, all_parameters
+
+READ_NODES = 65536
+"""A stage in batches evaluates so many nodes at once."""
 
 HISTORY = ("loss", "val_loss", "val_score")
 """What is recorded each epoch for each replica."""
@@ -129,6 +132,20 @@ class _Labelled:
         chosen = valid.gather(1, nodes)
         return cls(nodes, known.gather(1, nodes).clamp(min=0), chosen)
 
+    def batches(self, size: int, noise: Noise) -> Iterator[_Labelled]:
+        """All of them once, in a random order of each replica's own, so many at a time."""
+        if not size:
+            yield self
+            return
+        order = noise.uniform("order", (self.nodes.shape[1],))
+        order = torch.argsort(order + 2.0 * ~self.valid, dim=1)  # padding stays at the end
+        for places in torch.split(order, size, dim=1):
+            yield _Labelled(
+                self.nodes.gather(1, places),
+                self.labels.gather(1, places),
+                self.valid.gather(1, places),
+            )
+
 
 class _Running:
     """A stage with its batch of live replicas on the device."""
@@ -168,14 +185,32 @@ class _Running:
             Rates(stage.lr, stage.weight_decay),
             current.first if current else None,
             current.second if current else None,
-            current.epoch if current else 0,
+            current.epoch * self.steps if current else 0,
             stage.own_rates,
         )
 
-    def step(self, optimizer: ReplicaAdam, epoch: int) -> Tensor:
-        """Forward, backward, step; returns the loss of each replica, (R,)."""
+    @property
+    def steps(self) -> int:
+        """Steps in an epoch."""
+        size = self.stage.batch_size
+        return -(-self.train.nodes.shape[1] // size) if size else 1
+
+    def epoch(self, optimizer: ReplicaAdam, epoch: int) -> Tensor:
+        """One pass over the train nodes; returns the mean loss of each replica, (R,)."""
+        if self.stage.consistency is not None:
+            return self._step(optimizer, self._agreement(epoch))
+        losses, sizes = [], []
+        parts = self.train.batches(self.stage.batch_size, Noise(self.keys, epoch))
+        for number, part in enumerate(parts):
+            noise = Noise(self.keys, (epoch - 1) * self.steps + number + 1)
+            losses.append(self._step(optimizer, self._loss(part, noise)))
+            sizes.append(part.valid.sum(dim=1))
+        weights = torch.stack(sizes).float()
+        return (torch.stack(losses) * weights).sum(dim=0) / weights.sum(dim=0).clamp(min=1)
+
+    def _step(self, optimizer: ReplicaAdam, loss: Tensor) -> Tensor:
+        """Backward and step along a loss whose forward pass is done."""
         optimizer.clear()
-        loss = self._loss(epoch) if self.stage.consistency is None else self._agreement(epoch)
         torch.autograd.backward(loss.sum())
         optimizer.step()
         if self.stage.after_step is not None:
@@ -183,25 +218,24 @@ class _Running:
                 self.stage.after_step(self.model)
         return loss.detach()
 
-    def _weighted(self, output: Output, logits: Tensor) -> Tensor:
+    def _weighted(self, output: Output, logits: Tensor, part: _Labelled) -> Tensor:
         loss = logits.new_zeros(logits.shape[0])
         if self.stage.is_supervised:
-            loss = class_loss(logits, self.train.labels, self.train.valid)
+            loss = class_loss(logits, part.labels, part.valid)
         for name, weight in self.weights.items():
             loss = loss + weight * output.penalties[name]
         return loss
 
-    def _loss(self, epoch: int) -> Tensor:
-        noise = Noise(self.keys, epoch)
+    def _loss(self, part: _Labelled, noise: Noise) -> Tensor:
         everywhere = self.stage.needs_all_nodes
         output: Output = self.model(
             self.stage.inputs,
             noise,
-            None if everywhere else self.train.nodes,
-            self.train.nodes if everywhere else None,
+            None if everywhere else part.nodes,
+            part.nodes if everywhere else None,
             penalties=bool(self.weights),
         )
-        return self._weighted(output, output.logits)
+        return self._weighted(output, output.logits, part)
 
     def _agreement(self, epoch: int) -> Tensor:
         """The loss over several noisy passes, plus their distance from the sharpened mean."""
@@ -223,7 +257,7 @@ class _Running:
         ]
         index = self.train.nodes.unsqueeze(-1).expand(-1, -1, self.task.num_classes)
         loss = torch.stack(
-            [self._weighted(one, one.logits.gather(1, index)) for one in outputs]
+            [self._weighted(one, one.logits.gather(1, index), self.train) for one in outputs]
         ).mean(dim=0)
         chances = torch.stack([one.logits.softmax(dim=-1) for one in outputs])  # (P, R, N, C)
         sharp = chances.mean(dim=0).detach().pow(1 / first.consistency_temperature)
@@ -234,9 +268,20 @@ class _Running:
     @torch.no_grad()
     def evaluate(self, metric: str) -> tuple[Tensor, Tensor]:
         """Validation score and loss of each replica, dropout off."""
-        output: Output = self.model(self.stage.inputs, None, self.val.nodes)
-        score = METRICS[metric](output.logits, self.val.labels, self.val.valid)
-        return score, class_loss(output.logits, self.val.labels, self.val.valid)
+        found = _logits_of(self.model, self.stage, self.val.nodes)
+        score = METRICS[metric](found, self.val.labels, self.val.valid)
+        return score, class_loss(found, self.val.labels, self.val.valid)
+
+
+def _logits_of(model: nn.Module, stage: Stage, nodes: Tensor | None) -> Tensor:
+    """Logits of some nodes of each replica, (R, B), or of all; in parts where a stage reads so."""
+    if nodes is None or not stage.batch_size:
+        output: Output = model(stage.inputs, None, nodes)
+        return output.logits
+    parts = [
+        model(stage.inputs, None, part).logits for part in torch.split(nodes, READ_NODES, dim=1)
+    ]
+    return torch.cat(parts, dim=1)
 
 
 def _run_stage(
@@ -292,7 +337,7 @@ def _run_stage(
                 stage = running.stage
         epoch = current.epoch + 1
         started = time.perf_counter()
-        loss = running.step(optimizer, epoch)
+        loss = running.epoch(optimizer, epoch)
         if stage.is_supervised:
             score, val_loss = running.evaluate(metric)
         else:  # no label may choose: the last epoch with a finite loss is the best
@@ -386,6 +431,9 @@ def logits(task: Task, entry: ModelEntry, done: Mapping[str, Parameters]) -> Ten
     stage = build(task, done)
     model = stage.model.to(task.device)
     load_parameters(model, done[stage.name])
+    nodes = None
+    if stage.batch_size:
+        every = torch.arange(task.graph.num_nodes, device=task.device)
+        nodes = every.expand(len(task.replicas), -1)
     with torch.no_grad():
-        output: Output = model(stage.inputs)
-    return output.logits
+        return _logits_of(model, stage, nodes)
