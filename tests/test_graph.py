@@ -131,6 +131,26 @@ def test_sizes_and_defaults() -> None:
     assert repr(graph) == "Graph('graph': 3 nodes, 2 edges, 2 attributes, 3 classes)"
 
 
+def test_names_of_an_array_are_as_wide_as_the_longest() -> None:
+    """So that equal graphs have equal fingerprints, however their names came."""
+    names = np.array(["a", "bbb", "ü"], "U40")
+    graph = Graph(X, EDGES, node_ids=names)
+    assert graph.node_ids is not None
+    assert graph.node_ids.dtype == "U3"
+    assert graph.fingerprint == Graph(X, EDGES, node_ids=list(names)).fingerprint
+    with pytest.raises(GraphError, match="'a' appears twice"):
+        Graph(X, EDGES, node_ids=names[[0, 1, 0]])
+
+
+def test_the_largest_attributes_are_fine_and_infinite_ones_do_not_cancel() -> None:
+    largest = float(np.finfo(np.float32).max)
+    assert Graph(np.full((50, 20), largest), []).x.max() == largest
+    x = np.ones((50, 20))
+    x[48, 3], x[49, 1] = np.inf, -np.inf
+    with pytest.raises(GraphError, match="x holds inf at node 48, attribute 3"):
+        Graph(x, [])
+
+
 def test_graph_without_labels_has_no_class() -> None:
     graph = Graph(X, EDGES)
     assert graph.y.tolist() == [-1, -1, -1]

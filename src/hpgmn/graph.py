@@ -333,9 +333,10 @@ def _attributes(x: Any) -> Attributes:
             row = int(np.searchsorted(array.indptr, place, side="right") - 1)
             _refuse_value(float(array.data[place]), row, int(array.indices[place]))
     else:
-        bad = ~np.isfinite(array)
-        if bad.any():
-            row, column = (int(i) for i in np.argwhere(bad)[0])
+        with np.errstate(invalid="ignore"):  # infinite ones may cancel
+            total = array.sum(dtype=np.float64)  # finite float32 cannot overflow it; no copy
+        if not np.isfinite(total):
+            row, column = (int(i) for i in np.argwhere(~np.isfinite(array))[0])
             _refuse_value(float(array[row, column]), row, column)
     matrix: Attributes = array
     return matrix
@@ -359,8 +360,8 @@ def _edges(edge_index: Any, num_nodes: int) -> Array:
         np.isfinite(array).all() and (array == np.trunc(array)).all()
     ):
         raise GraphError("edge_index must hold whole numbers, the positions of nodes.")
-    outside = ((array < 0) | (array >= num_nodes)).any(axis=0)
-    if outside.any():
+    if array.min() < 0 or array.max() >= num_nodes:
+        outside = ((array < 0) | (array >= num_nodes)).any(axis=0)
         edge = int(np.flatnonzero(outside)[0])
         source, target = (int(end) for end in array[:, edge])
         others = int(outside.sum()) - 1
@@ -438,7 +439,9 @@ def _class_names(names: Sequence[str] | Array | None, y: Array) -> tuple[str, ..
 def _names(what: str, names: Sequence[Any] | Array | None, length: int) -> Array | None:
     if names is None:
         return None
-    array = np.asarray([str(name) for name in names])
+    is_text = isinstance(names, np.ndarray) and names.dtype.kind == "U"  # not copied: may be large
+    array = np.asarray(names if is_text else [str(name) for name in names], np.str_).reshape(-1)
+    array = array.astype(f"U{int(np.char.str_len(array).max(initial=1))}", copy=False)
     if array.shape[0] != length:
         raise GraphError(f"{what} must have {length} names (got {array.shape[0]}).")
     if what == "node_ids":

@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 
 from hpgmn.cli import console
-from hpgmn.cli.console import log_file, set_up_logging, stop_on_signal, training_progress
+from hpgmn.cli.console import (
+    log_file,
+    set_up_logging,
+    step_progress,
+    stop_on_signal,
+    training_progress,
+)
 from hpgmn.training.replicas import Progress
 
 STEP = Progress(batch=0, batches=2, stage="main", epoch=3, epochs=9, loss=0.5, val_score=0.75)
@@ -81,6 +87,47 @@ def test_on_a_terminal_progress_is_a_bar(
     printed = capsys.readouterr()
     assert printed.out == ""
     for part in ("texas hpgmn: main (1 of 2)", "3/9", "loss 0.500", "val 0.750"):
+        assert part in printed.err
+
+
+def test_without_a_terminal_steps_are_a_line_now_and_then(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with step_progress() as report:
+        report("Reading", 1, 2)
+        report("Writing", 0, None)
+    assert capsys.readouterr().err == ""  # too soon
+    monkeypatch.setattr(console, "SHORT_SECONDS", -1.0)
+    with step_progress() as report:
+        report("Reading", 1, 2)
+        report("Counting", 1, None)
+        report("Counting", 2, None)
+        report("Writing", 0, None)
+    assert capsys.readouterr().err == "Counting: 1\nWriting …\n"
+    monkeypatch.setattr(console, "PLAIN_SECONDS", -1.0)
+    with step_progress() as report:
+        report("Reading", 1_000, 2_000)
+        report("Reading", 2_000, 2_000)
+    printed = capsys.readouterr()
+    assert printed.err == "Reading: 1,000/2,000\nReading: 2,000/2,000\n"
+    assert printed.out == ""
+
+
+def test_on_a_terminal_steps_are_a_bar(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(
+        console, "err", console.Console(stderr=True, force_terminal=True, width=120)
+    )
+    with step_progress() as report:
+        report("Reading the edges", 1_000, 2_000)
+        time.sleep(0.15)
+        report("Writing", 0, None)
+        time.sleep(0.15)
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    for part in ("Reading the edges", "1,000/2,000", "Writing"):
         assert part in printed.err
 
 

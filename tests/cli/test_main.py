@@ -99,13 +99,14 @@ def test_help_names_every_command(hpgmn: Command, arguments: list[str]) -> None:
     answer = hpgmn(*arguments)
     assert answer.code == 0
     assert answer.out.startswith("Usage: hpgmn [OPTIONS] COMMAND")
-    words = ("demo", "train", "predict", "evaluate", "statistics", "datasets", "models", "settings")
-    for command in words:
+    words = ["demo", "train", "predict", "evaluate", "statistics", "convert"]
+    for command in [*words, "datasets", "models", "settings"]:
         assert f"\n  {command} " in answer.out
 
 
 @pytest.mark.parametrize(
-    "command", ["demo", "train", "predict", "evaluate", "statistics", "datasets", "models"]
+    "command",
+    ["demo", "train", "predict", "evaluate", "statistics", "convert", "datasets", "models"],
 )
 def test_every_command_has_help(hpgmn: Command, command: str) -> None:
     answer = hpgmn(command, "--help")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpgmn.datasets import read_graph, write_graph
+from hpgmn.datasets import files, read_graph, write_graph
 from hpgmn.errors import GraphError
 from hpgmn.graph import Graph, Splits
 
@@ -79,11 +80,16 @@ def rewrite(path: Path, **changes: Any) -> Path:
     return path
 
 
+@pytest.mark.parametrize("name", ["full.npz", "full.graph", "full"])
+@pytest.mark.parametrize("mapped_bytes", [0, 1 << 20])
 @pytest.mark.parametrize("is_sparse", [False, True])
-def test_round_trip_is_exact(tmp_path: Path, is_sparse: bool) -> None:
+def test_round_trip_is_exact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, mapped_bytes: int, is_sparse: bool
+) -> None:
+    monkeypatch.setattr(files, "_MAPPED_BYTES", mapped_bytes)
     graph = full_graph(is_sparse)
-    write_graph(graph, tmp_path / "full.npz")
-    assert_same_graph(read_graph(tmp_path / "full.npz"), graph)
+    write_graph(graph, tmp_path / name)
+    assert_same_graph(read_graph(tmp_path / name), graph)
 
 
 @given(
@@ -93,6 +99,7 @@ def test_round_trip_is_exact(tmp_path: Path, is_sparse: bool) -> None:
     label=st.integers(-1, 3),
     is_sparse=st.booleans(),
     directed=st.booleans(),
+    ending=st.sampled_from([".npz", ".graph"]),
 )
 def test_round_trip_is_exact_for_any_graph(
     tmp_path_factory: pytest.TempPathFactory,
@@ -102,6 +109,7 @@ def test_round_trip_is_exact_for_any_graph(
     label: int,
     is_sparse: bool,
     directed: bool,
+    ending: str,
 ) -> None:
     x: Any = np.zeros((num_nodes, 2), np.float32)
     x[-1, 1] = value
@@ -113,7 +121,7 @@ def test_round_trip_is_exact_for_any_graph(
         directed=directed,
         name="any",
     )
-    path = tmp_path_factory.mktemp("any") / "any.npz"
+    path = tmp_path_factory.mktemp("any") / f"any{ending}"
     write_graph(graph, path)
     assert_same_graph(read_graph(path), graph)
 
@@ -194,9 +202,161 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_folder_is_no_place_to_write_to(tmp_path: Path) -> None:
+def test_a_folder_is_no_place_for_a_file(tmp_path: Path) -> None:
+    (tmp_path / "g.npz").mkdir()
     with pytest.raises(GraphError, match="could not be written"):
-        write_graph(full_graph(), tmp_path)
+        write_graph(full_graph(), tmp_path / "g.npz")
+
+
+# The form of a folder.
+
+
+def folder_with(path: Path, **changes: Any) -> Path:
+    """The full graph's folder with some arrays changed, or left out where None."""
+    write_graph(full_graph(), path)
+    for name, array in changes.items():
+        (path / f"{name}.npy").unlink(missing_ok=True)
+        if array is not None:
+            np.save(path / f"{name}.npy", array)
+    return path
+
+
+def test_a_folder_holds_the_arrays_of_a_file(tmp_path: Path) -> None:
+    for is_sparse in (False, True):
+        graph = full_graph(is_sparse)
+        write_graph(graph, tmp_path / "full.npz")
+        write_graph(graph, tmp_path / "full.graph")
+        arrays = stored(tmp_path / "full.npz")
+        members = sorted(path.name for path in (tmp_path / "full.graph").iterdir())
+        assert members == sorted(f"{name}.npy" for name in arrays)
+        for name, array in arrays.items():
+            held = np.load(tmp_path / "full.graph" / f"{name}.npy", allow_pickle=False)
+            np.testing.assert_array_equal(held, array)
+            assert held.dtype == array.dtype
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"), [("big.graph", "big"), ("big", "big"), ("big.v2", "big.v2")]
+)
+def test_a_graph_is_named_after_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, name: str
+) -> None:
+    write_graph(full_graph(), tmp_path / folder)
+    assert read_graph(tmp_path / folder).name == name
+    assert read_graph(tmp_path / folder, name="ours").name == "ours"
+    if not folder.endswith(".graph"):
+        monkeypatch.chdir(tmp_path / folder)
+        assert read_graph(".").name == name
+
+
+def test_large_arrays_are_mapped_and_the_file_is_safe_from_writing(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(5000, 64)).astype(np.float32)
+    ids = [f"node {place:06}" for place in range(5000)]
+    write_graph(Graph(x, [[0], [1]], node_ids=ids), tmp_path / "big")
+    graph = read_graph(tmp_path / "big")
+    assert isinstance(graph.x.base, np.memmap)
+    assert not isinstance(graph.y.base, np.memmap)  # small
+    graph.x[0, 0] = 100.0  # writable, as torch wants it; the file does not change
+    assert read_graph(tmp_path / "big").x[0, 0] == x[0, 0]
+
+
+def test_a_graph_folder_is_replaced_even_by_itself(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "g.graph"
+    write_graph(Graph(np.ones((5000, 64)), []), path)
+    graph = read_graph(path)
+    write_graph(graph, path)
+    assert_same_graph(read_graph(path), graph)
+    write_graph(Graph([[1.0]], []), path)
+    assert read_graph(path).num_nodes == 1
+    assert graph.x.sum() == 5000 * 64  # what is mapped stays
+    assert [file.name for file in path.parent.iterdir()] == ["g.graph"]
+
+
+def test_an_empty_folder_may_be_written_to(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    write_graph(full_graph(), tmp_path / "empty")
+    assert read_graph(tmp_path / "empty").num_nodes == 3
+
+
+def test_other_things_are_never_replaced_by_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("dear")
+    (tmp_path / "file").write_text("dear")
+    for name in ("mine", "file"):
+        with pytest.raises(GraphError, match=r"could not be written: .* is in its place\. Choose"):
+            write_graph(full_graph(), tmp_path / name)
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "dear"
+    assert (tmp_path / "file").read_text() == "dear"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "mine"]
+
+
+@pytest.mark.parametrize("fails", ["save", "rename"])
+def test_a_failed_write_leaves_the_old_folder_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    path = tmp_path / "g"
+    write_graph(full_graph(), path)
+    rename = os.rename
+
+    def full_disk(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    def rename_but_the_new(source: Path, target: Path) -> None:
+        if str(source).endswith(".tmp"):
+            full_disk()
+        rename(source, target)
+
+    if fails == "save":
+        monkeypatch.setattr(np, "save", full_disk)
+    else:
+        monkeypatch.setattr(os, "rename", rename_but_the_new)
+    with pytest.raises(GraphError, match=r"could not be written \(No space left on device\)"):
+        write_graph(Graph([[1.0]], []), path)
+    assert_same_graph(read_graph(path, name="full"), full_graph())
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("mapped_bytes", [0, 1 << 20])
+@pytest.mark.parametrize("damage", ["cut", "header", "empty"])
+def test_a_damaged_folder_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mapped_bytes: int, damage: str
+) -> None:
+    monkeypatch.setattr(files, "_MAPPED_BYTES", mapped_bytes)
+    path = folder_with(tmp_path / "g")
+    content = (path / "x.npy").read_bytes()
+    spoilt = {"cut": content[:-4], "header": b"?" + content[1:], "empty": b""}[damage]
+    (path / "x.npy").write_bytes(spoilt)
+    message = r"Graph folder '.*g': it is cut short or damaged \(.*\); copy or write it again"
+    with pytest.raises(GraphError, match=message):
+        read_graph(path)
+
+
+@pytest.mark.parametrize("mapped_bytes", [0, 1 << 20])
+def test_pickled_objects_in_a_folder_are_never_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mapped_bytes: int
+) -> None:
+    monkeypatch.setattr(files, "_MAPPED_BYTES", mapped_bytes)
+    path = folder_with(tmp_path / "g", y=np.array([0, {}, 1], object))
+    with pytest.raises(GraphError, match="array 'y' holds pickled Python objects, which are never"):
+        read_graph(path)
+
+
+def test_what_a_folder_lacks_or_has_wrong_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("x", "edge_index", "directed"):
+        path = folder_with(tmp_path / "part", **{name: None})
+        with pytest.raises(GraphError, match=rf"Graph folder '.*part': array '{name}' is missing"):
+            read_graph(path)
+    path = folder_with(tmp_path / "odd", y=np.array([0.5, 1, 2]))
+    with pytest.raises(GraphError, match=r"Graph folder '.*odd': array 'y' has type float64"):
+        read_graph(path)
+    path = folder_with(tmp_path / "bad", edge_weight=np.ones(3))
+    with pytest.raises(GraphError, match=r"Graph folder '.*bad' is not valid: edge_weight must"):
+        read_graph(path)
+    with caplog.at_level(logging.WARNING):
+        read_graph(folder_with(tmp_path / "more", trainmask=MASKS))
+    assert "more': nothing reads trainmask" in caplog.text
 
 
 def test_missing_file_is_refused(tmp_path: Path) -> None:

@@ -163,6 +163,28 @@ def test_another_file_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         load("nodes")
 
 
+def test_a_graph_folder_is_accepted_as_a_file_is(
+    folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_graph(plain_graph(), tmp_path / "mine")
+    for source in ("mine", Path("mine"), str(tmp_path / "mine")):
+        assert load(source).name == "mine"
+    for name in ("pokec.graph", "genius"):
+        write_graph(plain_graph(), folders[0] / name)
+        assert load(name.removesuffix(".graph")).name == name.removesuffix(".graph")
+        assert find_file(name.removesuffix(".graph")) == folders[0] / name
+    write_graph(plain_graph(), folders[0] / "pokec.npz")
+    assert find_file("pokec") == folders[0] / "pokec.npz"
+
+
+def test_a_folder_of_tables_is_told_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "nodes.csv").write_text("id,a\n")
+    message = r"is a folder, not a graph file: run `hpgmn convert .* --out NAME\.npz` first\."
+    with pytest.raises(HPGMNError, match=message):
+        load(tmp_path)
+
+
 def test_a_folder_is_told(tmp_path: Path) -> None:
     with pytest.raises(HPGMNError, match=r"is a folder, not a graph file: give a \.npz file"):
         load(tmp_path)

@@ -37,6 +37,8 @@ def percent(mean: float | None, std: float | None) -> str:
 
 PLAIN_SECONDS = 5.0
 """Without a terminal a line of progress is printed this often."""
+SHORT_SECONDS = 1.0
+"""What ends sooner needs no line of progress."""
 
 
 class _Lines(logging.Handler):
@@ -123,6 +125,57 @@ class _PlainProgress:
             file=sys.stderr,
             flush=True,
         )
+
+
+@contextmanager
+def step_progress() -> Iterator[Callable[[str, int, int | None], None]]:
+    """Progress of steps one after the other: called with what, how much is done, how much there is.
+
+    A bar on a terminal; elsewhere a line now and then, and one for each step of unknown length
+    that begins after the first second.
+    """
+    if not sys.stderr.isatty():
+        yield _PlainSteps()
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[amount]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=err, transient=True) as bar:
+        task = bar.add_task("", total=None, amount="")
+
+        def step(what: str, done: int, total: int | None) -> None:
+            bar.update(
+                task, description=what, completed=done, total=total, amount=_amount(done, total)
+            )
+
+        yield step
+
+
+def _amount(done: int, total: int | None) -> str:
+    if total is None:
+        return f"{done:,}" if done else ""
+    return f"{done:,}/{total:,}"
+
+
+class _PlainSteps:
+    """Steps as plain lines."""
+
+    def __init__(self) -> None:
+        self.began = self.told = time.monotonic()
+        self.what = ""
+
+    def __call__(self, what: str, done: int, total: int | None) -> None:
+        now = time.monotonic()
+        is_new = what != self.what and total is None and now - self.began > SHORT_SECONDS
+        self.what = what
+        if is_new or now - self.told > PLAIN_SECONDS:
+            self.told = now
+            amount = _amount(done, total)
+            print(f"{what}{f': {amount}' if amount else ' …'}", file=sys.stderr, flush=True)
 
 
 @contextmanager

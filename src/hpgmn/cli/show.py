@@ -92,12 +92,14 @@ def settings(
     """Every --set key with its meaning, value and allowed values."""
     from hpgmn.config import describe_settings, make_settings, settings_dict
     from hpgmn.datasets import DATASETS
+    from hpgmn.datasets.files import is_graph_folder
     from hpgmn.datasets.registry import known_dataset
     from hpgmn.models import find_model
     from hpgmn.shipped import settings_for
 
     entry = find_model(model)
-    if graph is not None and graph not in DATASETS and not Path(graph).is_file():
+    is_name = graph is None or not (Path(graph).is_file() or is_graph_folder(Path(graph)))
+    if graph is not None and graph not in DATASETS and is_name:
         known_dataset(graph)
     values = settings_dict(make_settings(entry.settings, settings_for(graph, model)))
     rows = [

@@ -31,7 +31,7 @@ _DEVICES = ("auto", "cpu", "cuda")
 
 
 def train(
-    graph: Annotated[str, typer.Argument(help="A dataset's name or a .npz graph file.")],
+    graph: Annotated[str, typer.Argument(help="A dataset's name, or a graph file or folder.")],
     model: Annotated[
         list[str] | None,
         typer.Option(

@@ -199,7 +199,7 @@ def _percent(share: float | None) -> str:
 
 
 def statistics(
-    graph: Annotated[str, typer.Argument(help="A dataset's name or a .npz graph file.")],
+    graph: Annotated[str, typer.Argument(help="A dataset's name, or a graph file or folder.")],
     out_file: Annotated[Path, typer.Option("--out", help="FILE.npz.")],
     labels: Annotated[
         str, typer.Option(help="true: the given labels; estimated: pseudo labels of split 0.")

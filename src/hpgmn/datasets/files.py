@@ -1,5 +1,8 @@
 """Graph files: one graph in one ``.npz`` file of plain arrays, never a pickle.
 
+A large graph may be a folder instead, which holds the same arrays as ``.npy`` files. Its large
+arrays are mapped into memory when it is read: the system fetches what is used, when it is used.
+
 | array | meaning |
 | --- | --- |
 | ``x``, or ``x_indptr``, ``x_indices``, ``x_data``, ``x_shape`` | attributes (N, F), dense or CSR |
@@ -10,7 +13,7 @@
 | ``<family>_train_mask``, … | a further family of splits, such as ``geom`` |
 | ``edge_weight``, ``node_ids``, ``class_names``, ``feature_names`` | optional, as in ``Graph`` |
 
-The name of a graph is not stored: it is the name of its file.
+The name of a graph is not stored: it is the name of its file or folder (without ``.graph``).
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shutil
 import uuid
 import zipfile
 import zlib
@@ -53,14 +57,33 @@ _KINDS = {
 }
 _CSR = ("x_indptr", "x_indices", "x_data", "x_shape")
 _MASK = re.compile(r"(?:(?P<family>.+)_)?(?P<part>train|val|test)_mask")
+_MAPPED_BYTES = 1 << 20  # smaller arrays are read at once
+
+FOLDER_ENDING = ".graph"
+"""What the name of a graph folder may end in."""
+
+
+def is_graph_folder(path: Path) -> bool:
+    """Whether a path is a graph in the form of a folder."""
+    return path.is_dir() and next(path.glob("*.npy"), None) is not None
+
+
+def graph_name(path: Path) -> str:
+    """What the graph in a file or folder is called.
+
+    >>> graph_name(Path("data/texas.npz")), graph_name(Path("data/big.graph"))
+    ('texas', 'big')
+    """
+    return path.resolve().name.removesuffix(FOLDER_ENDING) if path.is_dir() else path.stem
 
 
 def read_graph(path: str | Path, name: str | None = None) -> Graph:
-    """The graph in a ``.npz`` graph file; every fault of the file is one sentence.
+    """The graph in a ``.npz`` graph file or a graph folder; every fault is one sentence.
 
     Args:
-        path: the file.
-        name: what to call the graph; the file's name without ``.npz`` by default.
+        path: the file or folder.
+        name: what to call the graph; by default that of the file without ``.npz``, or that of the
+            folder without ``.graph``.
 
     Returns:
         The graph, checked, with its splits and its further families of splits.
@@ -87,13 +110,13 @@ def read_graph(path: str | Path, name: str | None = None) -> Graph:
             node_ids=arrays.get("node_ids"),
             class_names=arrays.get("class_names"),
             feature_names=arrays.get("feature_names"),
-            name=path.stem if name is None else name,
+            name=graph_name(path) if name is None else name,
             alternative_splits={family: _family(path, arrays, family) for family in families},
         )
     except GraphError as error:
         if str(path) in str(error):
             raise
-        raise GraphError(f"Graph file '{path}' is not valid: {error}") from None
+        raise GraphError(f"{_called(path)} is not valid: {error}") from None
 
 
 def write_graph(graph: Graph, path: str | Path) -> None:
@@ -103,9 +126,68 @@ def write_graph(graph: Graph, path: str | Path) -> None:
 
     Args:
         graph: any graph.
-        path: where to; missing folders are made, an existing file is replaced.
+        path: where to. A name that ends in ``.npz`` makes a file, any other a folder. Missing
+            folders are made; an existing graph is replaced.
     """
     path = Path(path)
+    refuse_taken(path)
+    arrays = _arrays(graph)
+    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == ".npz":
+            with draft.open("wb") as file:
+                save: Any = np.savez_compressed  # its keywords are the arrays' names
+                save(file, **arrays)
+            os.replace(draft, path)
+        else:
+            draft.mkdir()
+            for name, array in arrays.items():
+                np.save(draft / f"{name}.npy", array, allow_pickle=False)
+            _replace_folder(draft, path)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise GraphError(
+            f"Graph file '{path}' could not be written ({reason}): "
+            "choose a folder that you may write to and that has room."
+        ) from None
+    finally:
+        if draft.is_dir():
+            shutil.rmtree(draft)
+        draft.unlink(missing_ok=True)
+
+
+def refuse_taken(path: Path) -> None:
+    """Refuse to write a graph folder over anything but a graph folder."""
+    if path.suffix == ".npz" or not path.exists():
+        return
+    other: Path | None = path
+    if path.is_dir():
+        other = next((member for member in path.iterdir() if member.suffix != ".npy"), None)
+    if other is not None:
+        raise GraphError(
+            f"Graph folder '{path}' could not be written: {other} is in its place. Choose another "
+            "name, or one that ends in .npz to write a file."
+        )
+
+
+def _replace_folder(draft: Path, path: Path) -> None:
+    """Move a folder to its place; what was there stays until the new one can take it."""
+    if not path.exists():
+        os.rename(draft, path)
+        return
+    old = draft.with_suffix(".old")
+    os.rename(path, old)
+    try:
+        os.rename(draft, path)
+    except OSError:
+        os.rename(old, path)
+        raise
+    shutil.rmtree(old)
+
+
+def _arrays(graph: Graph) -> dict[str, Array]:
+    """The arrays of a graph file by name."""
     x: Any = graph.x
     place = np.int32 if graph.num_nodes <= np.iinfo(np.int32).max else np.int64
     arrays: dict[str, Array] = {
@@ -129,26 +211,15 @@ def write_graph(graph: Graph, path: str | Path) -> None:
     for prefix, splits in families.items():
         for part in ("train", "val", "test"):
             arrays[f"{prefix}{part}_mask"] = getattr(splits, part)
+    return arrays
 
-    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with draft.open("wb") as file:
-            save: Any = np.savez_compressed  # its keywords are the arrays' names
-            save(file, **arrays)
-        os.replace(draft, path)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise GraphError(
-            f"Graph file '{path}' could not be written ({reason}): "
-            "choose a folder that you may write to and that has room."
-        ) from None
-    finally:
-        draft.unlink(missing_ok=True)
+
+def _called(path: Path) -> str:
+    return f"Graph {'folder' if path.is_dir() else 'file'} '{path}'"
 
 
 def _fault(path: Path, what: str, remedy: str) -> GraphError:
-    return GraphError(f"Graph file '{path}': {what}; {remedy}.")
+    return GraphError(f"{_called(path)}: {what}; {remedy}.")
 
 
 def _missing(path: Path, name: str) -> GraphError:
@@ -159,23 +230,28 @@ def _checked_arrays(path: Path) -> dict[str, Array]:
     """The arrays of a graph file by name, each of the right kind."""
     if not path.exists():
         raise GraphError(f"Graph file '{path}' does not exist; check the path.")
-    if path.is_dir():
+    if path.is_dir() and not is_graph_folder(path):
         raise GraphError(f"'{path}' is a folder, not a graph file; give a .npz file.")
     again = "copy or write it again"
     arrays: dict[str, Array] = {}
     name = ""
     try:
-        with path.open("rb") as file:  # opened here: np.load leaves a bad file open
-            if file.read(2) != b"PK":
-                raise _fault(path, "it is not a .npz file", "write one with write_graph")
-            file.seek(0)
-            with np.load(file, allow_pickle=False) as archive:
-                for name in archive.files:
-                    arrays[name] = archive[name]
+        if path.is_dir():
+            for member in sorted(path.glob("*.npy")):
+                name = member.stem
+                arrays[name] = _mapped(member)
+        else:
+            with path.open("rb") as file:  # opened here: np.load leaves a bad file open
+                if file.read(2) != b"PK":
+                    raise _fault(path, "it is not a .npz file", "write one with write_graph")
+                file.seek(0)
+                with np.load(file, allow_pickle=False) as archive:
+                    for name in archive.files:
+                        arrays[name] = archive[name]
     except OSError as error:
         raise _fault(path, f"it cannot be read ({error.strerror or error})", again) from None
     except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
-        if "allow_pickle" in str(error):
+        if "allow_pickle" in str(error) or "Python objects" in str(error):
             raise _fault(
                 path,
                 f"array '{name}' holds pickled Python objects, which are never loaded",
@@ -191,8 +267,21 @@ def _checked_arrays(path: Path) -> dict[str, Array]:
             found = getattr(array, "dtype", type(array).__name__)
             raise _fault(path, f"array '{name}' has type {found}", f"store {called}")
     if unread:
-        logger.warning("Graph file '%s': nothing reads %s.", path, ", ".join(sorted(unread)))
+        logger.warning("%s: nothing reads %s.", _called(path), ", ".join(sorted(unread)))
     return arrays
+
+
+def _mapped(path: Path) -> Array:
+    """The array in a ``.npy`` file, mapped if it is large.
+
+    Whoever writes into a mapped array changes a copy of the page, never the file.
+    """
+    if path.stat().st_size > _MAPPED_BYTES:
+        mapped: Array = np.lib.format.open_memmap(path, mode="c")
+        return mapped
+    with path.open("rb") as file:
+        array: Array = np.lib.format.read_array(file, allow_pickle=False)
+    return array
 
 
 def _family(path: Path, arrays: dict[str, Array], family: str) -> Splits:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hpgmn.datasets.files import read_graph
+from hpgmn.datasets.files import FOLDER_ENDING, is_graph_folder, read_graph
 from hpgmn.datasets.splits import random_splits
 from hpgmn.errors import DataNotFoundError, GraphError, HPGMNError, unknown_name
 from hpgmn.graph import Graph, Splits
@@ -222,13 +222,13 @@ PROTOCOLS: dict[str, Protocol] = {
 
 
 def load(source: str | Path, protocol: str | None = None) -> Graph:
-    """A graph by dataset name or from a ``.npz`` graph file.
+    """A graph by dataset name, or from a ``.npz`` graph file or a graph folder.
 
     A named dataset is looked for in the folder that ``HPGMN_DATA`` names, then in the user's
     cache. A graph without splits gets ten random ones 60/20/20, stratified (crocodile: not).
 
     Args:
-        source: a name in ``DATASETS``, or the path of a graph file.
+        source: a name in ``DATASETS``, or the path of a graph file or folder.
         protocol: a name in ``PROTOCOLS``, whose splits the graph then has.
 
     Returns:
@@ -251,7 +251,7 @@ def load(source: str | Path, protocol: str | None = None) -> Graph:
 
 
 def find_file(name: str) -> Path | None:
-    """The graph file of a known dataset on this machine, or None.
+    """The graph file or folder of a known dataset on this machine, or None.
 
     Args:
         name: a name in ``DATASETS``.
@@ -261,6 +261,9 @@ def find_file(name: str) -> Path | None:
         path = folder / f"{dataset.name}.npz"
         if path.is_file():
             return path
+        for ending in (FOLDER_ENDING, ""):
+            if is_graph_folder(folder / f"{dataset.name}{ending}"):
+                return folder / f"{dataset.name}{ending}"
     return None
 
 
@@ -307,8 +310,13 @@ def _file(source: str | Path) -> Path:
         if DATASETS[source].download is not None:
             remedy = f"run `hpgmn datasets --download {source}`, or {remedy}"
         raise DataNotFoundError(f"Dataset '{source}' is not on this machine: {remedy}.")
+    if is_graph_folder(path):
+        return path
     if path.is_dir():
-        raise HPGMNError(f"'{source}' is a folder, not a graph file: give a .npz file.")
+        remedy = "give a .npz file"
+        if any(path.glob("nodes.*")):
+            remedy = f"run `hpgmn convert {source} --out NAME.npz` first"
+        raise HPGMNError(f"'{source}' is a folder, not a graph file: {remedy}.")
     is_path = isinstance(source, Path) or path.suffix == ".npz" or len(path.parts) > 1
     if is_path or path.exists():
         return path

@@ -1,0 +1,235 @@
+"""Which column is what: found by name, unless the user says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from hpgmn.errors import GraphError, SettingError, nearest
+from hpgmn.tables.graphml import read_graphml
+from hpgmn.tables.sources import EDGE_LISTS, TABLES, Table, not_numbers, open_table
+
+NAMES = {
+    "id": ("id", "node", "node_id", "name"),
+    "label": ("label", "class", "y", "target"),
+    "split": ("split",),
+    "source": ("source", "src", "from"),
+    "target": ("target", "dst", "to"),
+    "weight": ("weight",),
+}
+"""Role → the names a column of that role may have (small and capital letters are the same)."""
+
+_OPTIONS = {role: f"--{role}" for role in NAMES} | {"split": "--split-column"}
+_NODE_ROLES, _EDGE_ROLES = ("id", "label", "split"), ("source", "target", "weight")
+_NEEDED = ("id", "source", "target")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns that the user named.
+
+    Args:
+        id: the column of the nodes' names. None, here and below: find it by its name.
+        label: the column of classes; "" means that there is none.
+        split: the column with the words train, val and test; "" means that there is none.
+        source: the column of the edges' first ends.
+        target: the column of the edges' second ends.
+        weight: the column of edge weights; "" means that there is none.
+        drop: columns of the node table to leave out.
+    """
+
+    id: str | None = None
+    label: str | None = None
+    split: str | None = None
+    source: str | None = None
+    target: str | None = None
+    weight: str | None = None
+    drop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Two tables whose columns are known; nothing but their beginnings has been read."""
+
+    nodes: Table
+    edges: Table
+    id: str
+    label: str | None
+    split: str | None
+    attributes: tuple[str, ...]
+    source: str
+    target: str
+    weight: str | None
+    directed: bool
+
+    def sentences(self) -> list[str]:
+        """What each table's columns are taken for."""
+        roles = [("id", self.id), ("label", self.label), ("split", self.split)]
+        first = ", ".join(f"{role} is '{name}'" for role, name in roles if name is not None)
+        names = ", ".join(self.attributes[:5]) + (", …" if len(self.attributes) > 5 else "")
+        count = len(self.attributes)
+        lines = [f"{self.nodes.label}: {first}; {count:,} attribute{'s'[: count > 1]}: {names}."]
+        for role in ("label", "split"):
+            if getattr(self, role) is None:
+                lines.append(f"{self.nodes.label}: no {role} column.")
+        roles = [("source", self.source), ("target", self.target), ("weight", self.weight)]
+        second = ", ".join(f"{role} is '{name}'" for role, name in roles if name is not None)
+        used = {name for _, name in roles}
+        unused = [f"'{name}'" for name in self.edges.types if name not in used]
+        ignored = f"; ignored: {', '.join(unused)}" if unused else ""
+        kind = "directed" if self.directed else "undirected"
+        return [*lines, f"{self.edges.label}: {second}, {kind}{ignored}."]
+
+
+def open_tables(
+    source: str | Path,
+    columns: Columns = Columns(),  # noqa: B008 (frozen)
+    *,
+    nodes: str | Path | None = None,
+    directed: bool | None = None,
+) -> Tables:
+    """Find the tables of a graph and what their columns are.
+
+    Args:
+        source: a folder with tables ``nodes`` and ``edges``, an edge list, or a GraphML file.
+        columns: what the user says of the columns.
+        nodes: the node table of an edge list.
+        directed: whether edges run one way; None: as GraphML says, and otherwise yes.
+    """
+    source = Path(source).expanduser()
+    id_column, declared = columns.id, True
+    node_table: Table
+    edge_table: Table
+    if source.suffix == ".graphml":
+        if columns.id or columns.source or columns.target:
+            raise SettingError("GraphML itself names nodes and ends: leave out --id and the like.")
+        node_table, edge_table, id_column, declared = read_graphml(source)
+    else:
+        node_table, edge_table = _open_both(source, nodes)
+    if nodes is not None and (source.is_dir() or source.suffix == ".graphml"):
+        raise SettingError(f"--nodes belongs to an edge list, but '{source}' has its own nodes.")
+
+    found = {
+        role: _find(edge_table if role in _EDGE_ROLES else node_table, role, chosen)
+        for role in NAMES
+        for chosen in [id_column if role == "id" else getattr(columns, role)]
+    }
+    weight = found["weight"]
+    if weight is not None and not is_numeric(edge_table.types[weight]):
+        raise not_numbers(edge_table, weight, edge_table.first_text(weight))
+    for roles in (_NODE_ROLES, _EDGE_ROLES):
+        named = [found[role] for role in roles if found[role] is not None]
+        for name in named:
+            if named.count(name) > 1:
+                both = " and ".join(_OPTIONS[role] for role in roles if found[role] == name)
+                raise SettingError(f"{both} are both column '{name}'. Name another for one.")
+    return Tables(
+        node_table,
+        edge_table,
+        attributes=_attributes(node_table, [found[role] for role in _NODE_ROLES], columns.drop),
+        directed=declared if directed is None else directed,
+        **found,
+    )
+
+
+def _open_both(source: Path, nodes: str | Path | None) -> tuple[Table, Table]:
+    """The node table and the edge table of a folder or an edge list."""
+    edge_endings = (*TABLES, *EDGE_LISTS)
+    if source.is_dir():
+        node_table = open_table(_member(source, "nodes", TABLES))
+        return node_table, _open_edges(_member(source, "edges", edge_endings))
+    if not source.exists():
+        raise GraphError(f"'{source}' does not exist; check the path.")
+    if source.suffix not in edge_endings:
+        raise GraphError(
+            f"'{source}' is no source of a graph: give a folder with tables nodes and edges "
+            f"({', '.join(TABLES)}), an edge list ({', '.join(edge_endings)}), or a .graphml file."
+        )
+    if nodes is None:
+        raise GraphError(
+            f"'{source}' lists edges, and nodes need attributes too: name their table with --nodes."
+        )
+    return open_table(Path(nodes).expanduser()), _open_edges(source)
+
+
+def _member(folder: Path, name: str, endings: Sequence[str]) -> Path:
+    """The one table of that name in a folder."""
+    found = [path for path in (folder / f"{name}{ending}" for ending in endings) if path.exists()]
+    if not found:
+        raise GraphError(f"Folder '{folder}' has no table {name} ({', '.join(endings)}). Add it.")
+    if len(found) > 1:
+        both = " and ".join(path.name for path in found)
+        raise GraphError(f"Folder '{folder}' has both {both}. Keep one.")
+    return found[0]
+
+
+def _open_edges(path: Path) -> Table:
+    return open_table(path, [NAMES[role] for role in _EDGE_ROLES])
+
+
+def _find(table: Table, role: str, chosen: str | None) -> Any:
+    """The column of a role, or None for a role that a table may lack."""
+    is_needed = role in _NEEDED
+    if chosen:
+        return _known(table, _OPTIONS[role], chosen)
+    if chosen is None:
+        spelt = {name.strip().casefold(): name for name in reversed(table.types)}
+        for name in NAMES[role]:
+            if name in spelt:
+                return spelt[name]
+    if is_needed:
+        raise GraphError(
+            f"{table.label} has no column for the {role} ({', '.join(NAMES[role])}). Name it with "
+            f"{_OPTIONS[role]}: {_some(table.types)}."
+        )
+    return None
+
+
+def _known(table: Table, option: str, name: str) -> str:
+    if name in table.types:
+        return name
+    best = nearest(name, table.types)
+    hint = f" Did you mean '{best}'?" if best else ""
+    raise SettingError(
+        f"{option}: {table.label} has no column '{name}'.{hint} It has: {_some(table.types)}."
+    )
+
+
+def _some(names: Iterable[str]) -> str:
+    words = list(names)
+    return ", ".join(words[:20]) + (", …" if len(words) > 20 else "")
+
+
+def _attributes(table: Table, roles: Sequence[str | None], drop: Sequence[str]) -> tuple[str, ...]:
+    """The columns without a role, all of which must hold numbers."""
+    used = [name for name in roles if name is not None]
+    for name in drop:
+        if _known(table, "--drop", name) in used:
+            raise SettingError(f"--drop: column '{name}' of {table.label} is in use already.")
+    names = tuple(name for name in table.types if name not in used and name not in drop)
+    if not names:
+        raise GraphError(
+            f"{table.label} has no attributes: add at least one column of numbers, for example "
+            "each node's degree."
+        )
+    for name in names:
+        if not is_numeric(table.types[name]):
+            raise not_numbers(table, name, table.first_text(name))
+    return names
+
+
+def is_numeric(kind: pa.DataType) -> bool:
+    """Whether a type holds numbers; a column without any value may hold them."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_decimal(kind)
+        or pa.types.is_null(kind)
+    )

@@ -1,0 +1,363 @@
+"""From tables to a graph: batches in, the graph's own arrays out.
+
+The node table is read twice: first names, labels and splits, which say how many nodes there are,
+then the attributes, straight into their place. So is the edge table where its length is not known.
+What is held at any time is the graph, one batch, and the names of the nodes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hpgmn.errors import GraphError
+from hpgmn.graph import Array, Graph
+from hpgmn.tables.layout import Tables
+from hpgmn.tables.sources import NUMBER, TEXT, Table
+
+Progress: TypeAlias = Callable[[str, int, int | None], None]
+"""Called with what is being done, how much of it is done, and how much there is, if known."""
+
+ROLES = {
+    **dict.fromkeys(("train", "training"), 0),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), 1),
+    **dict.fromkeys(("test", "testing"), 2),
+}
+"""The words of a split column."""
+
+_VALUES = 1 << 22  # numbers of a batch of attributes
+_LEAST_ROWS = 1 << 10
+_EDGES = 1 << 21  # edges that are looked up at once, or more: as many as there are nodes
+_WHOLE = re.compile(r"-?\d+(\.0+)?")
+
+
+def _silent(what: str, done: int, total: int | None) -> None:
+    """Progress that nobody sees."""
+
+
+def read_tables(tables: Tables, name: str = "graph", progress: Progress = _silent) -> Graph:
+    """The graph in two tables.
+
+    Ids become ``node_ids`` and stay text; classes are in the order of their names, or of their
+    numbers where all are whole; a node without a label is unknown; edges keep their order.
+
+    Args:
+        tables: from :func:`open_tables`.
+        name: what to call the graph.
+        progress: told after each batch.
+    """
+    whole = all(
+        table.has_whole(column)
+        for table, column in (
+            (tables.nodes, tables.id),
+            (tables.edges, tables.source),
+            (tables.edges, tables.target),
+        )
+    )
+    ids, labels, roles = _names(tables, whole, progress)
+    y, class_names = labels.classes()
+    splits = _splits(tables, roles, y)
+    x = _attributes(tables.nodes, tables.attributes, len(ids), progress)
+    edge_index, edge_weight = _edges(tables, ids, whole, progress)
+    progress("Checking the graph", 0, None)
+    return Graph(
+        x,
+        edge_index,
+        y,
+        edge_weight=edge_weight,
+        directed=tables.directed,
+        node_ids=_text_array(ids),
+        class_names=class_names,
+        feature_names=list(tables.attributes),
+        name=name,
+        train_mask=splits.get("train"),
+        val_mask=splits.get("val"),
+        test_mask=splits.get("test"),
+    )
+
+
+@dataclass
+class _Faults:
+    """How many rows are wrong in one way, and the first of them."""
+
+    count: int = 0
+    place: int = 0
+    value: Any = None
+
+    def note(
+        self, wrong: Array, start: int = 0, value: Callable[[int], Any] = lambda row: None
+    ) -> None:
+        """Add the rows of a batch that starts at row ``start``; ``wrong`` marks them."""
+        found = np.flatnonzero(wrong)
+        if found.size and not self.count:
+            first = int(found[0])
+            self.place, self.value = start + first, value(first)
+        self.count += int(found.size)
+
+    def such(self, noun: str) -> str:
+        """The count in brackets, such as "(3 such edges)"; nothing for one."""
+        return f" ({self.count:,} such {noun}s in all)" if self.count > 1 else ""
+
+
+@dataclass
+class _Words:
+    """A column of words as numbers: the words in the order they came, -1 where empty."""
+
+    numbers: dict[str, int] = field(default_factory=dict)
+    codes: list[Array] = field(default_factory=list)
+
+    def add(self, column: Any) -> None:
+        """Add a batch of text."""
+        encoded = column.dictionary_encode()
+        places = [
+            self.numbers.setdefault(word, len(self.numbers)) if word.strip() else -1
+            for word in encoded.dictionary.to_pylist()
+        ]
+        index = encoded.indices.fill_null(len(places)).to_numpy()
+        self.codes.append(np.asarray([*places, -1], np.int32)[index])
+
+    def classes(self) -> tuple[Array | None, list[str] | None]:
+        """Labels (N,) and the names of the classes, both None where there is no column."""
+        if not self.codes:
+            return None, None
+        words = list(self.numbers)
+        names = words
+        if all(_WHOLE.fullmatch(word) for word in words):
+            order = sorted(range(len(words)), key=lambda place: int(words[place].split(".")[0]))
+            short = [word.split(".")[0] for word in words]  # 1.0 is class 1
+            names = short if len(set(short)) == len(short) else words
+        else:
+            order = sorted(range(len(words)), key=words.__getitem__)
+        rank = np.empty(len(words) + 1, np.int64)
+        rank[order] = np.arange(len(words))
+        rank[-1] = -1
+        return rank[np.concatenate(self.codes)], [names[place] for place in order]
+
+
+def _plain(column: Any) -> Any:
+    """A column of a type that arithmetic knows, null where a float is not a number."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if column.type == pa.float16():
+        column = column.cast(pa.float32())
+    if pa.types.is_floating(column.type):
+        column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+    return column
+
+
+def _text(table: Table, name: str, column: Any) -> Any:
+    """Values of any type as text, null where there is none."""
+    try:
+        return _plain(column).cast(pa.large_string())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise GraphError(
+            f"{table.label}: column '{name}' of type {column.type} cannot be read as text. Choose "
+            "another column."
+        ) from None
+
+
+def _keys(table: Table, name: str, column: Any, whole: bool) -> Any:
+    """Ids in the form in which they are compared: int64 or text, null where empty."""
+    column = _plain(column)
+    if pa.types.is_floating(column.type):  # whole numbers that some library made floats
+        try:
+            column = column.cast(pa.int64())
+        except pa.ArrowInvalid:
+            raise GraphError(
+                f"{table.label}: column '{name}' holds fractions; ids are text or whole numbers. "
+                "Choose another column, or write them as text."
+            ) from None
+    if whole:
+        return column.cast(pa.int64())
+    text = _text(table, name, column)
+    return pc.if_else(pc.equal(text, ""), pa.scalar(None, text.type), text)
+
+
+def _names(tables: Tables, whole: bool, progress: Progress) -> tuple[Any, _Words, _Words]:
+    """The ids, checked to be there and distinct, with the labels and the split words."""
+    table, what = tables.nodes, f"Reading the names in {tables.nodes.label}"
+    kinds = {name: TEXT for name in (tables.id, tables.label, tables.split) if name is not None}
+    chunks, labels, roles = [], _Words(), _Words()
+    count = 0
+    for batch in table.batches(kinds):
+        chunks.append(_keys(table, tables.id, batch.column(tables.id), whole))
+        for words, name in ((labels, tables.label), (roles, tables.split)):
+            if name is not None:
+                words.add(_text(table, name, batch.column(name)))
+        count += batch.num_rows
+        progress(what, count, None)
+    if not count:
+        raise GraphError(f"{table.label} has no rows. Add a row for each node.")
+    ids = pa.chunked_array(chunks).combine_chunks()
+    faults = _Faults()
+    faults.note(ids.is_null().to_numpy(zero_copy_only=False))
+    if faults.count:
+        raise GraphError(
+            f"{table.label}: {table.row(faults.place)} has no id in column '{tables.id}'"
+            f"{faults.such('row')}. Every node needs one."
+        )
+    first = pc.index_in(ids, value_set=ids).to_numpy()
+    faults.note(first != np.arange(count), 0, lambda row: (ids[row].as_py(), int(first[row])))
+    if faults.count:
+        value, before = faults.value
+        raise GraphError(
+            f"{table.label}: {table.row(faults.place)} repeats the id '{value}' of row "
+            f"{before + 1:,}{faults.such('row')}. Keep one row for each node."
+        )
+    return ids, labels, roles
+
+
+def _splits(tables: Tables, words: _Words, y: Array | None) -> dict[str, Array]:
+    """The masks of the split column."""
+    if not words.codes:
+        return {}
+    table = tables.nodes
+    codes = np.concatenate(words.codes)
+    roles = [ROLES.get(word.strip().casefold(), -2) for word in words.numbers]
+    role = np.asarray([*roles, -1])[codes]
+    faults = _Faults()
+    faults.note(role == -2, 0, lambda row: list(words.numbers)[codes[row]])
+    if faults.count:
+        raise GraphError(
+            f"{table.label}: column '{tables.split}' holds '{faults.value}' in "
+            f"{table.row(faults.place)}{faults.such('row')}. Use train, val, test, or nothing; or "
+            "choose with --split-column."
+        )
+    faults.note((role >= 0) & (y < 0 if y is not None else True))
+    if faults.count:
+        word = list(words.numbers)[codes[faults.place]]
+        raise GraphError(
+            f"{table.label}: {table.row(faults.place)} is in split '{word}' but has no label"
+            f"{faults.such('row')}. Leave the split of such nodes empty."
+        )
+    return {part: role == number for number, part in enumerate(("train", "val", "test"))}
+
+
+def _numbers(column: Any) -> Array:
+    """Numbers of any type as floats, NaN where there is none."""
+    if not pa.types.is_floating(column.type):
+        column = _plain(column).cast(pa.float64(), safe=False)
+    return np.asarray(column.to_numpy(zero_copy_only=False))
+
+
+def _attributes(
+    table: Table, columns: tuple[str, ...], num_nodes: int, progress: Progress
+) -> Array:
+    """(N, F) float32; missing and infinite numbers are refused, counted by column."""
+    what = f"Reading the attributes in {table.label}"
+    x = np.empty((num_nodes, len(columns)), np.float32)
+    missing = [_Faults() for _ in columns]
+    infinite = [_Faults() for _ in columns]
+    start = 0
+    rows = max(_VALUES // len(columns), _LEAST_ROWS)
+    for batch in table.batches(dict.fromkeys(columns, NUMBER), rows):
+        block = x[start : start + batch.num_rows]
+        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite
+            for place, column in enumerate(batch.columns):
+                block[:, place] = _numbers(column)
+        if not np.isfinite(block).all():
+            for place in range(len(columns)):
+                missing[place].note(np.isnan(block[:, place]), start)
+                infinite[place].note(np.isinf(block[:, place]), start)
+        start += batch.num_rows
+        progress(what, start, num_nodes)
+    for faults, before, after in ((missing, "missing ", ""), (infinite, "", " beyond ±3.4e38")):
+        wrong = [place for place, fault in enumerate(faults) if fault.count]
+        if wrong:
+            fault, name = faults[wrong[0]], columns[wrong[0]]
+            others = len(wrong) - 1
+            more = f", and {others:,} more column{'s'[: others > 1]} likewise" if others else ""
+            many = f"{fault.count:,} {before}number{'s'[: fault.count > 1]}{after}"
+            raise GraphError(
+                f"{table.label}: column '{name}' has {many}, the first in "
+                f"{table.row(fault.place)}{more}. Put finite numbers there, for example the "
+                "column's mean, or leave the column out (--drop)."
+            )
+    return x
+
+
+def _edges(tables: Tables, ids: Any, whole: bool, progress: Progress) -> tuple[Array, Array | None]:
+    """(2, E) positions and (E,) weights, or None; edges that name no node are refused."""
+    table, what = tables.edges, f"Reading the edges in {tables.edges.label}"
+    count = f"Counting the edges in {table.label}"
+    num_edges = table.num_rows(lambda rows: progress(count, rows, None))
+    kinds = {tables.source: TEXT, tables.target: TEXT}
+    if tables.weight is not None:
+        kinds[tables.weight] = NUMBER
+    edge_index = np.empty((2, num_edges), np.int32)
+    edge_weight = None if tables.weight is None else np.empty(num_edges, np.float32)
+    unknown, unusable = _Faults(), _Faults()
+    start = 0
+    batches = table.batches(kinds, min(_EDGES, 1 << 18))
+    for group in _groups(batches, max(_EDGES, len(ids))):
+        size = group.num_rows
+        columns = (tables.source, tables.target)
+        ends = [group.column(name) for name in columns]
+        keys = [_keys(table, name, end, whole) for name, end in zip(columns, ends, strict=True)]
+        both = pa.chunked_array([chunk for key in keys for chunk in key.chunks], keys[0].type)
+        found = pc.index_in(both, value_set=ids).fill_null(-1)  # one hash table for both ends
+        block = edge_index[:, start : start + size]
+        block[:] = found.to_numpy().reshape(2, size)
+        unknown.note(block.min(axis=0) < 0, start, partial(_unknown_end, ends, block))
+        if edge_weight is not None:
+            given = group.column(tables.weight)
+            with np.errstate(over="ignore"):
+                weight = _numbers(given.combine_chunks()).astype(np.float32)
+            edge_weight[start : start + size] = weight
+            usable: Array = np.isfinite(weight) & (weight > 0)
+            unusable.note(~usable, start, given.__getitem__)
+        start += size
+        progress(what, start, num_edges)
+    if unknown.count:
+        end, value = unknown.value
+        is_empty = value is None or value == "" or value != value  # null, empty, not a number
+        told = f"no {end}" if is_empty else f"the {end} '{value}', no id in {tables.nodes.label}"
+        raise GraphError(
+            f"{table.label}: {table.row(unknown.place)} has {told}{unknown.such('edge')}. Add the "
+            "node, or remove the edge."
+        )
+    if unusable.count:
+        value = unusable.value.as_py()
+        told = "no weight" if value is None else f"weight {value:g}"
+        raise GraphError(
+            f"{table.label}: {table.row(unusable.place)} has {told}{unusable.such('edge')}; "
+            "weights must be finite and positive. Remove such edges, or ignore the column "
+            "(--weight '')."
+        )
+    return edge_index, edge_weight
+
+
+def _unknown_end(ends: list[Any], block: Array, row: int) -> tuple[str, Any]:
+    """Which end of an edge names no node, and what stands there."""
+    end = 0 if block[0, row] < 0 else 1
+    return ("source", "target")[end], ends[end][row].as_py()
+
+
+def _groups(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
+    """Batches put together to that many rows and more: each group costs a hash table of all ids."""
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        held.append(batch)
+        if sum(one.num_rows for one in held) >= rows:
+            yield pa.Table.from_batches(held)
+            held = []
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def _text_array(ids: Any) -> Array:
+    """Ids as the text array that a graph keeps."""
+    text = ids.cast(pa.large_string())
+    width = pc.max(pc.utf8_length(text)).as_py()
+    array = np.empty(len(text), f"U{max(width, 1)}")
+    for start in range(0, len(text), 1 << 16):
+        part = text[start : start + (1 << 16)]
+        array[start : start + len(part)] = part.to_pylist()
+    return array

@@ -1,0 +1,313 @@
+"""``hpgmn convert``: tables in, a graph file or folder out, which the other commands accept."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+from hpgmn.datasets import read_graph
+from hpgmn.graph import Graph
+
+Command = Callable[..., Any]
+Tiny = Callable[..., list[str]]
+Contents = Callable[[Path], dict[str, bytes | None]]
+NAMES = [f"Knoten {number:02} ü" for number in range(18)]
+
+
+@pytest.fixture
+def tables(small_graph: Graph, tmp_path: Path) -> Path:
+    """The small graph with its first split as two CSV files."""
+    folder = tmp_path / "tables"
+    folder.mkdir()
+    split = small_graph.split(0)
+    with (folder / "nodes.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["name", "class", "split", *(f"a{place}" for place in range(5))])
+        for node, x in enumerate(small_graph.x.tolist()):
+            part = "train" if split.train[node] else "val" if split.val[node] else "test"
+            writer.writerow([NAMES[node], f"class {small_graph.y[node]}", part, *x])
+    with (folder / "edges.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["src", "dst"])
+        for source, target in small_graph.edge_index.T.tolist():
+            writer.writerow([NAMES[source], NAMES[target]])
+    return folder
+
+
+def as_parquet(folder: Path) -> Path:
+    """The same tables as Parquet files, in a folder of their own."""
+    other = folder.with_name("parquet")
+    other.mkdir()
+    for name in ("nodes", "edges"):
+        pq.write_table(pa.csv.read_csv(folder / f"{name}.csv"), other / f"{name}.parquet")
+    return other
+
+
+@pytest.mark.parametrize("out", ["mine.npz", "mine.graph", "mine"])
+def test_tables_become_a_graph_file(
+    hpgmn: Command, tables: Path, small_graph: Graph, out: str
+) -> None:
+    answer = hpgmn("convert", tables, "--out", out)
+    assert answer.code == 0, answer.err
+    assert answer.out == ""
+    assert answer.err.splitlines() == [
+        "nodes.csv: id is 'name', label is 'class', split is 'split'; 5 attributes: a0, a1, a2, "
+        "a3, a4.",
+        "edges.csv: source is 'src', target is 'dst', directed.",
+        f"{out}: 18 nodes, 53 edges as listed, 5 attributes, 3 classes, split 6/6/6.",
+    ]
+    graph = read_graph(out)
+    assert graph.name == "mine"
+    np.testing.assert_array_equal(graph.x, small_graph.x)
+    np.testing.assert_array_equal(graph.edge_index, small_graph.edge_index)
+    np.testing.assert_array_equal(graph.y, small_graph.y)
+    assert graph.class_names == ("class 0", "class 1", "class 2")
+    assert graph.node_ids is not None
+    assert graph.node_ids.tolist() == NAMES
+    assert graph.splits is not None
+    assert small_graph.splits is not None
+    for part in ("train", "val", "test"):
+        np.testing.assert_array_equal(
+            getattr(graph.splits, part), getattr(small_graph.splits, part)[:, :1]
+        )
+
+
+def test_csv_and_parquet_give_the_same_file(hpgmn: Command, tables: Path) -> None:
+    assert hpgmn("convert", tables, "--out", "one.npz").code == 0
+    assert hpgmn("convert", as_parquet(tables), "--out", "two.npz").code == 0
+    with np.load("one.npz") as one, np.load("two.npz") as two:
+        assert sorted(one) == sorted(two)
+        for name in one:
+            np.testing.assert_array_equal(one[name], two[name])
+            assert one[name].dtype == two[name].dtype
+
+
+@pytest.mark.parametrize("out", ["mine.npz", "mine"])
+def test_what_was_converted_is_trained_scored_and_used(
+    hpgmn: Command, tables: Path, tiny: Tiny, out: str
+) -> None:
+    assert hpgmn("convert", tables, "--out", out).code == 0
+    options = [*tiny(), "--device", "cpu", "--out", "run"]
+    answer = hpgmn("train", out, *options)
+    assert answer.code == 0, answer.err
+    assert hpgmn("evaluate", "run").code == 0
+    assert hpgmn("evaluate", "run", out).code == 0
+    assert hpgmn("settings", out).code == 0
+    assert hpgmn("statistics", out, "--out", "s.npz").code == 0
+    assert hpgmn("predict", "run", "--out", "p.csv").code == 0
+    with Path("p.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["node_id"] for row in rows] == NAMES
+    assert {row["prediction"] for row in rows} <= {"class 0", "class 1", "class 2"}
+
+
+def test_a_file_and_a_folder_train_alike(hpgmn: Command, tables: Path, tiny: Tiny) -> None:
+    runs = []
+    for out in ("mine.npz", "mine.graph"):
+        run = f"run-{len(runs)}"
+        assert hpgmn("convert", tables, "--out", out).code == 0
+        assert hpgmn("train", out, *tiny(), "--device", "cpu", "--out", run).code == 0
+        runs.append(pq.read_table(Path(run) / "predictions.parquet"))
+    assert runs[0].equals(runs[1])
+
+
+def test_every_column_may_be_named(hpgmn: Command, tmp_path: Path) -> None:
+    (tmp_path / "nodes.tsv").write_text("who\tkind\tpart\ta\tb\n1\tx\ttrain\t5\tx\n2\t\t\t6\ty\n")
+    (tmp_path / "list.txt").write_text("# u v w\n1 2 0.5\n2 1 0.25\n")
+    columns = ["--id", "who", "--label", "kind", "--split-column", "part", "--drop", "b"]
+    columns += ["--source", "target", "--target", "source", "--weight", "weight"]
+    options = ["--nodes", "nodes.tsv", *columns, "--undirected", "--out", "g.npz"]
+    answer = hpgmn("convert", "list.txt", *options)
+    assert answer.code == 0, answer.err
+    assert answer.err.splitlines() == [
+        "nodes.tsv: id is 'who', label is 'kind', split is 'part'; 1 attribute: a.",
+        "list.txt: source is 'target', target is 'source', weight is 'weight', undirected.",
+        "g.npz: 2 nodes, 2 edges as listed, 1 attribute, 1 class, 1 node without a label, split "
+        "1/0/0.",
+    ]
+    graph = read_graph("g.npz")
+    assert not graph.directed
+    assert graph.edge_index.tolist() == [[1, 0], [0, 1]]
+    assert graph.edge_weight is not None
+    assert graph.edge_weight.tolist() == [0.5, 0.25]
+    assert graph.y.tolist() == [0, -1]
+
+
+def test_graphml_becomes_a_graph_file(hpgmn: Command, tmp_path: Path) -> None:
+    import networkx
+
+    graph = networkx.Graph()
+    graph.add_node("a", age=1.5, label="x")
+    graph.add_node("b", age=2.5, label="y")
+    graph.add_edge("a", "b")
+    networkx.write_graphml(graph, tmp_path / "g.graphml")
+    answer = hpgmn("convert", "g.graphml", "--out", "g.npz")
+    assert answer.code == 0, answer.err
+    made = read_graph("g.npz")
+    assert not made.directed
+    assert made.x.tolist() == [[1.5], [2.5]]
+    assert made.class_names == ("x", "y")
+
+
+def test_an_existing_graph_is_replaced(hpgmn: Command, tables: Path) -> None:
+    for out in ("mine.npz", "mine"):
+        assert hpgmn("convert", tables, "--out", out).code == 0
+        assert hpgmn("convert", tables, "--out", out, "--label", "", "--split-column", "").code == 2
+        drop = [word for name in ("class", "split", "a0") for word in ("--drop", name)]
+        bare = ["--label", "", "--split-column", "", *drop]
+        assert hpgmn("convert", tables, "--out", out, *bare).code == 0
+        assert read_graph(out).num_features == 4
+        assert read_graph(out).num_classes == 0
+
+
+def spoil(path: Path, old: str, new: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+REFUSED: dict[str, tuple[Callable[[Path], Any], list[str], str]] = {
+    "unknown id": (
+        lambda folder: spoil(folder / "edges.csv", ",Knoten 05 ü", ",Knoten 5"),
+        [],
+        "the target 'Knoten 5', no id in nodes.csv",
+    ),
+    "repeated id": (
+        lambda folder: spoil(folder / "nodes.csv", "Knoten 05", "Knoten 04"),
+        [],
+        "nodes.csv: row 6 below the header repeats the id 'Knoten 04 ü' of row 5. Keep one",
+    ),
+    "missing number": (
+        lambda folder: spoil(folder / "nodes.csv", "a3,a4", "a3,a4,a5"),
+        [],
+        "nodes.csv' cannot be read as a csv file (CSV parse error: ",
+    ),
+    "text": (
+        lambda folder: spoil(folder / "nodes.csv", "name,class", "id,city"),
+        [],
+        "column 'city' holds 'class 0' in row 1 below the header, which is not a number.",
+    ),
+    "word of a split": (
+        lambda folder: spoil(folder / "nodes.csv", "val", "check"),
+        [],
+        "column 'split' holds 'check' in row ",
+    ),
+    "no edges": (
+        lambda folder: (folder / "edges.csv").unlink(),
+        [],
+        "tables' has no table edges (.csv, ",
+    ),
+    "absent column": (lambda folder: None, ["--id", "nam"], "Did you mean 'name'? It has: name, "),
+    "nodes of a folder": (lambda folder: None, ["--nodes", "x.csv"], "--nodes belongs to an edge"),
+}
+
+
+@pytest.mark.parametrize("out", ["mine.npz", "mine"])
+@pytest.mark.parametrize("case", REFUSED)
+def test_mistakes_are_one_sentence_and_nothing_is_written(
+    hpgmn: Command, tables: Path, tmp_path: Path, contents: Contents, case: str, out: str
+) -> None:
+    mistake, options, message = REFUSED[case]
+    mistake(tables)
+    before = contents(tmp_path)
+    answer = hpgmn("convert", tables, *options, "--out", out)
+    assert answer.code == 2
+    assert answer.out == ""
+    last = answer.err.splitlines()[-1]
+    assert last.startswith("Error: ")
+    assert message in last
+    assert last.endswith(".")
+    assert answer.err.count("Error") == 1
+    assert contents(tmp_path) == before
+
+
+PLACES = {
+    "an ending": ("mine.csv", "--out must end in .npz, or name a folder with the ending .graph or"),
+    "the source": ("tables", "Graph folder 'tables' could not be written: tables/"),
+    "another folder": ("full", "'full' could not be written: full/file is in its place. Choose"),
+    "a file": ("full/file", "'full/file' could not be written: full/file is in its place. Choose"),
+}
+
+
+@pytest.mark.parametrize("case", PLACES)
+def test_a_place_that_is_taken_is_told_before_anything_is_read(
+    hpgmn: Command, tables: Path, tmp_path: Path, contents: Contents, case: str
+) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").write_text("dear")
+    out, message = PLACES[case]
+    before = contents(tmp_path)
+    answer = hpgmn("convert", "tables", "--out", out)
+    assert answer.code == 2
+    assert len(answer.err.splitlines()) == 1
+    assert message in answer.err
+    assert contents(tmp_path) == before
+
+
+def test_missing_arguments_are_told(hpgmn: Command) -> None:
+    assert "Missing option '--out'" in hpgmn("convert", "tables").err
+    answer = hpgmn("convert", "absent", "--out", "g.npz")
+    assert (answer.code, answer.err) == (2, "Error: 'absent' does not exist; check the path.\n")
+
+
+def test_an_interrupted_conversion_leaves_nothing(
+    hpgmn: Command,
+    tables: Path,
+    tmp_path: Path,
+    contents: Contents,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(np, "save", interrupt)
+    before = contents(tmp_path)
+    assert hpgmn("convert", tables, "--out", "mine").code == 130
+    assert contents(tmp_path) == before
+
+
+def test_converting_needs_no_torch(tables: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; from hpgmn.cli import main\n"
+        f"code = main(['convert', {str(tables)!r}, '--out', {str(tmp_path / 'g.npz')!r}])\n"
+        "print(*({'torch', 'networkx', 'duckdb'} & set(sys.modules))); sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []
+
+
+@pytest.mark.slow
+def test_large_tables_stay_small_in_memory(tmp_path: Path) -> None:
+    """A tenth of the size that is promised: 100,000 nodes of 64 attributes, 1,000,000 edges."""
+    num_nodes, num_edges, num_features = 100_000, 1_000_000, 64
+    random = np.random.default_rng(0)
+    ids = random.permutation(5 * num_nodes)[:num_nodes]
+    attributes = {f"a{place}": random.normal(size=num_nodes) for place in range(num_features)}
+    ends = random.integers(0, num_nodes, (2, num_edges))
+    pq.write_table(pa.table({"id": ids, **attributes}), tmp_path / "nodes.parquet")
+    edges = {"source": ids[ends[0]], "target": ids[ends[1]]}
+    pq.write_table(pa.table(edges), tmp_path / "edges.parquet")
+    code = (
+        "import resource, sys; from hpgmn.cli import main\n"
+        "import hpgmn.datasets, hpgmn.tables\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        f"code = main(['convert', {str(tmp_path)!r}, '--out', {str(tmp_path / 'big')!r}])\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before); sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) / 1024 < 400
+    graph = read_graph(tmp_path / "big")
+    np.testing.assert_array_equal(graph.edge_index, ends)
+    np.testing.assert_array_equal(graph.x[:, 7], attributes["a7"].astype(np.float32))

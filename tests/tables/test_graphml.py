@@ -1,0 +1,123 @@
+"""GraphML files: nodes, edges, defaults and direction; networkx is asked for where it lacks."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpgmn.errors import GraphError, HPGMNError
+from hpgmn.tables import Columns, open_tables, read_tables
+
+KEYS = """
+ <key id="d0" for="node" attr.name="age" attr.type="double"><default>3.5</default></key>
+ <key id="d1" for="node" attr.name="class" attr.type="string"/>
+ <key id="d2" for="edge" attr.name="weight" attr.type="double"/>
+ <key id="d3" for="node" attr.name="old" attr.type="boolean"/>
+"""
+NODES = """
+ <node id="n0"><data key="d0">1</data><data key="d1">red</data><data key="d3">true</data></node>
+ <node id="ü"><data key="d1">blue</data><data key="d3">false</data></node>
+ <node id="n2"><data key="d0">2</data><data key="d3">false</data></node>
+"""
+EDGES = """
+ <edge source="n2" target="ü"><data key="d2">0.5</data></edge>
+ <edge id="e1" source="n0" target="ü"><data key="d2">2</data></edge>
+"""
+
+
+def graphml(
+    path: Path, keys: str = KEYS, nodes: str = NODES, edges: str = EDGES, **names: str
+) -> Path:
+    kind = names.get("direction", "directed")
+    path.write_text(
+        f'<graphml xmlns="http://graphml.graphdrawing.org/xmlns">{keys}'
+        f'<graph edgedefault="{kind}">{nodes}{edges}</graph></graphml>',
+        encoding="utf-8",
+    )
+    return path
+
+
+def test_nodes_edges_and_defaults_are_read(tmp_path: Path) -> None:
+    tables = open_tables(graphml(tmp_path / "g.graphml"))
+    assert tables.sentences() == [
+        "g.graphml (nodes): id is 'id', label is 'class'; 2 attributes: age, old.",
+        "g.graphml (nodes): no split column.",
+        "g.graphml (edges): source is 'source', target is 'target', weight is 'weight', directed; "
+        "ignored: 'id'.",
+    ]
+    graph = read_tables(tables)
+    assert graph.x.tolist() == [[1, 1], [3.5, 0], [2, 0]]
+    assert graph.node_ids is not None
+    assert graph.node_ids.tolist() == ["n0", "ü", "n2"]
+    assert graph.y.tolist() == [1, 0, -1]
+    assert graph.class_names == ("blue", "red")
+    assert graph.edge_weight is not None
+    found = sorted(zip(*graph.edge_index.tolist(), graph.edge_weight.tolist(), strict=True))
+    assert found == [(0, 1, 2.0), (2, 1, 0.5)]
+
+
+@pytest.mark.parametrize("direction", ["directed", "undirected"])
+@pytest.mark.parametrize("asked", [None, True, False])
+def test_the_file_says_its_direction_unless_the_user_does(
+    tmp_path: Path, direction: str, asked: bool | None
+) -> None:
+    path = graphml(tmp_path / "g.graphml", direction=direction)
+    expected = direction == "directed" if asked is None else asked
+    assert open_tables(path, directed=asked).directed == expected
+
+
+def test_repeated_edges_are_kept(tmp_path: Path) -> None:
+    edges = EDGES + EDGES.replace('id="e1" ', "")
+    graph = read_tables(open_tables(graphml(tmp_path / "g.graphml", edges=edges)))
+    assert graph.edge_index.shape == (2, 4)
+
+
+def test_an_attribute_may_be_called_id(tmp_path: Path) -> None:
+    path = graphml(tmp_path / "g.graphml", KEYS.replace('"age"', '"id"'))
+    tables = open_tables(path)
+    assert tables.id == "node"
+    assert tables.attributes == ("id", "old")
+    assert read_tables(tables).edge_index.shape == (2, 2)
+
+
+def test_a_graph_without_edges_is_read(tmp_path: Path) -> None:
+    assert read_tables(open_tables(graphml(tmp_path / "g.graphml", edges=""))).num_edges == 0
+
+
+def test_what_nodes_lack_is_told(tmp_path: Path) -> None:
+    path = graphml(tmp_path / "g.graphml", KEYS.replace("<default>3.5</default>", ""))
+    message = r"g\.graphml \(nodes\): column 'age' has 1 missing number, the first in row 2\."
+    with pytest.raises(GraphError, match=message):
+        read_tables(open_tables(path))
+
+
+def test_columns_are_not_the_users_to_name(tmp_path: Path) -> None:
+    path = graphml(tmp_path / "g.graphml")
+    with pytest.raises(HPGMNError, match="GraphML itself names nodes and ends: leave out --id"):
+        open_tables(path, Columns(id="age"))
+    with pytest.raises(HPGMNError, match="--nodes belongs to an edge list"):
+        open_tables(path, nodes="nodes.csv")
+    assert open_tables(path, Columns(label="", drop=("class",))).label is None
+
+
+@pytest.mark.parametrize("text", ["", "<graphml", "<html></html>", "id,a\n"])
+def test_other_files_are_told(tmp_path: Path, text: str) -> None:
+    (tmp_path / "g.graphml").write_text(text)
+    with pytest.raises(GraphError, match=r"g\.graphml' cannot be read as GraphML \(.+\): write it"):
+        open_tables(tmp_path / "g.graphml")
+
+
+def test_a_missing_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(GraphError, match=r"GraphML file '.*' does not exist or is no file"):
+        open_tables(tmp_path / "g.graphml")
+
+
+def test_without_networkx_the_line_to_type_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = graphml(tmp_path / "g.graphml")
+    monkeypatch.setitem(sys.modules, "networkx", None)
+    with pytest.raises(HPGMNError, match=r"read by networkx: run `pip install networkx`\."):
+        open_tables(path)

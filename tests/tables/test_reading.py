@@ -1,0 +1,477 @@
+"""Tables read in batches against the obvious reading row by row; every refusal by its sentence."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpgmn.errors import GraphError
+from hpgmn.graph import Graph
+from hpgmn.tables import Columns, open_tables, read_tables, reading, sources
+
+WriteTables = Callable[..., Path]
+
+WHOLE = st.integers(-(2**40), 2**40)
+WORDS = st.text("ab07é漢𝔘 -'\",;", min_size=1, max_size=6)
+
+
+LABELS = (["x", "y", "é", None], ["10", "9", "-1", None], ["10", "9", "x"])
+
+
+@contextmanager
+def small_batches(is_small: bool = True) -> Iterator[None]:
+    """Tables are read a few rows at a time."""
+    with pytest.MonkeyPatch.context() as patch:
+        if is_small:
+            patch.setattr(sources, "_BLOCK_BYTES", 64)
+            patch.setattr(reading, "_VALUES", 1)
+            patch.setattr(reading, "_LEAST_ROWS", 2)
+            patch.setattr(reading, "_EDGES", 2)
+        yield
+
+
+def read(source: Path, columns: Columns | None = None, **options: Any) -> Graph:
+    return read_tables(open_tables(source, columns or Columns(), **options))
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """Every row as a dict; what is missing is None."""
+    if path.suffix == ".parquet":
+        return list(pq.read_table(path).to_pylist())
+    with path.open(newline="", encoding="utf-8") as file:
+        return [{k: v or None for k, v in row.items()} for row in csv.DictReader(file)]
+
+
+def slow_reading(nodes: Path, edges: Path) -> dict[str, Any]:
+    """The graph's arrays in the most obvious way: one row after the other."""
+    place: dict[str, int] = {}
+    x, labels, splits = [], [], []
+    for row in rows_of(nodes):
+        place[str(row.pop("id"))] = len(place)
+        labels.append(row.pop("label", None))
+        splits.append(row.pop("split", None))
+        x.append([float(value) for value in row.values()])
+    names = sorted({str(label) for label in labels if label is not None})
+    if all(name.lstrip("-").isdigit() for name in names):
+        names.sort(key=int)
+    ends, weights = [], []
+    for row in rows_of(edges):
+        ends.append((place[str(row["source"])], place[str(row["target"])]))
+        weights.append(float(row.get("weight") or 0))
+    return {
+        "x": np.array(x, np.float32),
+        "edge_index": np.array(ends, np.int64).reshape(-1, 2).T,
+        "y": [-1 if label is None else names.index(str(label)) for label in labels],
+        "class_names": tuple(names),
+        "node_ids": list(place),
+        "weights": np.array(weights, np.float32),
+        **{part: [word == part for word in splits] for part in ("train", "val", "test")},
+    }
+
+
+def assert_read_slowly(graph: Graph, expected: Mapping[str, Any]) -> None:
+    np.testing.assert_array_equal(graph.x, expected["x"])
+    np.testing.assert_array_equal(graph.edge_index, expected["edge_index"])
+    assert graph.y.tolist() == expected["y"]
+    assert graph.class_names == expected["class_names"]
+    assert graph.node_ids is not None
+    assert graph.node_ids.tolist() == expected["node_ids"]
+    if graph.edge_weight is not None:
+        np.testing.assert_array_equal(graph.edge_weight, expected["weights"])
+    if graph.splits is not None:
+        for part in ("train", "val", "test"):
+            assert getattr(graph.splits, part)[:, 0].tolist() == expected[part]
+
+
+def assert_same(one: Graph, two: Graph) -> None:
+    assert one.fingerprint == two.fingerprint
+    assert (one.class_names, one.y.tolist()) == (two.class_names, two.y.tolist())
+
+
+@pytest.mark.parametrize("is_small", [False, True])
+@pytest.mark.parametrize("ending", ["csv", "tsv", "parquet"])
+def test_tables_become_the_graph(write_tables: WriteTables, ending: str, is_small: bool) -> None:
+    with small_batches(is_small):
+        graph = read(write_tables(ending))
+    assert graph.x.tolist() == [[1.5, 1], [2, 0], [-3.25, 0], [4, 1]]
+    assert graph.x.dtype == np.float32
+    assert graph.edge_index.tolist() == [[0, 1, 1, 2], [1, 2, 2, 2]]
+    assert graph.y.tolist() == [1, -1, 0, 1]
+    assert graph.class_names == ("blue", "red")
+    assert graph.node_ids is not None
+    assert graph.node_ids.tolist() == ["a", "b", "c", "d"]
+    assert graph.feature_names is not None
+    assert graph.feature_names.tolist() == ["age", "rich"]
+    assert graph.splits is not None
+    assert graph.splits.train.tolist() == [[True], [False], [False], [False]]
+    assert graph.splits.val.tolist() == [[False], [False], [True], [False]]
+    assert graph.splits.test.tolist() == [[False], [False], [False], [True]]
+    assert graph.edge_weight is None
+    assert graph.directed
+
+
+@given(data=st.data(), is_weighted=st.booleans(), is_split=st.booleans(), is_small=st.booleans())
+def test_any_tables_are_read_as_row_by_row(
+    tmp_path_factory: pytest.TempPathFactory,
+    write_table: Callable[..., Path],
+    data: st.DataObject,
+    is_weighted: bool,
+    is_split: bool,
+    is_small: bool,
+) -> None:
+    def column(values: st.SearchStrategy[Any], length: int) -> list[Any]:
+        return data.draw(st.lists(values, min_size=length, max_size=length))
+
+    kind = data.draw(st.sampled_from([WHOLE, WORDS]))
+    ids = data.draw(st.lists(kind, min_size=1, max_size=8, unique=True))
+    count, size = len(ids), data.draw(st.integers(0, 10))
+    nodes = {
+        "a": column(st.floats(-(2.0**100), 2.0**100), count),
+        "id": ids,
+        "label": column(st.sampled_from(data.draw(st.sampled_from(LABELS))), count),
+        "b": column(st.integers(-(2**60), 2**60), count),
+    }
+    if is_split:
+        words = st.sampled_from(["train", "val", "test"])
+        nodes["split"] = [
+            None if label is None else data.draw(words | st.none()) for label in nodes["label"]
+        ]
+    edges = {end: column(st.sampled_from(ids), size) for end in ("source", "target")}
+    if is_weighted:
+        edges["weight"] = column(st.floats(0.01, 100), size)
+    folder = tmp_path_factory.mktemp("any")
+    graphs = []
+    for ending in ("csv", "parquet"):
+        tables = [folder / f"{name}.{ending}" for name in ("nodes", "edges")]
+        write_table(tables[0], nodes)
+        write_table(tables[1], edges)
+        with small_batches(is_small):
+            graph = read(tables[1], nodes=tables[0])
+        assert_read_slowly(graph, slow_reading(*tables))
+        assert (graph.edge_weight is not None) == is_weighted
+        assert (graph.splits is not None) == is_split
+        graphs.append(graph)
+    assert_same(*graphs)
+
+
+IDS = {
+    "whole": pa.array([30, 7, -2, 10**12]),
+    "small whole": pa.array([30, 7, 2, 1], pa.uint8()),
+    "large whole": pa.array([30, 7, 2, 2**64 - 1], pa.uint64()),
+    "whole as floats": pa.array([30.0, 7.0, -2.0, 1e15]),
+    "text": pa.array(["30", "007", " x", "ü漢𝔘"]),
+    "long text": pa.array(["30", "007", "x" * 300, "y"], pa.large_string()),
+    "views": pa.array(["30", "007", "x", "y"], pa.string_view()),
+    "categories": pa.array(["30", "007", "x", "y"]).dictionary_encode(),
+    "bytes": pa.array([b"30", b"007", b"x", b"y"]),
+    "days": pa.array([0, 1, 2, 3], pa.int32()).cast(pa.date32()),
+    "truth": pa.array([True, False]),
+}
+
+
+def plain_type(column: pa.Array) -> pa.DataType:
+    is_categories = pa.types.is_dictionary(column.type)
+    return column.type.value_type if is_categories else column.type
+
+
+@pytest.mark.parametrize("case", IDS)
+@pytest.mark.parametrize("is_text", [False, True])
+def test_ids_of_any_type_are_found(tmp_path: Path, case: str, is_text: bool) -> None:
+    """Whatever their type, also where the edges have them as text."""
+    ids = IDS[case]
+    count = len(ids)
+    plain = ids.cast(pa.int64()) if pa.types.is_floating(ids.type) else ids
+    words = [str(word) for word in plain.cast(pa.string()).to_pylist()]
+    pq.write_table(pa.table({"id": ids, "a": np.arange(count)}), tmp_path / "nodes.parquet")
+    ends = pa.array(words) if is_text else ids
+    edges = pa.table({"src": ends, "dst": pa.array(ends.to_pylist()[::-1], plain_type(ends))})
+    pq.write_table(edges, tmp_path / "edges.parquet")
+    graph = read(tmp_path)
+    assert graph.node_ids is not None
+    assert graph.node_ids.tolist() == words
+    assert graph.edge_index.tolist() == [list(range(count)), list(range(count))[::-1]]
+
+
+@pytest.mark.parametrize(
+    ("values", "names", "y"),
+    [
+        (["b", None, "a", ""], ("a", "b"), [1, -1, 0, -1]),
+        (["10", "9", "2", "10"], ("2", "9", "10"), [2, 1, 0, 2]),
+        (["1.0", "0.0", None, "1.0"], ("0", "1"), [1, 0, -1, 1]),
+        (["1", "1.0", "-1", "07"], ("-1", "1", "1.0", "07"), [1, 2, 0, 3]),
+        (["NA", "nan", " ", "a b"], ("NA", "a b", "nan"), [0, 2, -1, 1]),
+        ([10, 9, None, 10], ("9", "10"), [1, 0, -1, 1]),
+        ([1.0, float("nan"), None, -1.0], ("-1", "1"), [1, -1, -1, 0]),
+        ([0.5, 1.0, None, None], ("0.5", "1"), [0, 1, -1, -1]),
+        ([True, False, None, True], ("false", "true"), [1, 0, -1, 1]),
+        ([None, None, None, None], (), [-1, -1, -1, -1]),
+    ],
+)
+def test_classes_are_in_the_order_of_their_names_or_numbers(
+    write_tables: WriteTables, values: list[Any], names: tuple[str, ...], y: list[int]
+) -> None:
+    graph = read(write_tables("parquet", {"label": values, "split": None}))
+    assert graph.class_names == names
+    assert graph.y.tolist() == y
+
+
+NUMBERS = {
+    "whole": pa.array([1, 2, 3, 4], pa.int8()),
+    "truth": pa.array([True, False, True, True]),
+    "half": pa.array(np.array([1, 2.5, 3, 4], np.float16)),
+    "single": pa.array([0.1, 2.5, 3, 4], pa.float32()),
+    "decimal": pa.array([1, 2, 3, 4]).cast(pa.decimal128(30, 2)),
+    "large": pa.array([2**63, 2, 3, 4], pa.uint64()),
+    "categories": pa.array([1.5, 2.0, 1.5, 2.0]).dictionary_encode(),
+}
+
+
+@pytest.mark.parametrize("case", NUMBERS)
+def test_numbers_of_any_type_are_attributes(write_tables: WriteTables, case: str) -> None:
+    graph = read(write_tables("parquet", {"age": NUMBERS[case]}))
+    expected = [float(value) for value in NUMBERS[case].to_pylist()]
+    assert graph.x[:, 0].tolist() == np.array(expected, np.float32).tolist()
+
+
+def test_truth_is_a_number_in_text_too(write_tables: WriteTables) -> None:
+    graph = read(write_tables("csv", {"age": ["true", "FALSE", "True", "0"]}))
+    assert graph.x[:, 0].tolist() == [1, 0, 1, 0]
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_words_of_a_split_may_be_spelt_differently(write_tables: WriteTables, ending: str) -> None:
+    words = ["Training", " valid ", "TEST", None]
+    graph = read(write_tables(ending, {"split": words, "label": ["a", "b", "a", "b"]}))
+    assert graph.splits is not None
+    masks = [getattr(graph.splits, part)[:, 0].tolist() for part in ("train", "val", "test")]
+    assert masks == np.eye(4, dtype=bool)[:3].tolist()
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_graph_without_edges_is_a_graph(write_tables: WriteTables, ending: str) -> None:
+    graph = read(write_tables(ending, edges={"source": [], "target": []}))
+    assert graph.edge_index.shape == (2, 0)
+
+
+def test_tables_of_two_kinds_go_together(
+    write_tables: WriteTables, write_table: Callable[..., Path]
+) -> None:
+    folder = write_tables("csv", {"id": [1, 2, 3, 4]}, {"source": [1], "target": [4]})
+    (folder / "edges.csv").unlink()
+    write_table(folder / "edges.parquet", {"source": [1], "target": [4]})
+    assert read(folder).edge_index.tolist() == [[0], [3]]
+
+
+def test_ids_in_a_csv_file_stay_as_they_are_written(write_tables: WriteTables) -> None:
+    ids = ["007", "7", "1e3", "1000"]
+    graph = read(write_tables("csv", {"id": ids}, {"source": ids, "target": ids[::-1]}))
+    assert graph.node_ids is not None
+    assert graph.node_ids.tolist() == ids
+    assert graph.edge_index.tolist() == [[0, 1, 2, 3], [3, 2, 1, 0]]
+
+
+def test_a_value_may_hold_a_line_end(write_tables: WriteTables) -> None:
+    ids = ["a", "b", "new\nline " + "x" * 40, "d"]
+    with small_batches():
+        graph = read(write_tables("csv", {"id": ids}, {"source": ids[:3], "target": ids[1:]}))
+    assert graph.edge_index.tolist() == [[0, 1, 2], [1, 2, 3]]
+
+
+def test_progress_tells_each_step_and_ends_at_all_of_it(write_tables: WriteTables) -> None:
+    told: dict[str, list[tuple[int, int | None]]] = {}
+    with small_batches():
+        tables = open_tables(
+            write_tables("csv", edges={"source": ["a"] * 20, "target": ["b"] * 20})
+        )
+        read_tables(tables, progress=lambda what, *much: told.setdefault(what, []).append(much))
+    assert list(told) == [
+        "Reading the names in nodes.csv",
+        "Reading the attributes in nodes.csv",
+        "Counting the edges in edges.csv",
+        "Reading the edges in edges.csv",
+        "Checking the graph",
+    ]
+    assert [steps[-1] for steps in told.values()] == [
+        (4, None),
+        (4, 4),
+        (20, None),
+        (20, 20),
+        (0, None),
+    ]
+    assert len(told["Reading the edges in edges.csv"]) > 1
+
+
+NAN, INF = float("nan"), float("inf")
+REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "no rows": (
+        {key: [] for key in ("id", "age", "rich", "label", "split")},
+        {"source": [], "target": []},
+        "nodes.* has no rows. Add a row for each node.",
+    ),
+    "repeated id": (
+        {"id": ["a", "b", "a", "a"]},
+        {},
+        "nodes.*: row 3* repeats the id 'a' of row 1 (2 such rows in all). Keep one row for each "
+        "node.",
+    ),
+    "empty id": (
+        {"id": ["a", None, "c", None]},
+        {},
+        "nodes.*: row 2* has no id in column 'id' (2 such rows in all). Every node needs one.",
+    ),
+    "missing numbers": (
+        {"age": [1.0, None, 2.0, None], "rich": [None, 1, 1, 1]},
+        {},
+        "nodes.*: column 'age' has 2 missing numbers, the first in row 2*, and 1 more column "
+        "likewise. Put finite numbers there, for example the column's mean, or leave the column "
+        "out (--drop).",
+    ),
+    "one missing number": (
+        {"rich": [1.0, 1.0, 1.0, NAN]},
+        {},
+        "nodes.*: column 'rich' has 1 missing number, the first in row 4*. Put finite numbers "
+        "there, for example the column's mean, or leave the column out (--drop).",
+    ),
+    "only missing numbers": (
+        {"rich": [None] * 4},
+        {},
+        "nodes.*: column 'rich' has 4 missing numbers, the first in row 1*. Put finite numbers "
+        "there, for example the column's mean, or leave the column out (--drop).",
+    ),
+    "infinite numbers": (
+        {"age": [1.0, 1.0, -INF, 1e39]},
+        {},
+        "nodes.*: column 'age' has 2 numbers beyond ±3.4e38, the first in row 3*. Put finite "
+        "numbers there, for example the column's mean, or leave the column out (--drop).",
+    ),
+    "text among numbers": (
+        {"age": ["1.5", "2", "old", "?"]},
+        {},
+        "nodes.*: column 'age' holds 'old' in row 3*, which is not a number. Turn it into "
+        "numbers, or leave it out (--drop for an attribute, --weight '' for the weight).",
+    ),
+    "word of a split": (
+        {"split": ["train", "holdout", "test", "rest"]},
+        {},
+        "nodes.*: column 'split' holds 'holdout' in row 2* (2 such rows in all). Use train, val, "
+        "test, or nothing; or choose with --split-column.",
+    ),
+    "split without label": (
+        {"split": ["train", "Test", "test", "val"]},
+        {},
+        "nodes.*: row 2* is in split 'Test' but has no label. Leave the split of such nodes empty.",
+    ),
+    "splits without labels": (
+        {"label": None},
+        {},
+        "nodes.*: row 1* is in split 'train' but has no label (3 such rows in all). Leave the "
+        "split of such nodes empty.",
+    ),
+    "unknown target": (
+        {},
+        {"target": ["b", "z", "c", "y"]},
+        "edges.*: row 2* has the target 'z', no id in nodes.* (2 such edges in all). Add the node, "
+        "or remove the edge.",
+    ),
+    "unknown source and target": (
+        {},
+        {"source": ["a", "a", "a", "A"], "target": ["b", "b", "b", "z"]},
+        "edges.*: row 4* has the source 'A', no id in nodes.*. Add the node, or remove the edge.",
+    ),
+    "empty target": (
+        {},
+        {"target": ["b", "c", None, "c"]},
+        "edges.*: row 3* has no target. Add the node, or remove the edge.",
+    ),
+    "missing weight": (
+        {},
+        {"weight": [1.0, None, 1.0, NAN]},
+        "edges.*: row 2* has no weight (2 such edges in all); weights must be finite and positive. "
+        "Remove such edges, or ignore the column (--weight '').",
+    ),
+    "weight of zero": (
+        {},
+        {"weight": [1, 2, 3, 0]},
+        "edges.*: row 4* has weight 0; weights must be finite and positive. Remove such edges, or "
+        "ignore the column (--weight '').",
+    ),
+    "negative and infinite weight": (
+        {},
+        {"weight": [0.5, 0.5, -2.5, INF]},
+        "edges.*: row 3* has weight -2.5 (2 such edges in all); weights must be finite and "
+        "positive. Remove such edges, or ignore the column (--weight '').",
+    ),
+    "text as weight": (
+        {},
+        {"weight": ["1", "2", "heavy", "3"]},
+        "edges.*: column 'weight' holds 'heavy' in row 3*, which is not a number. Turn it into "
+        "numbers, or leave it out (--drop for an attribute, --weight '' for the weight).",
+    ),
+}
+
+
+@pytest.mark.parametrize("is_small", [False, True])
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_wrong_is_one_sentence(
+    write_tables: WriteTables, case: str, ending: str, is_small: bool
+) -> None:
+    """With the first offender, its row and the count, whatever the size of batches."""
+    nodes, edges, message = REFUSED[case]
+    folder = write_tables(ending, nodes, edges)
+    below = " below the header" if ending == "csv" else ""
+    message = re.sub(r"(?<=row \d)\*", below, message).replace(".*", f".{ending}")
+    with small_batches(is_small), pytest.raises(GraphError) as caught:
+        read(folder)
+    assert str(caught.value) == message
+
+
+def test_text_far_below_the_first_rows_is_found(write_tables: WriteTables) -> None:
+    """Types are guessed from the beginning; the guess may turn out wrong."""
+    count = 30_000
+    nodes = {
+        "id": range(count),
+        "age": ["1.50000000"] * (count - 2) + ["old", "older"],
+        "rich": ["true"] * (count - 1) + ["7"],
+        "label": ["a"] * count,
+        "split": None,
+    }
+    folder = write_tables("csv", nodes, {"source": [], "target": []})
+    with small_batches(False), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "_PROBE_BYTES", 4096)
+        with pytest.raises(GraphError, match=r"'age' holds 'old' in row 29,999 below the header"):
+            read(folder)
+
+
+def test_fractions_are_no_ids(write_tables: WriteTables) -> None:
+    with pytest.raises(GraphError, match=r"nodes.parquet: column 'id' holds fractions; ids are"):
+        read(write_tables("parquet", {"id": [1.0, 2.5, 3.0, 4.0]}, {"source": [1], "target": [1]}))
+
+
+def test_lists_are_no_ids(write_tables: WriteTables) -> None:
+    with pytest.raises(GraphError, match=r"column 'id' of type list<.*> cannot be read as text"):
+        read(write_tables("parquet", {"id": [[1], [2], [3], [4]]}))
+
+
+def test_damage_below_the_first_rows_is_told(write_tables: WriteTables) -> None:
+    folder = write_tables("csv")
+    with (folder / "edges.csv").open("a") as file:
+        file.write("a,b,c\n")
+    with pytest.raises(GraphError, match=r"edges.csv' cannot be read as a csv file \(.*2 columns"):
+        read(folder)
+
+
+def test_weights_may_be_ignored(write_tables: WriteTables) -> None:
+    folder = write_tables("csv", edges={"weight": [1, 0, 0, 0]})
+    assert read(folder, Columns(weight="")).edge_weight is None

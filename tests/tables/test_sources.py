@@ -1,0 +1,167 @@
+"""Files as tables: what they hold, in batches, and what is told of files that cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from hpgmn.errors import GraphError
+from hpgmn.tables import sources
+from hpgmn.tables.sources import NUMBER, TEXT, CsvTable, HeldTable, Table, open_table
+
+EDGE_NAMES = (("source", "from"), ("target", "to"), ("weight",))
+Write = Callable[..., Path]
+
+
+def rows(table: Table, *columns: str) -> list[tuple[object, ...]]:
+    kinds = dict.fromkeys(columns or table.types, TEXT)
+    return [tuple(row.values()) for batch in table.batches(kinds) for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "parquet"])
+def test_some_columns_of_all_rows_come_in_the_order_asked_for(
+    tmp_path: Path, write_table: Write, ending: str
+) -> None:
+    columns = {"a": ["1", "2", "3"], "b": ["x", "ü", "z"], "c": ["7", "8", "9"]}
+    table = open_table(write_table(tmp_path / f"t.{ending}", columns))
+    assert list(table.types) == ["a", "b", "c"]
+    assert table.num_rows() == 3
+    assert rows(table, "c", "b") == [("7", "x"), ("8", "ü"), ("9", "z")]
+    assert table.label == f"t.{ending}"
+    assert table.row(1_233) == "row 1,234" + ("" if ending == "parquet" else " below the header")
+
+
+def test_a_parquet_file_comes_in_batches(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": range(10), "b.c": range(10)}), tmp_path / "t.parquet")
+    table = open_table(tmp_path / "t.parquet")
+    batches = list(table.batches({"b.c": NUMBER}, 4))
+    assert [batch.num_rows for batch in batches] == [4, 4, 2]
+    assert batches[0].schema.names == ["b.c"]
+
+
+def test_a_csv_file_comes_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "_BLOCK_BYTES", 16)
+    (tmp_path / "t.csv").write_text("a\n" + "12345\n" * 10)
+    table = open_table(tmp_path / "t.csv")
+    assert len(list(table.batches({"a": NUMBER}))) > 2
+    told: list[int] = []
+    assert table.num_rows(told.append) == 10
+    assert told[-1] == 10
+    assert len(told) > 2
+
+
+def test_a_table_in_memory_comes_in_batches() -> None:
+    table = HeldTable(Path("g"), pa.table({"a": range(5), "b": range(5)}), "the nodes")
+    assert [batch.num_rows for batch in table.batches({"b": NUMBER}, 2)] == [2, 2, 1]
+    assert table.num_rows() == 5
+    assert table.label == "the nodes"
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_the_separator_of_a_csv_file_is_seen_in_its_header(tmp_path: Path, separator: str) -> None:
+    lines = (("id", "a"), ("x", "1"), ("y", "2"))
+    text = "\n".join(separator.join(line) for line in lines)
+    (tmp_path / "t.csv").write_text(text, encoding="utf-8-sig")
+    assert rows(open_table(tmp_path / "t.csv")) == [("x", "1"), ("y", "2")]
+
+
+def test_quoted_values_and_windows_lines_are_read(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes(b'id,a\r\n"x, ""y""",1\r\n\r\n"z\nz",2\r\n')
+    assert rows(open_table(tmp_path / "t.csv")) == [('x, "y"', "1"), ("z\nz", "2")]
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "expected"),
+    [
+        ("1 2\n3 4\n", ["source", "target"], [("1", "2"), ("3", "4")]),
+        ("1\t2\t0.5\n", ["source", "target", "weight"], [("1", "2", "0.5")]),
+        ("# a list\n% of edges\n\n1,2\n", ["source", "target"], [("1", "2")]),
+        ("1;2;3;4;5", ["source", "target", "weight", "column 4", "column 5"], [tuple("12345")]),
+        ("# head\nFrom To\n1 2\n", ["From", "To"], [("1", "2")]),
+        (
+            "source target weight time\n1 2 3 4\n",
+            ["source", "target", "weight", "time"],
+            [tuple("1234")],
+        ),
+        ("from there\n1 2\n", ["source", "target"], [("from", "there"), ("1", "2")]),
+    ],
+)
+@pytest.mark.parametrize("ending", ["txt", "edgelist", "edges"])
+def test_an_edge_list_needs_no_names(
+    tmp_path: Path,
+    text: str,
+    names: list[str],
+    expected: list[tuple[str, ...]],
+    ending: str,
+) -> None:
+    (tmp_path / f"e.{ending}").write_text(text)
+    table = open_table(tmp_path / f"e.{ending}", EDGE_NAMES)
+    assert list(table.types) == names
+    assert rows(table) == expected
+
+
+def test_whole_numbers_are_told_from_text(tmp_path: Path) -> None:
+    columns = {
+        "whole": [1],
+        "float": [1.5],
+        "large": pa.array([1], pa.uint64()),
+        "text": ["1"],
+        "day": pa.array([1], pa.int32()).cast(pa.date32()),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    table = open_table(tmp_path / "t.parquet")
+    assert [name for name in table.types if table.has_whole(name)] == ["whole", "float"]
+    (tmp_path / "t.csv").write_text("whole\n1\n")
+    assert not open_table(tmp_path / "t.csv").has_whole("whole")
+
+
+def test_the_first_text_is_found_and_missing_values_are_none(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("id,a,b\n1,,1\n2,NA,2\n3,x,3e5\n4,y,inf\n")
+    table = open_table(tmp_path / "t.csv")
+    assert table.first_text("a") == (2, "x")
+    assert table.first_text("b") is None
+
+
+UNREADABLE = {
+    "empty.csv": (b"", r"empty\.csv' cannot be read as a csv file \(.*Empty CSV file.*\): write"),
+    "blank.csv": (b"\n\n", r"cannot be read as a csv file"),
+    "ragged.csv": (b"a,b\n1\n", r"cannot be read as a csv file \(CSV parse error: .*Expected 2"),
+    "latin.csv": ("a,b\nü,1\n".encode("latin-1"), r"cannot be read as a csv file \(.*UTF8"),
+    "other.parquet": (b"id,a\n1,2\n", r"other\.parquet' cannot be read as a parquet file"),
+    "cut.parquet": (b"PAR1", r"cannot be read as a parquet file"),
+    "twice.csv": (b"a,b,a\n1,2,3\n", r"^twice\.csv has two columns named 'a'\. Rename or remove"),
+    "nothing.txt": (b"# nothing\n\n", r"^nothing\.txt lists no edges\. Give a file with one edge"),
+    "spaces.txt": (b"1 2\n1  2\n", r"cannot be read as a txt file \(.*Expected 2 columns, got 3"),
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, name: str) -> None:
+    content, message = UNREADABLE[name]
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(GraphError, match=message) as caught:
+        rows(open_table(tmp_path / name, EDGE_NAMES))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_told(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "t.csv"):
+        with pytest.raises(GraphError, match="does not exist or is no file; check the path"):
+            open_table(path)
+
+
+def test_a_file_that_may_not_be_read_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "t.csv").write_text("a\n1\n")
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(CsvTable, "_open", refuse)
+    with pytest.raises(GraphError, match=r"cannot be read as a csv file \(Permission denied\)"):
+        open_table(tmp_path / "t.csv")
