@@ -20,6 +20,7 @@ from hpgmn.statistics.labelwise import (
     averaging,
     block_diagonal,
     class_counts,
+    class_mean_rows,
     class_means,
     inverse_or_zero,
     one_hot,
@@ -180,6 +181,18 @@ def test_class_means_match_a_loop(case: Case) -> None:
         width = case.x.shape[1]
         absent = class_counts(case.adjacency, labels, NUM_CLASSES) == 0
         assert not found.toarray()[absent.repeat(width, axis=1)].any()  # exactly zero
+
+
+@pytest.mark.parametrize("unit_length", [False, True])
+@given(case=cases())
+def test_dense_rows_are_the_class_means_in_half_precision(case: Case, unit_length: bool) -> None:
+    for labels in case.labels:
+        expected = means_by_loop(case.adjacency, case.dense_x, labels)
+        expected = of_unit_length(expected) if unit_length else expected
+        for x in (case.dense_x, sp.csr_array(case.dense_x)):
+            found = class_mean_rows(case.adjacency, x, labels, NUM_CLASSES, unit_length=unit_length)
+            assert found.dtype == np.float16
+            np.testing.assert_allclose(found, expected, rtol=2e-3, atol=2e-3)
 
 
 @pytest.mark.parametrize("unit_length", [False, True])

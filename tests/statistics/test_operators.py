@@ -76,6 +76,15 @@ def test_replica_rows_act_like_each_replicas_matrix(
     assert_acts_like(ReplicaRows(torch.from_numpy(matrices)), matrices)
 
 
+@given(size=sizes)
+def test_half_precision_rows_act_like_what_they_hold(
+    assert_acts_like: Callable[..., None], size: tuple[int, int, int, int]
+) -> None:
+    matrices = random_matrices(*size).astype(np.float16)
+    assert_acts_like(ReplicaRows(torch.from_numpy(matrices)), matrices)
+    assert_acts_like(dense(matrices[0]), np.stack([matrices[0]] * size[0]))
+
+
 @pytest.mark.parametrize("form", [dense, sparse])
 @given(size=sizes, old=st.integers(1, 7), data=st.data())
 def test_reindexed_columns_are_those_of_the_old_graph(

@@ -73,7 +73,7 @@ def apart(product: Tensor, replicas: int) -> Tensor:
 
 
 class DenseRows(Statistic):
-    """One dense matrix shared by all replicas.
+    """One dense matrix shared by all replicas, in single or half precision.
 
     Args:
         matrix: (N, width).
@@ -89,19 +89,21 @@ class DenseRows(Statistic):
     ) -> Tensor:
         weight = with_columns(weight, columns)
         if nodes is None:
-            return apart(self.matrix @ side_by_side(weight), weight.shape[0])
+            return apart(self.matrix.to(weight.dtype) @ side_by_side(weight), weight.shape[0])
         if self.matrix.is_cuda:  # one large product beats many gathered ones
             return take_nodes(self.times(weight), nodes)
         return torch.stack(
             [
-                torch.cat([self.matrix[part] @ own for part in wanted.split(_GATHERED)])
+                torch.cat(
+                    [self.matrix[part].to(own.dtype) @ own for part in wanted.split(_GATHERED)]
+                )
                 for wanted, own in zip(nodes, weight, strict=True)
             ]
         )
 
     @override
     def rows(self, nodes: Tensor, replica: int = 0) -> Tensor:
-        return self.matrix[nodes]
+        return self.matrix[nodes].float()
 
 
 class SparseRows(Statistic):
@@ -125,7 +127,7 @@ class SparseRows(Statistic):
 
 
 class ReplicaRows(Statistic):
-    """One dense matrix per replica.
+    """One dense matrix per replica, in single or half precision.
 
     Args:
         matrices: (R, N, width).
@@ -139,11 +141,16 @@ class ReplicaRows(Statistic):
     def times(
         self, weight: Tensor, nodes: Tensor | None = None, columns: Tensor | None = None
     ) -> Tensor:
-        return torch.bmm(take_nodes(self.matrices, nodes), with_columns(weight, columns))
+        rows = self.matrices
+        if nodes is not None and rows.is_cuda:
+            rows = take_nodes(rows, nodes)
+        elif nodes is not None:  # whole rows at a time: a gather would take an index per entry
+            rows = torch.stack([own[some] for own, some in zip(rows, nodes, strict=True)])
+        return torch.bmm(rows.to(weight.dtype), with_columns(weight, columns))
 
     @override
     def rows(self, nodes: Tensor, replica: int = 0) -> Tensor:
-        return self.matrices[replica, nodes]
+        return self.matrices[replica, nodes].float()
 
 
 class Reindexed(Statistic):
