@@ -88,6 +88,10 @@ def train(
         )
     if len(names) > 1 and config is not None:
         raise SettingError("--config holds the settings of one model; name one with --model.")
+    if given.get("model", names[0]) != names[0]:
+        raise SettingError(
+            f"The config is of {given['model']}, not of {names[0]}. Leave --model out, or --config."
+        )
     assignments = shared_assignments(names, set_ or [])
     loaded = load(graph, given.get("protocol"))
     specs = []
