@@ -51,6 +51,8 @@ def test_a_setting_with_a_models_name_goes_to_that_model_alone() -> None:
     assert found == {"gcn": ["lr=0.1", "lr=0.2"], "mlp": ["lr=0.1", "layers=3"]}
     with pytest.raises(SettingError, match=r"Unknown model in --set 'gcm'\. Did you mean 'gcn'"):
         shared_assignments(["gcn", "mlp"], ["gcm.lr=0.2"])
+    with pytest.raises(SettingError, match="Unknown model in --set ''"):
+        shared_assignments(["gcn", "mlp"], [".lr=0.2"])
     with pytest.raises(SettingError, match="Unknown setting 'self_loop'"):
         shared_assignments(["gcn", "mlp"], ["mlp.self_loop=1"])
 
@@ -169,6 +171,33 @@ def test_a_model_that_fails_does_not_stop_the_others(
     assert (tmp_path / "both" / "gcn" / "metrics.json").is_file()
 
 
+def test_rows_of_models_trained_before_stay_in_the_table(
+    hpgmn: Command, graph_file: Path, tmp_path: Path
+) -> None:
+    words = ("train", graph_file, *SHORT[:2], "--out", "both")
+    assert hpgmn(*words, "--model", "mlp,gcn,mixhop").code == 0
+    answer = hpgmn(*words, "--model", "gcn,appnp", "--resume")
+    assert answer.code == 0, answer.err
+    content = json.loads((tmp_path / "both" / "comparison.json").read_text(encoding="utf-8"))
+    assert [row["model"] for row in content["rows"]] == ["gcn", "appnp", "mixhop", "mlp"]
+    other = hpgmn(*words, "--model", "gcn,appnp", "--resume", "--splits", "0")
+    assert other.code == 2  # not the options those runs were started with
+
+
+def test_a_config_of_another_model_is_refused(hpgmn: Command, graph_file: Path) -> None:
+    answer = hpgmn("train", graph_file, "--model", "gcn", "--config", "paper")
+    assert answer.code == 2
+    assert "The config is of hpgmn, not of gcn." in answer.err
+
+
+def test_one_run_each_has_no_interval(hpgmn: Command, graph_file: Path) -> None:
+    answer = hpgmn(
+        *("train", graph_file, "--model", "mlp,gcn", *SHORT[:2], "--splits", "0", "--out", "one")
+    )
+    assert "1 run each" in answer.out
+    assert "no interval" in answer.err
+
+
 def test_a_config_is_for_one_model(hpgmn: Command, graph_file: Path) -> None:
     answer = hpgmn("train", graph_file, "--model", "mlp,gcn", "--config", "paper")
     assert answer.code == 2
@@ -198,7 +227,7 @@ def test_runs_without_an_interval_show_the_difference_alone(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     row = {"test_score_mean": 0.8, "test_score_std": 0.0, "val_score_mean": 0.7, "seconds": 1.0}
-    gap = {"mean": -3.14, "low": None, "high": None}
+    gap = {"mean": -0.0314, "low": None, "high": None}
     print_comparison(
         {
             "graph": "toy",

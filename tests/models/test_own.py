@@ -24,7 +24,7 @@ from hpgmn.models.stage import Replica, make_task
 from hpgmn.training.checkpoint import read_state, write_state
 from hpgmn.training.replicas import fit_replicas, replica_bytes
 from hpgmn.training.saved import SavedModel
-from hpgmn.training.trainer import train
+from hpgmn.training.trainer import logits, train
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -172,15 +172,75 @@ def test_a_saved_model_is_read_only_when_its_code_is_named(
     SavedModel.of(entry, fitted, small_graph, [split.train] * 2).write(path)
     again = SavedModel.read(path, name)
     torch.testing.assert_close(again.logits(small_graph), fitted.logits)
-    for other in (None, "other:Net"):
-        with pytest.raises(HPGMNError, match=f"code is imported only when you .*--model {name}"):
-            SavedModel.read(path, other)
+    with pytest.raises(HPGMNError, match=f"code is imported only when you .*--model {name}"):
+        SavedModel.read(path)
+    with pytest.raises(HPGMNError, match=rf"holds the model '{name}', not 'other:Net'\."):
+        SavedModel.read(path, "other:Net")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [("relu()", "tanh()"), ("self.out(hidden)", "self.out(hidden) + self.out.bias")],
+)
+def test_a_model_whose_code_changed_is_refused(
+    write: Write, small_graph: Graph, tmp_path: Path, change: tuple[str, str]
+) -> None:
+    module = write(BODY)
+    name = f"{module}:Net"
+    entry = find_model(name)
+    fitted = fit_replicas(small_graph, entry, replicas_of(name), masks_of(small_graph))
+    path = tmp_path / "model.safetensors"
+    SavedModel.of(entry, fitted, small_graph, [small_graph.split(0).train] * 2).write(path)
+    assert BODY.replace(*change) != BODY
+    write(BODY.replace(*change))
+    del sys.modules[module]
+    with pytest.raises(HPGMNError, match=f"The code of {name} has changed since"):
+        SavedModel.read(path, name)
+
+
+def test_other_parameters_than_those_trained_are_refused(write: Write, small_graph: Graph) -> None:
+    name = f"{write(BODY)}:Net"
+    entry = find_model(name)
+    replicas = replicas_of(name)
+    fitted = fit_replicas(small_graph, entry, replicas, masks_of(small_graph))
+    task = make_task(small_graph, replicas, masks_of(small_graph), "cpu")
+    fewer = {key: value for key, value in fitted.done["main"].items() if key != "out/bias"}
+    narrower = fitted.done["main"] | {"out/bias": torch.zeros(2, 2)}
+    for changed in (fewer, narrower):
+        with pytest.raises(HPGMNError, match="are not those that were trained"):
+            logits(task, entry, {"main": changed})
+
+
+@pytest.mark.parametrize("name", ["pkg/mine.py:Net", "./mine.py:Net", "mine.py:Net"])
+def test_a_file_is_named_as_a_module(name: str) -> None:
+    dotted = "pkg.mine" if "pkg" in name else "mine"
+    with pytest.raises(HPGMNError, match=f"--model {dotted}:Net"):
+        own_model(name)
+
+
+def test_double_logits_are_taken_as_floats(write: Write, small_graph: Graph) -> None:
+    name = f"{write(BODY.replace(RETURN, 'return self.out(hidden).double()'))}:Net"
+    fitted = fit_replicas(small_graph, find_model(name), replicas_of(name), masks_of(small_graph))
+    assert fitted.logits.dtype == torch.float32
+
+
+def test_a_mistake_is_placed_in_the_users_file(write: Write, small_graph: Graph) -> None:
+    module = write(BODY.replace("self.out(hidden)", "self.nothing(hidden)"))
+    line = 1 + (HEAD + BODY).splitlines().index("        return self.out(hidden)")
+    with pytest.raises(HPGMNError, match=rf"'nothing' \({module}\.py, line {line}\)"):
+        fit_replicas(
+            small_graph,
+            find_model(f"{module}:Net"),
+            replicas_of(f"{module}:Net"),
+            masks_of(small_graph),
+        )
 
 
 def test_an_entry_may_be_named_instead_of_a_class(write: Write, small_graph: Graph) -> None:
     name = f"{write(ENTRY)}:MINE"
     entry = find_model(name)
-    assert entry == replace(MODELS["mlp"], name=name)
+    assert entry == replace(MODELS["mlp"], name=name, source=entry.source)
+    assert len(entry.source) == 64
     fitted = fit_replicas(small_graph, entry, replicas_of(name), masks_of(small_graph))
     same = fit_replicas(small_graph, MODELS["mlp"], replicas_of("mlp"), masks_of(small_graph))
     assert torch.equal(fitted.logits, same.logits)
@@ -236,6 +296,13 @@ def test_a_name_must_have_both_parts(name: str) -> None:
     [
         (RETURN, "return hidden", r"column for each class, \(18, 3\) \(got \(18, 4\)\)"),
         (RETURN, "return (hidden,)", r"\(got tuple\)"),
+        (RETURN, "return self.out(hidden).detach()", "does not depend on its parameters"),
+        (RETURN, f"x.mul_(2); {RETURN}", "writes into x or edge_index"),
+        (
+            RETURN,
+            "y = hidden.exp(); z = self.out(y); y.mul_(2); return z",
+            "Training .*:Net failed: one of the variables needed for gradient",
+        ),
         (RETURN, "return hidden @ hidden", "Net failed: RuntimeError.*line"),
         (INIT, f"{INIT}; 1 / 0", r"Making written_.*:Net failed: ZeroDivisionError.*line"),
         (INIT, f"{INIT}; self.norm = nn.BatchNorm1d(4)", "BatchNorm1d keeps running statistics"),

@@ -116,7 +116,9 @@ def test_stages_whose_names_begin_alike_are_kept_apart(tmp_path: Path) -> None:
 
 def test_a_state_of_another_training_is_refused(tmp_path: Path) -> None:
     write_state(tmp_path / "state", make_state(), "me")
-    with pytest.raises(HPGMNError, match="started with other settings, graph, splits or seeds"):
+    with pytest.raises(
+        HPGMNError, match="started with other settings, graph, splits, seeds or code"
+    ):
         read_state(tmp_path / "state", "you")
 
 

@@ -46,8 +46,8 @@ def shared_assignments(names: Sequence[str], assignments: Sequence[str]) -> dict
     }
     found: dict[str, list[str]] = {name: [] for name in names}
     for path, value in parse_assignments(list(assignments)).items():
-        model, _, key = path.rpartition(".")
-        if model and model not in names:
+        model, dot, key = path.rpartition(".")
+        if dot and model not in names:
             raise SettingError(unknown_name("model in --set", model, names))
         takers = [model] if model else [name for name in names if key in known[name]]
         if not takers or (model and key not in known[model]):
@@ -124,13 +124,27 @@ def train_several(
             failures[spec.model] = str(error)
             say(f"{spec.model} is left out: {error}")
     if runs:
-        content = comparison(runs)
+        content = comparison(runs + _others_in(folder, runs))
         write_text(folder / COMPARISON_FILE, json.dumps(content, indent=1) + "\n")
         print_comparison(content)
         say(f"Run folders: {folder}")
     if failures:
         [model, first], *_ = failures.items()
         raise HPGMNError(f"{len(failures)} of {len(specs)} models failed. {model}: {first}")
+
+
+def _others_in(folder: Path, runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The metrics of finished runs of other models in the same folder, on the same splits."""
+    from hpgmn.experiments.run import METRICS_FILE
+
+    keys = ("graph", "metric", "splits", "seeds")
+    found = []
+    for path in sorted(folder.glob(f"*/{METRICS_FILE}")):
+        metrics: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        is_new = metrics["model"] not in [run["model"] for run in runs]
+        if is_new and all(metrics[key] == runs[0][key] for key in keys):
+            found.append(metrics)
+    return found
 
 
 def _one_of_several(
@@ -159,7 +173,7 @@ def print_comparison(content: Mapping[str, Any]) -> None:
         Column("seconds", justify="right"),
         box=None,  # so that it fits 80 columns
         padding=(0, 2, 0, 0),
-        title=f"{content['graph']}: {content['metric']} %, {runs} runs each",
+        title=f"{content['graph']}: {content['metric']} %, {runs} run{'s' * (runs > 1)} each",
     )
     for row in content["rows"]:
         table.add_row(
@@ -175,18 +189,21 @@ def print_comparison(content: Mapping[str, Any]) -> None:
             f"Differences are paired over {len(content['splits'])} splits; their intervals are "
             "corrected for overlapping splits (Nadeau and Bengio)."
         )
-    else:
+    elif content["seeds"] > 1:
         say("One split: intervals are over seeds (Welch) and speak of this split alone.")
+    else:
+        say("One run each: no interval. More splits or --seeds give one.")
 
 
 def difference_words(difference: Mapping[str, Any] | None) -> str:
     """A difference in points with its interval.
 
-    >>> difference_words({"mean": -7.44, "low": -9.1, "high": -5.75})
+    >>> difference_words({"mean": -0.0744, "low": -0.091, "high": -0.0575})
     '-7.4 (-9.1 to -5.8)'
     """
     if difference is None:
         return ""
     if difference["low"] is None:
-        return f"{difference['mean']:+.1f}"
-    return f"{difference['mean']:+.1f} ({difference['low']:+.1f} to {difference['high']:+.1f})"
+        return f"{100 * difference['mean']:+.1f}"
+    mean, low, high = (100 * difference[key] for key in ("mean", "low", "high"))
+    return f"{mean:+.1f} ({low:+.1f} to {high:+.1f})"

@@ -88,6 +88,10 @@ def train(
         )
     if len(names) > 1 and config is not None:
         raise SettingError("--config holds the settings of one model; name one with --model.")
+    if given.get("model", names[0]) != names[0]:
+        raise SettingError(
+            f"The config is of {given['model']}, not of {names[0]}. Leave --model out, or --config."
+        )
     assignments = shared_assignments(names, set_ or [])
     loaded = load(graph, given.get("protocol"))
     specs = []
@@ -107,7 +111,7 @@ def train(
     except KeyboardInterrupt:
         say(f"To go on, repeat the command with --resume --out {folder}")
         raise
-    print_scores([metrics])
+    print_scores(metrics)
     say(f"Run folder: {folder}")
 
 
@@ -183,25 +187,23 @@ def _default_folder(graph: str, names: Sequence[str]) -> Path:
     return Path("runs") / f"{graph}-{what}-{now}"
 
 
-def print_scores(rows: list[dict[str, Any]]) -> None:
-    """One line per run: test score, validation score, time."""
-    test_column = Column("test", no_wrap=True)
-    table = Table("graph", "model", "runs", test_column, "validation", "label estimator", "seconds")
-    for row in rows:
-        runs = len(row["val_score"])
-        mean = sum(row["val_score"]) / runs
-        test = percent(row["test_score_mean"], row["test_score_std"])
-        estimator = row["label_estimator"] or {}
-        guess = percent(estimator.get("test_accuracy_mean"), estimator.get("test_accuracy_std"))
-        table.add_row(
-            row["graph"],
-            row["model"],
-            str(runs),
-            f"{row['metric']} {test}",
-            f"{100 * mean:.1f}",
-            guess,
-            f"{row['seconds']:.1f}",
-        )
+def print_scores(row: dict[str, Any]) -> None:
+    """The run in one line: test score, validation score, label estimator where it has one, time."""
+    runs = len(row["val_score"])
+    test = percent(row["test_score_mean"], row["test_score_std"])
+    cells = {
+        "graph": row["graph"],
+        "model": row["model"],
+        "runs": str(runs),
+        "test": f"{row['metric']} {test}",
+        "validation": f"{100 * sum(row['val_score']) / runs:.1f}",
+    }
+    if estimator := row["label_estimator"]:
+        guess = percent(estimator["test_accuracy_mean"], estimator["test_accuracy_std"])
+        cells["label estimator"] = guess
+    cells["seconds"] = f"{row['seconds']:.1f}"
+    table = Table(*(Column(name, no_wrap=name == "test") for name in cells))
+    table.add_row(*cells.values())
     out.print(table)
 
 

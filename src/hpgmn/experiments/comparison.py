@@ -12,21 +12,22 @@ from hpgmn.errors import HPGMNError
 from hpgmn.evaluation import Difference, paired_difference
 
 COMPARISON_FILE = "comparison.json"
-REFERENCE = "hpgmn"
-"""The model the others are set against, where it is among them."""
-
 Metrics = Mapping[str, Any]
 """The content of a run's ``metrics.json``."""
 
 
 def reference_of(runs: Sequence[Metrics]) -> str:
-    """HP-GMN where it is among the runs, else the first."""
-    names = [run["model"] for run in runs]
-    return REFERENCE if REFERENCE in names else str(names[0])
+    """The run the others are set against: HP-GMN, else the first.
+
+    Of several forms of HP-GMN (hpgmn, hpgmn-gcn, hpgmn-appnp) it is the best by validation score.
+    """
+    ours = [run for run in runs if run["model"].split("-")[0] == "hpgmn"]
+    best = max(ours, key=lambda run: float(np.mean(run["val_score"])), default=runs[0])
+    return str(best["model"])
 
 
 def difference(run: Metrics, reference: Metrics) -> Difference | None:
-    """A run's score minus the reference's, in percent points; None without test scores.
+    """A run's score minus the reference's; None without test scores.
 
     Both must be of the same splits of one graph; the numbers of train and test nodes come from
     whichever of the two has them.
@@ -42,8 +43,8 @@ def difference(run: Metrics, reference: Metrics) -> Difference | None:
             "many nodes they had. Train one of them again."
         )
     return paired_difference(
-        [100 * value for value in run["test_score"]],
-        [100 * value for value in reference["test_score"]],
+        run["test_score"],
+        reference["test_score"],
         splits=len(run["splits"]),
         test_per_train=float(np.mean(np.divide(nodes["test"], nodes["train"]))),
     )
@@ -52,7 +53,7 @@ def difference(run: Metrics, reference: Metrics) -> Difference | None:
 def comparison(runs: Sequence[Metrics]) -> dict[str, Any]:
     """The content of ``comparison.json``: one row per run, with its difference to the reference.
 
-    Scores are fractions, differences percent points.
+    Scores and differences are fractions.
     """
     name = reference_of(runs)
     reference = next(run for run in runs if run["model"] == name)

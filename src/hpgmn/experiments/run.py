@@ -124,7 +124,8 @@ def resolve_device(name: str) -> str:
 
 def check_run(spec: RunSpec, graph: Graph) -> tuple[list[Split], list[str]]:
     """Everything that can be refused before work begins; returns splits and warnings."""
-    make_settings(find_model(spec.model).settings, spec.settings)
+    entry = find_model(spec.model)
+    entry.floats(graph, make_settings(entry.settings, spec.settings))  # makes a user's own once
     metric_of(spec.metric)
     if spec.metric == "roc_auc" and graph.num_classes != 2:
         raise SettingError(
@@ -283,7 +284,7 @@ def run(
         device=spec.device,
         metric=spec.metric,
         folder=state,
-        identity=_identity(spec, graph),
+        identity=_identity(spec, graph, entry.source),
         report=report,
         should_stop=should_stop,
     )
@@ -311,8 +312,9 @@ def _elapsed(state: Path) -> float:
     )
 
 
-def _identity(spec: RunSpec, graph: Graph) -> str:
-    parts = json.dumps([spec.as_dict(), graph.fingerprint, graph.y.tolist()], sort_keys=True)
+def _identity(spec: RunSpec, graph: Graph, source: str) -> str:
+    about = [spec.as_dict(), graph.fingerprint, graph.y.tolist(), source]
+    parts = json.dumps(about, sort_keys=True)
     return hashlib.sha256(parts.encode()).hexdigest()
 
 

@@ -58,5 +58,6 @@ def find_model(name: str) -> ModelEntry:
     if is_own(name):
         return own_model(name)
     if name not in MODELS:
-        raise HPGMNError(unknown_name("model", name, MODELS))
+        message = unknown_name("model", name, MODELS)
+        raise HPGMNError(f"{message} A model of your own is named package.module:Class.")
     return MODELS[name]

@@ -9,9 +9,11 @@ of a class: that is how a model whose replicas are trained as one is brought alo
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import importlib
 import inspect
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -57,9 +59,16 @@ def own_model(name: str) -> ModelEntry:
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute.isidentifier():
         raise HPGMNError(f"'{name}' does not name a model. {_FORM}")
-    found = getattr(_module(module_name), attribute, None)
+    if "/" in module_name or module_name.endswith(".py") or module_name.startswith("."):
+        dotted = module_name.removesuffix(".py").strip("./").replace("/", ".")
+        raise HPGMNError(
+            f"'{module_name}' is a file; name the module: --model {dotted}:{attribute}, in the "
+            "folder that its first part is in."
+        )
+    module = _module(module_name)
+    found = getattr(module, attribute, None)
     if isinstance(found, ModelEntry):
-        return dataclasses.replace(found, name=name)
+        return dataclasses.replace(found, name=name, source=_digest(module))
     if found is None:
         classes = [
             key
@@ -77,7 +86,16 @@ def own_model(name: str) -> ModelEntry:
         settings,
         {"main": partial(_main, name, found)},
         partial(_floats, name, found),
+        source=_digest(module),
     )
+
+
+def _digest(module: Any) -> str:
+    """A digest of a module's file: a model goes with the code it was trained with."""
+    path = getattr(module, "__file__", None)
+    if path is None or not Path(path).is_file():
+        return ""
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
 def _module(name: str) -> Any:
@@ -101,10 +119,21 @@ def _module(name: str) -> Any:
 
 
 def _place(error: Exception) -> str:
-    """An error in one line, with the place it came from."""
+    """An error in one line, with the place in the user's code that it came from."""
+    words = f"{type(error).__name__}: {error}"
+    if isinstance(error, SyntaxError):
+        return words  # names its file and line itself
+    libraries = (str(Path(torch.__file__).parent), sysconfig.get_paths()["stdlib"], "<")
     frames = traceback.extract_tb(error.__traceback__)
-    where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{where}"
+    own = [
+        frame
+        for frame in frames
+        if not frame.filename.startswith(libraries) and frame.filename != __file__
+    ]
+    if not (own or frames):
+        return words
+    last = (own or list(frames))[-1]
+    return f"{words} ({Path(last.filename).name}, line {last.lineno})"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -245,10 +274,16 @@ class Looped(Initialised, NodeModel):
     def _called(
         self, template: nn.Module, values: Parameters, x: Tensor, edge_index: Tensor
     ) -> Tensor:
+        before = (x._version, edge_index._version)
         try:
             found = functional_call(template, values, (x, edge_index))
         except Exception as error:
             raise HPGMNError(f"{self._name} failed: {_place(error)}.") from error
+        if (x._version, edge_index._version) != before:
+            raise HPGMNError(
+                f"{self._name} writes into x or edge_index, which all replicas read. Leave inplace "
+                "out, or work on a copy: x = x.clone()."
+            )
         expected = (x.shape[0], self._num_classes)
         if not isinstance(found, Tensor) or tuple(found.shape) != expected:
             shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
@@ -256,7 +291,12 @@ class Looped(Initialised, NodeModel):
                 f"{self._name}: forward(x, edge_index) must return a row for each node and a "
                 f"column for each class, {expected} (got {shape})."
             )
-        return found
+        if torch.is_grad_enabled() and not found.requires_grad:
+            raise HPGMNError(
+                f"{self._name}: what forward returns does not depend on its parameters. Leave "
+                "detach() and no_grad() out."
+            )
+        return found.float()
 
 
 @contextmanager

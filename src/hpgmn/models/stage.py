@@ -168,6 +168,7 @@ class ModelEntry:
         floats: from a graph and settings, about how many numbers a replica has in its parameters
             and in its activations for one node; decides how many are trained at once.
         tied: statistics the model always reads whose columns are the nodes trained on.
+        source: a digest of the code behind a user's own model; empty for the models here.
     """
 
     name: str
@@ -177,6 +178,7 @@ class ModelEntry:
     stages: Mapping[str, StageBuilder]
     floats: Callable[[Graph, Any], tuple[int, int]]
     tied: tuple[str, ...] = ()
+    source: str = ""
 
 
 def main_stage(task: Task, model: nn.Module, inputs: Mapping[str, Any], **more: Any) -> Stage:

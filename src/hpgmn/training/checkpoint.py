@@ -85,7 +85,8 @@ def refuse_other(kept: object, identity: str, folder: Path) -> None:
     """Refuse to continue a training that is not the one asked for."""
     if kept != identity:
         raise HPGMNError(
-            f"{folder.parent} was started with other settings, graph, splits or seeds. "
+            f"{folder.parent} was started with other settings, graph, splits, seeds or "
+            "code. "
             "Repeat the first command with --resume, or start anew with --overwrite."
         )
 

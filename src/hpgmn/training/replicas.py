@@ -17,6 +17,7 @@ from torch import Tensor
 from hpgmn.config import per_replica_names, settings_dict
 from hpgmn.errors import HPGMNError
 from hpgmn.graph import Array, Graph
+from hpgmn.models.own import is_own
 from hpgmn.models.stage import ModelEntry, Parameters, Replica, Stage, make_task
 from hpgmn.training.checkpoint import read_state, refuse_other, write_state
 from hpgmn.training.denormals import without_denormals
@@ -154,6 +155,10 @@ def fit_replicas(
             f"Out of memory while training {entry.name} on '{graph.name}'. Choose a smaller "
             "hidden_dim, fewer layers, or a model that reads neighbours only."
         ) from None
+    except RuntimeError as error:
+        if not is_own(entry.name):
+            raise
+        raise HPGMNError(f"Training {entry.name} failed: {error}") from error
 
 
 def _fit(

@@ -81,6 +81,7 @@ class SavedModel:
             "num_nodes": graph.num_nodes,
             "num_features": graph.num_features,
             "class_names": list(graph.class_names),
+            "source": entry.source,
         }
         replicas = [
             replace(replica, settings=settled(graph, replica.settings))
@@ -140,12 +141,19 @@ class SavedModel:
         if about.pop("checksum") != _checksum(tensors, about):
             raise _damaged(path, "its checksum differs")
         name = about.pop("model")
-        if is_own(name) and own != name:
+        if is_own(name) and own is None:
             raise HPGMNError(
                 f"{path} holds a model of your own, '{name}', and code is imported only when you "
                 f"name it. Give --model {name} (in Python: load(folder, model='{name}'))."
             )
+        if own not in (None, name):
+            raise HPGMNError(f"{path} holds the model '{name}', not '{own}'. Leave --model out.")
         entry = find_model(name)
+        if entry.source != about.get("source", ""):
+            raise HPGMNError(
+                f"The code of {name} has changed since the model in {path} was trained. Restore "
+                "it, or train again."
+            )
         done: dict[str, Parameters] = {
             stage: {
                 name.removeprefix(f"{stage}/"): value

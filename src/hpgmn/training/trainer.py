@@ -413,7 +413,7 @@ def _require_a_best(current: StageState, stage: Stage) -> None:
         raise HPGMNError(
             f"The loss of stage '{stage.name}' was never finite in {len(lost)} of "
             f"{len(current.best_epoch)} runs. Lower lr or the penalty weights, or scale the "
-            "attributes (--set attributes_scaling=unit)."
+            "attributes (attributes_scaling=unit, where the model has it)."
         )
 
 
@@ -430,6 +430,12 @@ def logits(task: Task, entry: ModelEntry, done: Mapping[str, Parameters]) -> Ten
     *_, build = entry.stages.values()
     stage = build(task, done)
     model = stage.model.to(task.device)
+    shapes = {name: tuple(value.shape) for name, value in model.named_parameters()}
+    if shapes != {name: tuple(value.shape) for name, value in done[stage.name].items()}:
+        raise HPGMNError(
+            f"The parameters of {entry.name} are not those that were trained: its code has "
+            "changed. Restore the code, or train again."
+        )
     load_parameters(model, done[stage.name])
     nodes = None
     if stage.batch_size:
