@@ -12,7 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hpgmn.randomness import DropRate, Noise, _mix, column_factors, dropout, stable_key
+from hpgmn.randomness import (
+    DropRate,
+    Noise,
+    _mix,
+    column_factors,
+    dropout,
+    signs,
+    stable_key,
+    text_keys,
+)
 
 MASK = 2**64 - 1
 GOLDEN = 0x9E3779B97F4A7C15
@@ -290,3 +299,59 @@ def test_column_factors_are_zero_or_make_up_for_the_dropped() -> None:
 def test_without_noise_or_rate_there_are_no_column_factors() -> None:
     assert column_factors(5, DropRate([0.5]), None, "place") is None
     assert column_factors(5, DropRate([0.0]), Noise(keys(0)), "place") is None
+
+
+# Names and their random directions.
+
+
+def key_by_hand(name: str) -> int:
+    """:func:`text_keys` of one name in Python's unlimited integers."""
+    key = unsigned(stable_key("text"))
+    for place, character in enumerate(name, start=1):
+        key = finaliser(key ^ (ord(character) + (place << 32)))
+    return signed(key)
+
+
+def test_text_keys_never_change() -> None:
+    assert text_keys(np.array(["", "0", "ä node"])).tolist() == [
+        -3612133996795493666,
+        625681815276275750,
+        -7405985502045436367,
+    ]
+
+
+@given(st.lists(st.text("ab\u00e4\U0001f600", max_size=5), min_size=1, max_size=5))
+def test_text_keys_match_the_hash_written_out(names: list[str]) -> None:
+    assert text_keys(np.array(names)).tolist() == [key_by_hand(name) for name in names]
+
+
+def test_text_keys_of_a_million_names_differ() -> None:
+    keys = text_keys(np.arange(1_000_000).astype(np.str_))
+    assert keys.unique().numel() == 1_000_000
+
+
+def test_names_with_a_zero_character_inside_differ() -> None:
+    keys = text_keys(np.array(["ab", "a\0b", "\0ab", "a"]))
+    assert keys.unique().numel() == 4
+
+
+@given(st.integers(-(2**63), 2**63 - 1), st.integers(0, 150), st.integers(1, 150))
+def test_signs_are_the_bits_of_splitmix(key: int, first: int, count: int) -> None:
+    found = signs(torch.tensor([key]), first, first + count)
+    expected = []
+    for column in range(first, first + count):
+        word = finaliser(unsigned(key + (column // 64 + 1) * GOLDEN))
+        expected.append(2.0 * ((word >> column % 64) & 1) - 1)
+    assert found.tolist() == [expected]
+    assert found.dtype == torch.float32
+
+
+def test_signs_are_balanced_and_uncorrelated() -> None:
+    rows = signs(text_keys(np.arange(4000).astype(np.str_)), 0, 200).double().numpy()
+    spread = 1 / math.sqrt(4000)
+    assert abs(rows.mean(axis=0)).max() < 5 * spread
+    between = rows.T @ rows / 4000 - np.eye(200)
+    assert abs(between).max() < 6 * spread
+    assert between.std() == pytest.approx(spread, rel=0.05)
+    nodes = rows[:500] @ rows[:500].T / 200 - np.eye(500)
+    assert nodes.std() == pytest.approx(1 / math.sqrt(200), rel=0.05)

@@ -13,6 +13,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, cast
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -39,6 +41,41 @@ def _mix(bits: Tensor) -> Tensor:
     bits.bitwise_xor_(shifted.bitwise_and_((1 << 37) - 1)).mul_(_SECOND)
     torch.bitwise_right_shift(bits, 31, out=shifted)
     return bits.bitwise_xor_(shifted.bitwise_and_((1 << 33) - 1))
+
+
+def text_keys(names: npt.NDArray[np.str_]) -> Tensor:
+    """(N,) one signed 64-bit number for each name, the same on every machine and in any company.
+
+    Each character in turn is mixed in with its place, all names at once; the zeros behind a name
+    that is shorter than the longest change nothing.
+
+    >>> bool(text_keys(np.array(["ab", "c"]))[1] == text_keys(np.array(["c"]))[0])
+    True
+    """
+    characters = np.ascontiguousarray(names).view(np.uint32).reshape(names.size, -1)
+    keys = torch.full((names.size,), stable_key("text"))
+    for place in range(characters.shape[1]):
+        code = torch.from_numpy(characters[:, place].astype(np.int64))
+        keys = torch.where(code > 0, _mix(keys ^ (code + ((place + 1) << 32))), keys)
+    return keys
+
+
+def signs(keys: Tensor, first: int, last: int) -> Tensor:
+    """(N, last - first) numbers +1 or -1: a hash of each row's key and the column's number.
+
+    Column j is bit j % 64 of the number j // 64 that SplitMix64 draws from the key as its seed.
+
+    Args:
+        keys: (N,) int64, from :func:`text_keys`.
+        first: the first column.
+        last: the column after the last.
+    """
+    start, stop = first // 64, -(-last // 64)
+    counter = torch.arange(start + 1, stop + 1, dtype=torch.int64, device=keys.device)
+    words = _mix(keys.unsqueeze(1) + counter.mul_(_GOLDEN))
+    shifts = torch.arange(8, dtype=torch.uint8, device=keys.device)
+    bits = (words.view(torch.uint8).unsqueeze(-1) >> shifts).bitwise_and_(1).flatten(1)
+    return bits[:, first - 64 * start : last - 64 * start].float().mul_(2).sub_(1)
 
 
 class DropRate:

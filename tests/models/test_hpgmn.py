@@ -451,3 +451,13 @@ def test_default_settings_make_a_model() -> None:
     assert model.head.memory.patterns.shape == (1, 50, 64)
     assert [tuple(layer.weight.shape) for layer in model.head.classify.layers] == [(1, 128, 2)]
     assert model.gate is not None
+
+
+def test_a_sketch_has_weights_for_its_own_columns(small_graph: Graph) -> None:
+    settings = replace(TINY, statistics=("diffusion",), neighbors="out", diffusion_dim=16)
+    entry = MODELS["hpgmn"]
+    wide, _ = entry.floats(small_graph, settings)
+    narrow, _ = entry.floats(small_graph, replace(settings, diffusion_form="sketch"))
+    assert (wide, narrow) == (18 * settings.hidden_dim, 16 * settings.hidden_dim)
+    inputs = statistics_of(small_graph, replace(settings, diffusion_form="sketch"))
+    assert inputs["diffusion"].width == 16

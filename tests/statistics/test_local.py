@@ -18,12 +18,14 @@ from hypothesis import strategies as st
 
 from hpgmn.errors import GraphError
 from hpgmn.graph import NEIGHBORS, Graph
+from hpgmn.randomness import signs, text_keys
 from hpgmn.statistics import (
     STATISTICS,
     LocalStatistics,
     Statistic,
     StatisticsSettings,
     base_name,
+    forms,
     local,
     statistic_names,
 )
@@ -110,6 +112,8 @@ settings_of = st.builds(
     teleport=st.sampled_from([0.15, 0.6]),
     heat_time=st.sampled_from([0.5, 3.0]),
     diffusion_tolerance=st.just(1e-7),
+    diffusion_threshold=st.just(1e-9),
+    diffusion_dim=st.just(32),
     **{
         name: st.sampled_from(choices(name))
         for name in (
@@ -169,7 +173,21 @@ def dense_diffusion(weight: np.ndarray, settings: StatisticsSettings) -> np.ndar
     found[abs(found) < 1e-12] = 0  # what is unreachable is exactly zero
     if not settings.diffusion_self_entry:
         np.fill_diagonal(found, 0)
+    if settings.diffusion_form == "sketch":
+        found = sketched(found, settings)
     return scaled(found, settings.diffusion_scaling)
+
+
+def sketched(rows: np.ndarray, settings: StatisticsSettings) -> np.ndarray:
+    """Random directions weighted by rows of S; the own one is left out with the self entry."""
+    names = np.arange(len(rows)).astype(np.str_)
+    dim = settings.diffusion_dim
+    omega = signs(text_keys(names), 0, dim).double().numpy() / math.sqrt(dim)
+    found: np.ndarray = rows @ omega
+    if not settings.diffusion_self_entry:
+        for own, row in zip(omega, found, strict=True):
+            row -= own * (own @ row)
+    return found
 
 
 def expected(case: Case, name: str, mode: str, settings: StatisticsSettings) -> np.ndarray:
@@ -282,6 +300,8 @@ def test_relabelling_nodes_permutes_rows(
     nodes = torch.arange(len(case.x))
     moved = build(case.permuted(order), settings)
     for name, statistic in build(case, settings).items():
+        if base_name(name) == "diffusion" and settings.diffusion_form == "sketch":
+            continue  # a node without a name is named by its place
         for replica in range(2):
             rows = statistic.rows(nodes, replica).numpy()[order]
             if base_name(name) in ("diffusion", "adjacency"):  # whose columns are nodes too
@@ -325,7 +345,9 @@ def test_another_graphs_columns_are_those_of_the_training_graph(
     built = statistics.build(case.labels, NUM_CLASSES, [settings] * 2)
     for name, statistic in built.items():
         matrices = expected(case, name, "undirected", settings)
-        if name in ("diffusion", "adjacency"):
+        if name == "diffusion" and settings.diffusion_form == "sketch":
+            assert isinstance(statistic, DenseRows)
+        elif name in ("diffusion", "adjacency"):
             assert isinstance(statistic, Reindexed)
             inner, matrices = matrices, np.zeros((2, new, old))
             for node, column in enumerate(columns):
@@ -368,19 +390,24 @@ def test_automatic_diffusion_is_dense_up_to_the_limit(
 ) -> None:
     settings = replace(PLAIN, statistics=("diffusion",))
     size = small_graph.num_nodes**2 * 4
-    caplog.set_level("INFO", logger="hpgmn.statistics.local")
+    caplog.set_level("INFO", logger="hpgmn.statistics.forms")
     for limit, kind, word in (
         (size, DenseDiffusion, "dense"),
         (size - 1, ImplicitDiffusion, "implicit"),
     ):
-        monkeypatch.setattr(local, "DENSE_LIMIT_BYTES", limit)
+        monkeypatch.setattr(forms, "DENSE_LIMIT_BYTES", limit)
         built = LocalStatistics(small_graph).build(small_graph.y[None], 3, [settings])
         assert isinstance(built["diffusion"], kind)
-        assert caplog.messages[-1] == f"Diffusion of 18 nodes: {word} form."
+        assert caplog.messages[-1].startswith(f"Diffusion of 18 nodes: {word} form, 0.1 MiB; a ")
 
 
 def test_diffusion_takes_the_form_it_is_told(small_graph: Graph) -> None:
-    for form, kind in (("dense", DenseDiffusion), ("implicit", ImplicitDiffusion)):
+    for form, kind in (
+        ("dense", DenseDiffusion),
+        ("implicit", ImplicitDiffusion),
+        ("topk", SparseRows),
+        ("sketch", DenseRows),
+    ):
         settings = replace(PLAIN, statistics=("diffusion",), diffusion_form=form)
         built = LocalStatistics(small_graph).build(small_graph.y[None], 3, [settings])
         assert isinstance(built["diffusion"], kind)
@@ -447,6 +474,66 @@ def test_heat_time_and_tolerance_are_not_mistaken_for_the_kept_ones(small_graph:
     assert not torch.allclose(rows[0], rows[2], atol=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("form", "change"),
+    [
+        ("topk", {"diffusion_topk": 3}),
+        ("topk", {"diffusion_threshold": 0.1}),
+        ("sketch", {"diffusion_dim": 20}),
+    ],
+)
+def test_settings_of_one_form_are_not_mistaken_for_the_kept_ones(
+    small_graph: Graph, form: str, change: dict[str, Any]
+) -> None:
+    statistics, nodes = LocalStatistics(small_graph), torch.arange(18)
+    settings = replace(PLAIN, statistics=("diffusion",), diffusion_form=form)
+    kept, found = (
+        statistics.build(small_graph.y[None], 3, [each])["diffusion"].rows(nodes)
+        for each in (settings, replace(settings, **change))
+    )
+    assert kept.shape != found.shape or not torch.allclose(kept, found, atol=1e-3)
+
+
+def test_the_largest_entries_have_unit_length_among_themselves(small_graph: Graph) -> None:
+    settings = replace(
+        PLAIN,
+        statistics=("diffusion",),
+        diffusion_form="topk",
+        diffusion_topk=3,
+        diffusion_scaling="unit",
+        diffusion_self_entry=False,
+    )
+    built = LocalStatistics(small_graph).build(small_graph.y[None], 3, [settings])
+    rows = built["diffusion"].rows(torch.arange(18)).numpy()
+    assert not rows.diagonal().any()
+    np.testing.assert_array_equal((rows > 0).sum(axis=1), [3] * 17 + [0])
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), [1] * 17 + [0], rtol=1e-6)
+
+
+def test_a_sketch_serves_nodes_that_were_added_later(small_graph: Graph) -> None:
+    """Rows of named nodes that reach none of the new ones are those of the graph before."""
+    settings = replace(
+        PLAIN,
+        statistics=("diffusion",),
+        neighbors="out",
+        normalization="row",
+        diffusion_form="sketch",
+    )
+    names = [f"n{node}" for node in range(18)]
+    edges = np.concatenate([small_graph.edge_index, [[18, 18], [0, 3]]], axis=1)
+    old = Graph(small_graph.x, small_graph.edge_index, node_ids=names)
+    new = Graph(np.ones((19, 5)), edges, node_ids=[*names, "new"])
+    columns = np.append(np.arange(18), -1)
+    before = LocalStatistics(old).build(np.zeros((1, 18), int), 3, [settings])["diffusion"]
+    after = LocalStatistics(new, columns=columns, width=18).build(
+        np.zeros((1, 19), int), 3, [settings]
+    )["diffusion"]
+    assert after.width == before.width == 128
+    nodes = torch.arange(18)
+    torch.testing.assert_close(after.rows(nodes), before.rows(nodes))
+    assert after.rows(torch.tensor([18])).any()
+
+
 def test_statistics_leave_the_graph_alone(small_graph: Graph) -> None:
     x = small_graph.x.copy()
     before = {mode: small_graph.adjacency(mode).toarray().copy() for mode in NEIGHBORS[:3]}
@@ -459,8 +546,15 @@ def test_statistics_leave_the_graph_alone(small_graph: Graph) -> None:
         diffusion_self_entry=False,
     )
     for neighbors in NEIGHBORS:
-        for form in ("dense", "factored"):
-            each = replace(settings, neighbors=neighbors, class_means_form=form)
+        for form, diffusion in (
+            ("dense", "dense"),
+            ("factored", "implicit"),
+            ("dense", "topk"),
+            ("factored", "sketch"),
+        ):
+            each = replace(
+                settings, neighbors=neighbors, class_means_form=form, diffusion_form=diffusion
+            )
             LocalStatistics(small_graph).build(small_graph.y[None], 3, [each])
     np.testing.assert_array_equal(small_graph.x, x)
     for mode, matrix in before.items():
@@ -490,13 +584,16 @@ def test_scaled_attributes_match_a_loop(scaling: str, form: Callable[..., Any]) 
 def test_a_graph_without_edges_has_zero_statistics_but_for_itself() -> None:
     graph = Graph([[1.0, 2.0], [3.0, 4.0]], np.empty((2, 0)), [0, 1])
     settings = replace(PLAIN, teleport=0.2)
-    for form in ("dense", "implicit"):
+    for form in ("dense", "implicit", "topk", "sketch"):
         each = replace(settings, diffusion_form=form)
         built = LocalStatistics(graph).build(graph.y[None], 2, [each])
         nodes = torch.arange(2)
         rows = {name: statistic.rows(nodes).numpy() for name, statistic in built.items()}
         np.testing.assert_array_equal(rows["attributes"], graph.x)
-        np.testing.assert_allclose(rows["diffusion"], 0.2 * np.eye(2), rtol=1e-6)
+        own = 0.2 * np.eye(2)
+        if form == "sketch":
+            own = sketched(own, each)
+        np.testing.assert_allclose(rows["diffusion"], own, rtol=1e-6)
         for name in ("class_counts", "class_means", "adjacency"):
             assert not rows[name].any()
 

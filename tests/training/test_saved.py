@@ -20,6 +20,7 @@ from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.models.propagated import PropagatedSettings
 from hpgmn.models.stage import Replica
+from hpgmn.statistics import forms
 from hpgmn.training.replicas import Fitted, fit_replicas
 from hpgmn.training.saved import FORMAT, SavedModel
 
@@ -204,3 +205,77 @@ def test_a_model_tied_to_its_nodes_refuses_a_graph_of_strangers(small_graph: Gra
     strangers = Graph(small_graph.x[:9], small_graph.edge_index % 9)
     with pytest.raises(HPGMNError, match=r"reads adjacency rows.*or train another model\."):
         saved.logits(strangers)
+
+
+# The sketch of the diffusion belongs to no node.
+
+
+def strangers(graph: Graph) -> Graph:
+    return Graph(graph.x[:9] + 1, graph.edge_index % 9, name="strangers")
+
+
+def test_a_model_on_a_sketch_serves_a_graph_of_strangers(
+    small_graph: Graph, tmp_path: Path
+) -> None:
+    model, fitted = trained(small_graph, replace(TINY, diffusion_form="sketch", diffusion_dim=16))
+    model.write(tmp_path / "m.safetensors")
+    found = SavedModel.read(tmp_path / "m.safetensors")
+    assert torch.equal(found.logits(small_graph), fitted.logits)
+    chances = found.logits(strangers(small_graph))
+    assert chances.shape == (2, 9, 3)
+    assert chances.isfinite().all()
+
+
+def test_known_names_keep_their_directions(small_graph: Graph) -> None:
+    assert small_graph.splits is not None
+    ids = np.array([f"n{number}" for number in range(18)])
+    graph = Graph(
+        small_graph.x,
+        small_graph.edge_index,
+        small_graph.y,
+        train_mask=small_graph.splits.train,
+        val_mask=small_graph.splits.val,
+        node_ids=ids,
+    )
+    model, fitted = trained(graph, replace(TINY, diffusion_form="sketch"))
+    part = np.arange(17, -1, -1)  # turned round
+    other = Graph(graph.x[part], 17 - graph.edge_index, node_ids=ids[part])
+    torch.testing.assert_close(model.logits(other), fitted.logits[:, part], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("form", ["dense", "implicit", "topk"])
+def test_a_form_whose_columns_are_nodes_refuses_strangers(small_graph: Graph, form: str) -> None:
+    model, _ = trained(small_graph, replace(TINY, diffusion_form=form))
+    with pytest.raises(HPGMNError, match="reads diffusion rows"):
+        model.logits(strangers(small_graph))
+
+
+def test_beside_a_sketch_adjacency_rows_still_belong_to_their_nodes(small_graph: Graph) -> None:
+    statistics = ("attributes", "diffusion", "adjacency")
+    model, _ = trained(small_graph, replace(TINY, diffusion_form="sketch", statistics=statistics))
+    told = r"reads adjacency rows.*--set statistics=attributes,diffusion\."
+    with pytest.raises(HPGMNError, match=told):
+        model.logits(strangers(small_graph))
+
+
+def test_a_sketch_that_auto_took_is_kept_for_every_other_graph(
+    monkeypatch: pytest.MonkeyPatch, small_graph: Graph
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(forms, "DENSE_LIMIT_BYTES", 0)
+        patch.setattr(forms, "IMPLICIT_LIMIT", 0)
+        model, fitted = trained(small_graph)
+    assert {replica.settings.diffusion_form for replica in model.replicas} == {"sketch"}
+    assert {replica.settings.diffusion_form for replica in fitted.replicas} == {"auto"}
+    assert torch.equal(model.logits(small_graph), fitted.logits)
+    assert model.logits(strangers(small_graph)).shape == (2, 9, 3)
+
+
+def test_a_model_on_rows_of_nodes_takes_no_sketch_of_a_larger_graph(
+    monkeypatch: pytest.MonkeyPatch, small_graph: Graph
+) -> None:
+    model, fitted = trained(small_graph)
+    assert {replica.settings.diffusion_form for replica in model.replicas} == {"auto"}
+    monkeypatch.setattr(forms, "DENSE_LIMIT_BYTES", 0)
+    monkeypatch.setattr(forms, "IMPLICIT_LIMIT", 0)
+    torch.testing.assert_close(model.logits(small_graph), fitted.logits, atol=1e-5, rtol=1e-4)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,12 +16,12 @@ from hpgmn.errors import GraphError
 from hpgmn.graph import NEIGHBORS, Array, Attributes, Graph
 from hpgmn.sparse import SparseMatrix
 from hpgmn.statistics.diffusion import (
-    DENSE_LIMIT_BYTES,
     DenseDiffusion,
     ImplicitDiffusion,
     coefficients,
     transition,
 )
+from hpgmn.statistics.forms import FORMS, chosen_form, is_sketched
 from hpgmn.statistics.labelwise import (
     FactoredMeans,
     class_counts,
@@ -39,8 +38,8 @@ from hpgmn.statistics.operators import (
     SparseRows,
     Statistic,
 )
-
-logger = logging.getLogger(__name__)
+from hpgmn.statistics.push import largest_entries
+from hpgmn.statistics.sketch import node_keys, sketch
 
 STATISTICS = ("attributes", "class_counts", "class_means", "diffusion", "adjacency")
 """The paper's four, and the adjacency rows as an optional fifth."""
@@ -102,12 +101,17 @@ class StatisticsSettings:
     )
     diffusion_form: str = setting(
         "auto",
-        "diffusion as a dense N×N matrix or by power iteration",
-        choices=("auto", "dense", "implicit"),
+        "diffusion as a matrix, by power iteration, its largest entries, or a random sketch",
+        choices=("auto", *FORMS),
     )
     diffusion_tolerance: float = setting(
-        1e-6, "what the implicit form may leave out of the series", low=1e-12, high=0.1
+        1e-6, "what a form may leave out of the series", low=1e-12, high=0.1
     )
+    diffusion_topk: int = setting(64, "topk: the most entries of a row", low=1)
+    diffusion_threshold: float = setting(
+        1e-4, "topk: the largest residual that is pushed no further", low=1e-9, high=0.1
+    )
+    diffusion_dim: int = setting(128, "sketch: its columns", low=16)
     diffusion_scaling: str = setting(
         "unit", "diffusion rows as they are or of unit length", choices=("raw", "unit")
     )
@@ -279,10 +283,13 @@ class LocalStatistics:
             settings.diffusion_self_loop,
             settings.diffusion_form,
             settings.diffusion_tolerance,
+            settings.diffusion_topk,
+            settings.diffusion_threshold,
+            settings.diffusion_dim,
             settings.diffusion_scaling,
             settings.diffusion_self_entry,
         )
-        return self._once(key, lambda: self._reindexed(self._diffusion(mode, settings)))
+        return self._once(key, lambda: self._diffusion(mode, settings))
 
     def _once(self, key: tuple[Any, ...], build: Callable[[], Statistic]) -> Statistic:
         if key not in self._shared:
@@ -329,25 +336,38 @@ class LocalStatistics:
         matrix = transition(
             self.adjacency(mode), settings.normalization, settings.diffusion_self_loop
         )
-        shape: dict[str, Any] = {
-            "self_entry": settings.diffusion_self_entry,
-            "unit_length": settings.diffusion_scaling == "unit",
-            "device": self.device,
-        }
-        form = settings.diffusion_form
-        if form == "auto":
-            size = self.graph.num_nodes**2 * 4
-            form = "dense" if size <= DENSE_LIMIT_BYTES else "implicit"
-            logger.info("Diffusion of %d nodes: %s form.", self.graph.num_nodes, form)
+        # A trained model whose automatic form was a sketch names it in its settings.
+        sketched = self._width is None and is_sketched(self.graph, settings)
+        form = chosen_form(matrix, settings, self.device, sketched=sketched)
+        kind = settings.diffusion
         parameters: dict[str, Any] = {
             "teleport": settings.teleport,
             "heat_time": settings.heat_time,
             "tolerance": settings.diffusion_tolerance,
         }
+        shape: dict[str, Any] = {
+            "self_entry": settings.diffusion_self_entry,
+            "unit_length": settings.diffusion_scaling == "unit",
+        }
+        theta = coefficients(kind, **parameters)
+        if form == "sketch":
+            on_device, keys = SparseMatrix(matrix, self.device), node_keys(self.graph)
+            return DenseRows(sketch(on_device, theta, keys, settings.diffusion_dim, **shape))
+        if form == "topk":
+            entries = largest_entries(
+                matrix,
+                kind,
+                count=settings.diffusion_topk,
+                threshold=settings.diffusion_threshold,
+                self_entry=settings.diffusion_self_entry,
+                **parameters,
+            )
+            rows = scaled_attributes(entries, settings.diffusion_scaling)
+            return self._reindexed(SparseRows(SparseMatrix(rows, self.device)))
+        shape["device"] = self.device
         if form == "implicit":
-            theta = coefficients(settings.diffusion, **parameters)
-            return ImplicitDiffusion(matrix, theta, **shape)
-        return DenseDiffusion(matrix, settings.diffusion, **shape, **parameters)
+            return self._reindexed(ImplicitDiffusion(matrix, theta, **shape))
+        return self._reindexed(DenseDiffusion(matrix, kind, **shape, **parameters))
 
 
 def _mode(name: str, neighbors: str) -> str:

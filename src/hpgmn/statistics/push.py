@@ -1,0 +1,306 @@
+"""The k largest entries of every row of S, by pushing mass along edges; S itself is never built.
+
+Row v of S = Σ θ_k T^k is e_vᵀS: one unit of mass starts at v and moves along rows of T.
+
+PPR (the local push of Andersen, Chung and Lang): a node u with residual r_u keeps teleport·r_u as
+its estimate and passes (1-teleport)·r_u·T[u, w] on to each w, as long as some residual exceeds the
+threshold ε. At all times S[v] = p + r·S for the estimates p and the residuals r, so
+
+    0 ≤ S[v, w] - p_w = Σ_u r_u S[u, w] ≤ ε · (sum of column w of S).
+
+We add teleport·r_w at the end, which costs nothing and stays below S[v, w]; what then misses is
+Σ_u r_u (S - teleport·I)[u, w]. Columns of S sum to at most 1 with "column" normalisation, so there
+every entry misses at most (1-teleport)·ε. With "row" normalisation a whole row misses
+(1-teleport)·Σ_u r_u in sum, with "symmetric" (1-teleport)·√(Σ_u r_u²) in length: both are known
+only afterwards. A row takes at most (sum of row v of S) / (teleport·ε) pushes.
+
+Heat kernel: mass moves in rounds, one for each term of the series; what is at most ε in its round
+counts for that round, but moves no further. With "column" normalisation every entry misses at
+most ε·heat_time, and what the series leaves out.
+
+Measured (PPR, teleport 0.15, "column", neighbours "out", k = 64): ‖S - found‖ / ‖S‖ in Frobenius
+norm is 0.185 on texas, 0.0058 on chameleon and 0.0092 on squirrel, for ε = 1e-4 and 1e-5 alike: no
+64 entries do better. Texas's is large because the normalisation makes a hub's row long. A directed
+graph of 100,000 nodes and 1,000,000 edges takes 47 s on one thread and 24 s on two with ε = 1e-4,
+6 s and 2.3 s with ε = 1e-3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+
+from hpgmn.errors import HPGMNError
+from hpgmn.graph import Array
+from hpgmn.statistics.diffusion import coefficients
+
+_CHUNK = 512  # rows between two reports of progress
+
+# What a worker holds of every node: a row of floats (see below), its places in queue and list.
+_FLOATS = {"ppr": 2, "heat": 3}
+
+
+def worker_bytes(num_nodes: int, kind: str) -> int:
+    """The memory of one thread's work arrays."""
+    return 8 * _FLOATS[kind] * num_nodes + 4 * (_ring(num_nodes, kind) + num_nodes + 1)
+
+
+def largest_entries(
+    transition_matrix: sp.csr_array,
+    kind: str = "ppr",
+    *,
+    count: int = 64,
+    threshold: float = 1e-4,
+    self_entry: bool = True,
+    threads: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    **parameters: float,
+) -> sp.csr_array:
+    """The largest entries of each row of S, the smaller column first where two are equal.
+
+    A row is computed by one thread from its first push to its last, so the result has the same
+    bits whatever the number of threads.
+
+    Args:
+        transition_matrix: T, (N, N), no negative values.
+        kind: "ppr" or "heat".
+        count: k, the most entries of a row.
+        threshold: ε, the largest residual that is left where it is.
+        self_entry: whether S[v, v] may be among them.
+        threads: how many; None for as many as torch uses.
+        progress: called with the rows done and N, after each chunk of rows.
+        **parameters: teleport, heat_time and tolerance.
+
+    Returns:
+        (N, N) float32 CSR with sorted 32-bit indices and at most k entries in a row.
+
+    >>> path = sp.csr_array(np.array([[0, 1, 0], [0, 0, 1], [0, 0, 0]], dtype=np.float32))
+    >>> largest_entries(path, count=2, teleport=0.5).toarray()
+    array([[0.5 , 0.25, 0.  ],
+           [0.  , 0.5 , 0.25],
+           [0.  , 0.  , 0.5 ]], dtype=float32)
+    """
+    num_nodes = int(transition_matrix.shape[0])
+    count = min(count, num_nodes)
+    if num_nodes * count >= 2**31:
+        raise HPGMNError(
+            f"{count} entries for each of {num_nodes:,} nodes exceed 32-bit indices. Set a smaller "
+            "diffusion_topk, or diffusion_form=sketch."
+        )
+    if not transition_matrix.data.all():  # an edge that carries nothing would be listed for ever
+        transition_matrix = transition_matrix.copy()
+        transition_matrix.eliminate_zeros()
+    edges = (transition_matrix.indptr, transition_matrix.indices, transition_matrix.data)
+    theta = coefficients(kind, **parameters)
+    columns = np.empty((num_nodes, count), np.int32)
+    values = np.empty((num_nodes, count), np.float32)
+    found = np.empty(num_nodes, np.int32)
+    threads = threads or torch.get_num_threads()
+    kernel = _compiled(kind)
+    idle: SimpleQueue[tuple[Array, Array, Array]] = SimpleQueue()
+    for _ in range(threads):
+        idle.put(_work_arrays(num_nodes, kind))
+
+    def rows(first: int) -> int:
+        last, work = min(first + _CHUNK, num_nodes), idle.get()
+        kernel(first, last, *edges, theta, threshold, self_entry, *work, columns, values, found)
+        idle.put(work)
+        return last
+
+    pool = ThreadPoolExecutor(threads)
+    try:
+        for done in pool.map(rows, range(0, num_nodes, _CHUNK)):
+            if progress is not None:
+                progress(done, num_nodes)
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return _compact(columns, values, found)
+
+
+def _compact(columns: Array, values: Array, found: Array) -> sp.csr_array:
+    """The first ``found[v]`` of the entries of each row v as a matrix."""
+    num_nodes, count = columns.shape
+    indptr = np.zeros(num_nodes + 1, np.int32)
+    np.cumsum(found, out=indptr[1:])
+    kept = np.arange(count) < found[:, None]
+    matrix = sp.csr_array((values[kept], columns[kept], indptr), shape=(num_nodes, num_nodes))
+    matrix.sort_indices()
+    return matrix
+
+
+def _ring(num_nodes: int, kind: str) -> int:
+    """Places of the queue: a power of two above N, or above 2·N where rounds are apart."""
+    return 1 << (num_nodes * (_FLOATS[kind] - 1)).bit_length()
+
+
+def _work_arrays(num_nodes: int, kind: str) -> tuple[Array, Array, Array]:
+    """What one thread needs: the mass at each node, the queue, the list of nodes reached."""
+    return (
+        np.zeros((num_nodes, _FLOATS[kind])),
+        np.empty(_ring(num_nodes, kind), np.int32),
+        np.empty(num_nodes + 1, np.int32),
+    )
+
+
+@cache
+def _compiled(kind: str) -> Any:
+    """The kernel as machine code that runs without Python's lock.
+
+    numba is imported and compiles here, because few need it: together about a second. The rows are
+    shared out to threads of ours, for numba's own take longer to compile, stand on one of three
+    threading layers and cannot report progress.
+    """
+    import numba
+
+    return _kernel(kind, numba.njit(nogil=True))
+
+
+def _kernel(kind: str, compiled: Callable[[Any], Any]) -> Any:
+    """A function that fills some rows, made of the three below."""
+    spread = compiled({"ppr": _spread_ppr, "heat": _spread_heat}[kind])
+    keep = compiled(_keep_largest)
+
+    def rows(
+        first: int,
+        last: int,
+        indptr: Array,
+        indices: Array,
+        data: Array,
+        theta: Array,
+        threshold: float,
+        self_entry: bool,
+        mass: Array,
+        queue: Array,
+        reached: Array,
+        columns: Array,
+        values: Array,
+        found: Array,
+    ) -> None:
+        for node in range(first, last):
+            size = spread(node, indptr, indices, data, theta, threshold, mass, queue, reached)
+            skipped = -1 if self_entry else node
+            found[node] = keep(skipped, theta[0], mass, reached[:size], columns[node], values[node])
+
+    return compiled(rows)
+
+
+# The three functions below are compiled by numba. ``mass[u]`` holds u's estimate, then its residual
+# (for the heat kernel those of even and of odd rounds); it is all zeros between two rows. Entries
+# are written to queue and list unconditionally and their ends moved by a comparison: half of the
+# branches would be mispredicted.
+
+
+def _spread_ppr(
+    node: int,
+    indptr: Array,
+    indices: Array,
+    data: Array,
+    theta: Array,
+    threshold: float,
+    mass: Array,
+    queue: Array,
+    reached: Array,
+) -> int:
+    """Push until no residual exceeds the threshold; the number of nodes reached.
+
+    A node stands in the queue exactly while its residual exceeds the threshold.
+    """
+    wrap = queue.size - 1
+    teleport = theta[0]
+    mass[node, 1] = 1.0
+    queue[0] = reached[0] = node
+    size = 1
+    head, tail = 0, 1
+    while head != tail:
+        u = queue[head & wrap]
+        head += 1
+        residual = mass[u, 1]
+        mass[u, 1] = 0.0
+        mass[u, 0] += teleport * residual
+        moving = (1.0 - teleport) * residual
+        for edge in range(indptr[u], indptr[u + 1]):
+            w = indices[edge]
+            before = mass[w, 1]
+            after = before + moving * data[edge]
+            mass[w, 1] = after
+            reached[size] = w
+            size += (before == 0.0) & (mass[w, 0] == 0.0)
+            queue[tail & wrap] = w
+            tail += (before <= threshold) & (after > threshold)
+    return size
+
+
+def _spread_heat(
+    node: int,
+    indptr: Array,
+    indices: Array,
+    data: Array,
+    theta: Array,
+    threshold: float,
+    mass: Array,
+    queue: Array,
+    reached: Array,
+) -> int:
+    """One round for each θ_k; the number of nodes reached."""
+    wrap = queue.size - 1
+    mass[node, 1] = 1.0
+    queue[0] = node
+    size = 0
+    head, tail = 0, 1
+    for step in range(theta.size):
+        now, then = 1 + step % 2, 2 - step % 2
+        end = tail
+        while head != end:
+            u = queue[head & wrap]
+            head += 1
+            residual = mass[u, now]
+            mass[u, now] = 0.0
+            reached[size] = u
+            size += mass[u, 0] == 0.0
+            mass[u, 0] += theta[step] * residual
+            if residual > threshold and step + 1 < theta.size:
+                for edge in range(indptr[u], indptr[u + 1]):
+                    w = indices[edge]
+                    queue[tail & wrap] = w
+                    tail += mass[w, then] == 0.0
+                    mass[w, then] += residual * data[edge]
+    return size
+
+
+def _keep_largest(
+    skipped: int, teleport: float, mass: Array, reached: Array, columns: Array, values: Array
+) -> int:
+    """Write the largest estimates in descending order, clear all; how many were written.
+
+    What is nearest was reached first and is mostly largest, so few insertions move anything.
+    """
+    most, kept = columns.size, 0
+    for u in reached:
+        value = np.float32(mass[u, 0] + teleport * mass[u, 1])
+        mass[u] = 0.0
+        if u == skipped:
+            continue
+        place = kept
+        if kept == most:
+            place -= 1
+            least = values[place]
+            if value < least or (value == least and u > columns[place]):
+                continue
+        else:
+            kept += 1
+        while place > 0 and (
+            values[place - 1] < value or (values[place - 1] == value and columns[place - 1] > u)
+        ):
+            values[place] = values[place - 1]
+            columns[place] = columns[place - 1]
+            place -= 1
+        values[place] = value
+        columns[place] = u
+    return kept
