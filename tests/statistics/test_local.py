@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from hpgmn.errors import GraphError
 from hpgmn.graph import NEIGHBORS, Graph
+from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.randomness import signs, text_keys
 from hpgmn.statistics import (
     STATISTICS,
@@ -662,3 +663,27 @@ def test_too_many_two_hops_are_refused(monkeypatch: pytest.MonkeyPatch, small_gr
     monkeypatch.setattr(local, "TWO_HOP_LIMIT", entries - 1)
     with pytest.raises(GraphError, match=f"more than {entries - 1} entries. Choose a model"):
         LocalStatistics(small_graph).two_hop("undirected")
+
+
+@pytest.mark.parametrize("scaling", ["raw", "unit"])
+def test_class_means_of_half_precision_are_those_of_the_dense_form(
+    small_graph: Graph, assert_acts_like: Callable[..., None], scaling: str
+) -> None:
+    labels = np.stack([small_graph.y, (small_graph.y + 1) % 3])
+    chosen = replace(PLAIN, statistics=("class_means",), class_means_scaling=scaling)
+    builder = LocalStatistics(small_graph)
+    dense, half = (
+        builder.build(labels, 3, [replace(chosen, class_means_form=form)] * 2)["class_means"]
+        for form in ("dense", "half")
+    )
+    assert isinstance(dense, ReplicaRows)
+    assert isinstance(half, ReplicaRows)
+    assert half.matrices.dtype == torch.float16
+    assert_acts_like(half, dense.matrices.numpy(), rtol=3e-3, atol=6e-3)
+
+
+def test_batches_take_class_means_of_half_precision(small_graph: Graph) -> None:
+    chosen = HPGMNSettings(statistics=("class_means",), neighbors="out", batch_size=2)
+    found = LocalStatistics(small_graph).build(small_graph.y[None], 3, [chosen])["class_means"]
+    assert isinstance(found, ReplicaRows)
+    assert found.matrices.dtype == torch.float16

@@ -25,6 +25,7 @@ from hpgmn.statistics.forms import FORMS, chosen_form, is_sketched
 from hpgmn.statistics.labelwise import (
     FactoredMeans,
     class_counts,
+    class_mean_rows,
     class_means,
     inverse_or_zero,
     row_lengths,
@@ -81,8 +82,9 @@ class StatisticsSettings:
     )
     class_means_form: str = setting(
         "auto",
-        "class means as dense rows, or factored (never an N×C·F array)",
-        choices=("auto", "dense", "factored"),
+        "class means as dense rows, as rows of half precision (for batches), or factored (never an "
+        "N×C·F array)",
+        choices=("auto", "dense", "half", "factored"),
     )
     diffusion: str = setting(
         "ppr", "personalised PageRank or the heat kernel", choices=("ppr", "heat")
@@ -323,10 +325,17 @@ class LocalStatistics:
         if form == "auto":
             size = labels.size * num_classes * self.graph.num_features * 4
             form = "factored" if sp.issparse(x) or size > MEANS_LIMIT_BYTES else "dense"
+            if getattr(settings, "batch_size", 0):  # the factored form computes all rows at once
+                form = "half"
         if form == "factored":
             return FactoredMeans(
                 adjacency, x, labels, num_classes, unit_length=unit_length, device=self.device
             )
+        if form == "half":
+            halves = np.empty((*labels.shape, num_classes * self.graph.num_features), np.float16)
+            for row, own in zip(labels, halves, strict=True):
+                class_mean_rows(adjacency, x, row, num_classes, unit_length=unit_length, out=own)
+            return ReplicaRows(torch.from_numpy(halves).to(self.device))
         rows = np.stack([class_means(adjacency, x, row, num_classes).toarray() for row in labels])
         if unit_length:
             rows *= inverse_or_zero(np.sqrt(np.square(rows).sum(axis=-1)))[..., None]
