@@ -281,7 +281,9 @@ gives, where it gives anything, with at most 2,000 epochs; the others are drawn 
 space per model and kind of graph (`hpgmn.experiments.baseline_spaces`). Where the best validation
 score then was below the printed number (gcn and fsgnn on chameleon and squirrel, dirgcn on
 squirrel), or a cell had no trial yet, a second round followed, with the best of the first among its
-trials; it decides where there is one. The test nodes were scored once, afterwards, by
+trials; it decides where there is one. How many trials a cell has depended on how long they took,
+so some have few, and in three cells (mixhop on squirrel, cpgnn-cheby on pubmed, dssl on crocodile)
+they were not all scored on the same number of runs. The test nodes were scored afterwards, by
 
 ```sh
 hpgmn train GRAPH --model NAME --splits all   # the citation graphs: --seeds 5
