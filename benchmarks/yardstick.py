@@ -398,6 +398,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("graph", type=Path, help="graph file (.npz)")
     parser.add_argument("--splits", type=int, nargs="+", help="stored splits (default: all)")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--tf32", action="store_true", help="products in TF32 on a GPU")
     parser.add_argument(
         "--timed-epochs", type=int, metavar="N", help="train N epochs only and scale the time"
     )
@@ -422,6 +423,7 @@ def main(arguments: list[str] | None = None) -> dict:
     options = parsed(arguments)
     settings = Settings(**{name: getattr(options, name) for name in Settings.__dataclass_fields__})
     device = torch.device(options.device)
+    torch.set_float32_matmul_precision("high" if options.tf32 else "highest")
     machine, own = cpu_seconds()
     started = time.perf_counter()
     shared = shared_inputs(options.graph, settings, device)
@@ -445,6 +447,7 @@ def main(arguments: list[str] | None = None) -> dict:
         "graph": options.graph.stem,
         "settings": asdict(settings),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "tf32": options.tf32,
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "scaled_from_epochs": options.timed_epochs,

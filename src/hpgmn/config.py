@@ -71,6 +71,11 @@ class TrainSettings:
         100, "stop after so many epochs without a better validation score; 0: never", low=0
     )
     dropout: float = dropout_setting(0.2, "dropout inside the network")
+    precision: str = setting(
+        "float32",
+        "products on a GPU: exact, of factors rounded to 10 bits, or in training of 7 bits",
+        choices=("float32", "tf32", "bfloat16"),
+    )
     consistency_weight: float = setting(
         0.0,
         "weight of the agreement between noisy passes on all nodes; 0: one pass, no such loss",

@@ -51,22 +51,22 @@ def roc_auc(logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
             "Use --metric accuracy."
         )
     scores = (logits[..., 1] - logits[..., 0]).double()
-    areas = []
-    for score, label, keep in zip(scores, labels, valid, strict=True):
-        positive, negative = score[keep & (label == 1)], score[keep & (label == 0)]
-        ordered = negative.sort().values
-        below = torch.searchsorted(ordered, positive, right=False)
-        through = torch.searchsorted(ordered, positive, right=True)
-        pairs = max(positive.numel() * negative.numel(), 1)
-        area = (below + through).sum().double() / (2 * pairs)
-        areas.append(area if positive.numel() * negative.numel() else area.new_tensor(0.5))
+    positive, negative = valid & (labels == 1), valid & (labels == 0)
+    others = negative.sum(dim=-1, keepdim=True)
+    # The scores of class 0, then all else: a selection has a size that a GPU must tell its host.
+    ordered = scores.masked_fill(~negative, float("inf")).sort(dim=-1).values
+    below = torch.searchsorted(ordered, scores, right=False).clamp(max=others)
+    through = torch.searchsorted(ordered, scores, right=True).clamp(max=others)
+    pairs = positive.sum(dim=-1) * others.squeeze(-1)
+    area = ((below + through) * positive).sum(dim=-1).double() / (2 * pairs).clamp(min=1)
+    area = torch.where(pairs > 0, area, 0.5)
     lost = (scores.isnan() & valid).any(dim=-1)  # searchsorted would put NaN above every number
-    return torch.stack(areas).masked_fill(lost, float("nan")).float()
+    return area.masked_fill(lost, float("nan")).float()
 
 
 def class_loss(logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
     """Mean cross-entropy over the valid rows of each replica: (R, B, C) to (R,); Eq. (13)."""
-    chances = functional.log_softmax(logits, dim=-1)
+    chances = functional.log_softmax(logits.float(), dim=-1)
     own = chances.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
     return -(own * valid).sum(dim=-1) / valid.sum(dim=-1).clamp(min=1)
 

@@ -33,6 +33,11 @@ def stable_key(*parts: object) -> int:
     return int.from_bytes(digest, "little", signed=True)
 
 
+def step_key(step: int | str) -> int:
+    """What :class:`Noise` makes of a step."""
+    return stable_key("step", step)
+
+
 def _mix(bits: Tensor) -> Tensor:
     """SplitMix64's finaliser, in place; the shifts are logical."""
     shifted = bits >> 30
@@ -100,17 +105,18 @@ class Noise:
 
     Args:
         keys: (R,) int64, one per replica, from :func:`stable_key`.
-        step: the epoch, or anything else that counts.
+        step: the epoch, or anything else that counts; or a tensor with its :func:`step_key`, which
+            a CUDA graph can read anew each time it is replayed.
     """
 
     def __init__(self, keys: Tensor, step: int | str | Tensor = 0) -> None:
         self.keys = keys
-        self.step = step
+        self.step = step if isinstance(step, Tensor) else step_key(step)
 
     def bits(self, place: str, count: int) -> Tensor:
         """(R, count) hashed 64-bit numbers for a named place."""
         start = self.keys + stable_key(place)
-        start = _mix(start ^ (_mix_step(self.step)))
+        start = _mix(start ^ self.step)
         counter = torch.arange(count, dtype=torch.int64, device=self.keys.device)
         return _mix(counter.mul_(_GOLDEN).unsqueeze(0) + start.unsqueeze(1))
 
@@ -125,12 +131,6 @@ class Noise:
         count = math.prod(shape)
         lanes = self.bits(place, -(-count // 4)).view(torch.int16)[:, :count]
         return (lanes >= rate.threshold.unsqueeze(1)).view(self.keys.shape[0], *shape)
-
-
-def _mix_step(step: int | str | Tensor) -> Tensor | int:
-    if isinstance(step, Tensor):
-        return _mix(step * _GOLDEN)
-    return stable_key("step", step)
 
 
 class _Masked(torch.autograd.Function):

@@ -68,7 +68,20 @@ def test_epochs_alone_end_with_patience(ours):
     assert ours.epochs_alone([10], {"epochs": 300, "patience": 0}) == [300]
 
 
-def test_a_measurement_needs_something_to_measure(ours, graph_file, capsys):
+def test_the_papers_model_is_trained_in_full_and_scored(ours, graph_file, monkeypatch):
+    few = {"epochs": 4, "estimator_epochs": 3, "hidden_dim": 8, "num_patterns": 4}
+    monkeypatch.setattr(ours, "read_config", lambda name: {"settings": few})
+    found = ours.main([str(graph_file), "--tf32"])
+    assert found["splits"] == [0, 1]
+    assert found["settings"]["precision"] == "tf32"
+    assert found["accuracy_mean"] == pytest.approx(sum(found["accuracy"]) / 2)
+    parts = found["seconds_statistics"] + found["seconds_training"]
+    assert 0 < parts < found["seconds_total"]
+    assert found["device"] == "cpu"
+
+
+@pytest.mark.parametrize("mode", [["--shipped"], ["--timed-epochs", "3"]])
+def test_a_gpu_is_for_the_papers_model_in_full(ours, graph_file, capsys, mode):
     with pytest.raises(SystemExit):
-        ours.main([str(graph_file)])
-    assert "--timed-epochs, --shipped or both" in capsys.readouterr().err
+        ours.main([str(graph_file), "--device", "cuda", *mode])
+    assert "the paper's model in full" in capsys.readouterr().err

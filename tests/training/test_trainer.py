@@ -26,9 +26,11 @@ from hpgmn.models.propagated import PropagatedSettings
 from hpgmn.models.stage import ModelEntry, Replica, Stage, Task, main_stage, make_task
 from hpgmn.randomness import Noise
 from hpgmn.statistics import STATISTICS
-from hpgmn.training import trainer
+from hpgmn.training import running, trainer
 from hpgmn.training.checkpoint import read_state, write_state
-from hpgmn.training.trainer import TrainState, logits, train
+from hpgmn.training.running import Labelled
+from hpgmn.training.state import TrainState
+from hpgmn.training.trainer import logits, train
 
 HETERO, APPNP, GCN = (MODELS[name] for name in ("hpgmn", "hpgmn-appnp", "hpgmn-gcn"))
 DEFAULTS = HPGMNSettings(
@@ -325,7 +327,7 @@ def test_taking_stopped_replicas_out_changes_no_result(
     shrunk = train(task, entry_of(settings), watch=watch)
     assert len(sizes) > 1
     monkeypatch.setattr(
-        trainer, "_still_waiting", lambda current, stage: list(range(len(current.live)))
+        trainer, "still_waiting", lambda current, stage: list(range(len(current.live)))
     )
     whole = train(task, entry_of(settings))
     assert whole.history["main"]["loss"].isfinite().all()
@@ -547,31 +549,6 @@ def test_an_unsupervised_stage_follows_its_penalties_and_ends_with_its_last_epoc
 BATCHED = replace(TINY, batch_size=2, kpattern_weight=0.1, entropy_weight=0.5)
 
 
-def batch_nodes(labelled: Any, size: int, epoch: int) -> list[Tensor]:
-    noise = Noise(torch.tensor([3, 4]), epoch)
-    return [part.nodes.masked_fill(~part.valid, -1) for part in labelled.batches(size, noise)]
-
-
-def test_an_epoch_reads_every_train_node_once_in_an_order_of_its_own() -> None:
-    labels = np.full((2, 9), -1)
-    labels[0, [1, 3, 4, 7, 8]] = [0, 1, 0, 1, 1]
-    labels[1, [0, 2, 5]] = 1
-    labelled = trainer._Labelled.of(labels, torch.device("cpu"))
-    first, second = (torch.cat(batch_nodes(labelled, 2, epoch), dim=1) for epoch in (1, 2))
-    for order in (first, second):
-        assert sorted(order[0].tolist()) == [1, 3, 4, 7, 8]
-        assert sorted(order[1].tolist()) == [-1, -1, 0, 2, 5]
-        assert order[1, 3:].tolist() == [-1, -1]  # padding comes last
-    assert first.tolist() != second.tolist()
-    assert [part.shape[1] for part in batch_nodes(labelled, 2, 1)] == [2, 2, 1]
-    for part in labelled.batches(2, Noise(torch.tensor([3, 4]), 1)):
-        for row in range(2):
-            for node, label, valid in zip(
-                part.nodes[row], part.labels[row], part.valid[row], strict=True
-            ):
-                assert not valid or labels[row, node] == label
-
-
 def test_one_batch_of_all_nodes_is_the_full_batch(small_graph: Graph) -> None:
     plain = replace(
         TINY,
@@ -602,7 +579,7 @@ def test_steps_in_batches_are_those_of_torchs_adam_on_each_batch(small_graph: Gr
     initialise(stage.model, task.keys("main"))
     trained = [p for n, p in stage.model.named_parameters() if n != "head.memory.use"]
     adam = torch.optim.Adam(trained, lr=BATCHED.lr, weight_decay=BATCHED.weight_decay)
-    labelled = trainer._Labelled.of(task.train_labels, task.device)
+    labelled = Labelled.of(task.train_labels, task.device)
     weights = {key: values[0] for key, values in stage.penalty_weights.items()}
     step = 0
     for epoch in (1, 2):
@@ -652,7 +629,7 @@ def test_evaluation_in_parts_is_that_of_all(
     task = task_of(small_graph, [BATCHED, BATCHED])
     whole = train(task, HETERO)
     expected = logits(task, HETERO, whole.done)
-    monkeypatch.setattr(trainer, "READ_NODES", 5)
+    monkeypatch.setattr(running, "READ_NODES", 5)
     torch.testing.assert_close(logits(task, HETERO, whole.done), expected)
     parts = train(task, HETERO)
     assert torch.equal(parts.best_score["main"], whole.best_score["main"])

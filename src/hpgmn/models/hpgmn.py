@@ -182,6 +182,7 @@ def _main(task: Task, done: Mapping[str, Parameters]) -> Stage:
         penalty_weights=penalty_weights(settings),
         frozen=("head.memory.use",) if settings[0].batch_size else (),
         after_step=_keep_use if settings[0].batch_size else None,
+        reads_rows=True,
     )
 
 

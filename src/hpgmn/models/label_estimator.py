@@ -115,6 +115,8 @@ def estimator_stage(task: Task, done: Mapping[str, Parameters]) -> Stage:
         epochs=settings[0].estimator_epochs,
         patience=settings[0].estimator_patience,
         batch_size=getattr(settings[0], "batch_size", 0),
+        reads_rows=True,
+        precision=settings[0].precision,
     )
 
 

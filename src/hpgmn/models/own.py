@@ -323,7 +323,7 @@ def _main(name: str, own: type[nn.Module], task: Task, done: Mapping[str, Parame
         "x": torch.from_numpy(dense).to(task.device),
         "edge_index": torch.from_numpy(edge_index).to(task.device),
     }
-    return main_stage(task, model, inputs, frozen=(_FIXED,))
+    return main_stage(task, model, inputs, frozen=(_FIXED,), is_replayable=False)
 
 
 def _floats(

@@ -122,6 +122,11 @@ class Stage:
         after_step: called with the model after each step, to move what gradients do not.
         batch_size: train nodes read in a step; 0 for all of them in one. The penalties are then
             those of the nodes read.
+        reads_rows: whether every input is a statistic, and a node's output needs no more than its
+            own rows of them: only then can there be batches.
+        precision: of the products on a GPU.
+        is_replayable: whether a CUDA graph may repeat an epoch: nothing but tensors and the epoch's
+            noise tells one epoch from the next.
     """
 
     name: str
@@ -139,6 +144,9 @@ class Stage:
     is_supervised: bool = True
     after_step: Callable[[nn.Module], None] | None = None
     batch_size: int = 0
+    reads_rows: bool = False
+    precision: str = "float32"
+    is_replayable: bool = True
 
     @property
     def needs_all_nodes(self) -> bool:
@@ -195,6 +203,7 @@ def main_stage(task: Task, model: nn.Module, inputs: Mapping[str, Any], **more: 
         patience=settings[0].patience,
         consistency=list(settings) if consistent else None,
         batch_size=getattr(settings[0], "batch_size", 0),
+        precision=settings[0].precision,
         **more,
     )
 

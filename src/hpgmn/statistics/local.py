@@ -21,7 +21,7 @@ from hpgmn.statistics.diffusion import (
     coefficients,
     transition,
 )
-from hpgmn.statistics.forms import FORMS, chosen_form, is_sketched
+from hpgmn.statistics.forms import FORMS, chosen_form, free_bytes, is_sketched
 from hpgmn.statistics.labelwise import (
     FactoredMeans,
     class_counts,
@@ -31,6 +31,7 @@ from hpgmn.statistics.labelwise import (
     row_lengths,
     scaled_counts,
 )
+from hpgmn.statistics.on_device import class_means_on_device
 from hpgmn.statistics.operators import (
     DenseRows,
     Grouped,
@@ -47,6 +48,9 @@ STATISTICS = ("attributes", "class_counts", "class_means", "diffusion", "adjacen
 
 MEANS_LIMIT_BYTES = 512 * 2**20
 """``class_means_form="auto"`` takes dense rows up to this size when the attributes are dense."""
+
+MEANS_GPU_SHARE = 0.2
+"""On a GPU it takes dense rows up to this share of the free memory."""
 
 TWO_HOP_LIMIT = 2**28
 """Most entries of a two-hop matrix, 2 GiB; crocodile's has 32, squirrel's 8, pubmed's 1 million."""
@@ -325,11 +329,24 @@ class LocalStatistics:
         if form == "auto":
             size = labels.size * num_classes * self.graph.num_features * 4
             form = "factored" if sp.issparse(x) or size > MEANS_LIMIT_BYTES else "dense"
+            if self.device.type == "cuda":  # dense products are what a GPU is best at
+                form = "dense" if size < MEANS_GPU_SHARE * free_bytes(self.device) else "factored"
             if getattr(settings, "batch_size", 0):  # the factored form computes all rows at once
                 form = "half"
         if form == "factored":
             return FactoredMeans(
                 adjacency, x, labels, num_classes, unit_length=unit_length, device=self.device
+            )
+        if self.device.type == "cuda":
+            return ReplicaRows(
+                class_means_on_device(
+                    SparseMatrix(adjacency, self.device),
+                    self._tensor(x.toarray() if sp.issparse(x) else x),
+                    torch.from_numpy(labels).to(self.device),
+                    num_classes,
+                    unit_length=unit_length,
+                    dtype=torch.float16 if form == "half" else torch.float32,
+                )
             )
         if form == "half":
             halves = np.empty((*labels.shape, num_classes * self.graph.num_features), np.float16)

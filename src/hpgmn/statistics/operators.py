@@ -44,6 +44,10 @@ class Statistic(ABC):
             (R, N, D) or (R, B, D).
         """
 
+    def some(self, nodes: Tensor) -> Statistic:
+        """TEMPORARY."""
+        return _Chosen(self, nodes)
+
     @abstractmethod
     def rows(self, nodes: Tensor, replica: int = 0) -> Tensor:
         """The rows of some nodes as a dense (B, width) matrix."""
@@ -216,3 +220,18 @@ class Grouped(Statistic):
             if replica in replicas:
                 return statistic.rows(nodes, replicas.index(replica))
         raise IndexError(replica)
+
+
+class _Chosen(Statistic):
+    def __init__(self, statistic: Statistic, nodes: Tensor) -> None:
+        self.statistic, self.nodes, self.width = statistic, nodes, statistic.width
+
+    @override
+    def times(
+        self, weight: Tensor, nodes: Tensor | None = None, columns: Tensor | None = None
+    ) -> Tensor:
+        return self.statistic.times(weight, self.nodes, columns)
+
+    @override
+    def rows(self, nodes: Tensor, replica: int = 0) -> Tensor:
+        return self.statistic.rows(self.nodes[replica][nodes], replica)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hpgmn.errors import HPGMNError
 from hpgmn.models.stage import Parameters
-from hpgmn.training.trainer import HISTORY, StageState, TrainState
+from hpgmn.training.state import HISTORY, StageState, TrainState
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:

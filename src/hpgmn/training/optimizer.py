@@ -68,7 +68,8 @@ class _Group:
         self._rates = set(zip(rates.lr, rates.weight_decay, strict=True))
         self._lr = torch.tensor(rates.lr, device=device)
         self._weight_decay = torch.tensor(rates.weight_decay, device=device)
-        self._steps = steps
+        self._decay = torch.tensor([_BETA1, _BETA2], dtype=torch.float64, device=device)
+        self._steps = torch.full((), steps, device=device)  # where a CUDA graph can go on counting
         self._counts = [torch.full((), float(steps), device=device) for _ in parameters]
 
     def step(self, first: Parameters, second: Parameters) -> None:
@@ -99,7 +100,7 @@ class _Group:
     def _step_each(self, first: Parameters, second: Parameters) -> None:
         """The same step where replicas differ in their rates, broadcast over each tensor."""
         self._steps += 1
-        scale1, scale2 = 1 - _BETA1**self._steps, 1 - _BETA2**self._steps
+        scale1, scale2 = (1 - self._decay**self._steps).unbind()
         for name, parameter in self.parameters.items():
             if parameter.grad is None:
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -21,10 +22,14 @@ from hpgmn.models.own import is_own
 from hpgmn.models.stage import ModelEntry, Parameters, Replica, Stage, make_task
 from hpgmn.training.checkpoint import read_state, refuse_other, write_state
 from hpgmn.training.denormals import without_denormals
-from hpgmn.training.trainer import TrainState, logits, train
+from hpgmn.training.state import TrainState
+from hpgmn.training.trainer import logits, train
 
 SAVE_SECONDS = 20.0
 """A running training saves its state this often."""
+
+REPORT_SECONDS = 0.1
+"""Progress on a GPU is told this often: each time the host waits for the GPU."""
 
 CPU_BATCH_BYTES = 1 * 2**30
 """Replicas trained together on a CPU share about this much memory: more would not be faster."""
@@ -221,11 +226,15 @@ class _Watcher:
         self.path, self.identity, self.place = path, identity, place
         self.report, self.should_stop = report, should_stop
         self.saved = time.monotonic()
+        self.reported = -math.inf
 
     def __call__(self, state: TrainState, stage: Stage) -> None:
         current = state.current
         assert current is not None
-        if self.report is not None:
+        now, is_last = time.monotonic(), current.epoch == stage.epochs
+        in_time = not current.best_score.is_cuda or now - self.reported > REPORT_SECONDS
+        if self.report is not None and (in_time or is_last):
+            self.reported = now
             self.report(
                 Progress(
                     *self.place,

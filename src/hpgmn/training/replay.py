@@ -1,0 +1,91 @@
+"""An epoch as a CUDA graph: recorded once, then replayed by a single call.
+
+Small graphs leave a GPU waiting for its host, which needs far longer to launch the few hundred
+kernels of an epoch than they take to run. A recording is one launch. Nothing in it comes from the
+host: it counts its own epochs, looks up the key of its random numbers in a table, and writes what
+it finds into a table of all epochs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from hpgmn.randomness import Noise, step_key
+
+logger = logging.getLogger(__name__)
+
+WARM_UP = 2
+"""Epochs run as they are before one is recorded: libraries set themselves up in their first."""
+
+
+class Replay:
+    """Epochs after some point of a stage, replayed.
+
+    Args:
+        epoch: runs one epoch, given its number as a tensor and the noise of each pass; returns
+            the numbers to note.
+        keys: (R,) the roots of the replicas' random numbers.
+        noise_steps: for each epoch from 0 to the last, the numbers by which its passes draw.
+        done: epochs finished before.
+    """
+
+    def __init__(
+        self,
+        epoch: Callable[[Tensor, list[Noise]], Tensor],
+        keys: Tensor,
+        noise_steps: Sequence[Sequence[int]],
+        done: int,
+    ) -> None:
+        device = keys.device
+        self._table = torch.tensor(
+            [[step_key(number) for number in passes] for passes in noise_steps], device=device
+        )
+        self._count = torch.full((), done, dtype=torch.int64, device=device)
+        self._done = done
+        self._notes: Tensor | None = None
+
+        def once() -> None:
+            self._count += 1
+            here = self._count.view(1)
+            drawn = self._table.index_select(0, here)[0]
+            noises = [Noise(keys, drawn[number]) for number in range(drawn.shape[0])]
+            found = epoch(self._count, noises)
+            if self._notes is None:  # while recording
+                self._notes = found.new_empty(len(noise_steps), *found.shape)
+            self._notes.index_copy_(0, here, found.unsqueeze(0))
+
+        self._again = recorded(once)
+
+    def next(self) -> Tensor:
+        """Run the next epoch; returns its numbers, which are there once the GPU has caught up."""
+        self._again()
+        self._done += 1
+        assert self._notes is not None
+        return self._notes[self._done]
+
+
+def recorded(work: Callable[[], None]) -> Callable[[], None]:
+    """A call that repeats all that a function does on the GPU; the function runs only now."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return graph.replay
+
+
+def try_replay(
+    epoch: Callable[[Tensor, list[Noise]], Tensor],
+    keys: Tensor,
+    noise_steps: Sequence[Sequence[int]],
+    done: int,
+) -> Replay | None:
+    """A :class:`Replay`, or None where the epoch cannot be recorded, which the log says."""
+    try:
+        return Replay(epoch, keys, noise_steps, done)
+    except RuntimeError as error:
+        torch.cuda.synchronize()
+        logger.info("No CUDA graph of this stage: %s", str(error).splitlines()[0])
+        return None

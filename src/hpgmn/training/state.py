@@ -1,0 +1,158 @@
+"""Where a training stands: one object that can be saved, cut to fewer replicas and continued."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from hpgmn.errors import HPGMNError
+from hpgmn.models.stage import Parameters, Stage
+
+HISTORY = ("loss", "val_loss", "val_score")
+"""What is recorded each epoch for each replica."""
+
+
+@dataclass
+class StageState:
+    """Everything about a stage that is under way.
+
+    Attributes:
+        name: which stage.
+        epoch: epochs finished.
+        live: the replicas still in the batch, as positions in the task.
+        parameters: (L, …) current values by name.
+        first: Adam's first moments.
+        second: Adam's second moments.
+        best: (R, …) the values at each replica's best epoch.
+        best_score: (R,) validation score there.
+        best_loss: (R,) validation loss there.
+        best_epoch: (R,) which epoch that was.
+        history: for each of HISTORY one (R,) tensor per epoch; NaN for replicas that stopped, and
+            for validation in a stage without labels.
+    """
+
+    name: str
+    epoch: int
+    live: list[int]
+    parameters: Parameters
+    first: Parameters
+    second: Parameters
+    best: Parameters
+    best_score: Tensor
+    best_loss: Tensor
+    best_epoch: Tensor
+    history: dict[str, list[Tensor]]
+
+
+@dataclass
+class TrainState:
+    """The whole state of a training: stages that are done, and the one under way."""
+
+    done: dict[str, Parameters] = field(default_factory=dict)
+    best_score: dict[str, Tensor] = field(default_factory=dict)
+    best_loss: dict[str, Tensor] = field(default_factory=dict)
+    best_epoch: dict[str, Tensor] = field(default_factory=dict)
+    history: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=lambda: {"statistics": 0.0, "training": 0.0})
+    current: StageState | None = None
+
+
+def begin(
+    name: str,
+    parameters: Parameters,
+    moments: tuple[Parameters, Parameters],
+    replicas: int,
+    device: torch.device,
+) -> StageState:
+    """The state of a stage before its first epoch."""
+    return StageState(
+        name=name,
+        epoch=0,
+        live=list(range(replicas)),
+        parameters=parameters,
+        first=moments[0],
+        second=moments[1],
+        best={key: value.clone() for key, value in parameters.items()},
+        best_score=torch.full((replicas,), -1.0, device=device),
+        best_loss=torch.full((replicas,), float("inf"), device=device),
+        best_epoch=torch.zeros(replicas, dtype=torch.int64, device=device),
+        history={key: [] for key in HISTORY},
+    )
+
+
+def keep_better(
+    current: StageState,
+    live: Tensor,
+    epoch: int | Tensor,
+    score: Tensor,
+    loss: Tensor,
+    patience: int,
+) -> None:
+    """Keep the parameters of the replicas that became better.
+
+    Args:
+        current: the stage; its best values are changed in place.
+        live: (L,) the replicas in the batch.
+        epoch: the number of the epoch just finished; a tensor inside a CUDA graph.
+        score: (L,) on the validation nodes.
+        loss: (L,) there.
+        patience: a replica that has waited longer is not looked at again; 0: always look.
+    """
+    best_score, best_loss = current.best_score[live], current.best_loss[live]
+    best_epoch = current.best_epoch[live]
+    better = (score > best_score) | ((score == best_score) & (loss < best_loss))
+    better &= loss.isfinite()  # a diverged model still has an argmax, and so a score
+    if patience:
+        better &= epoch - best_epoch <= patience
+    if score.device.type != "cuda":
+        chosen = torch.nonzero(better).squeeze(1)
+        if not chosen.numel():
+            return
+        places = live[chosen]
+        for key, value in current.parameters.items():
+            current.best[key][places] = value[chosen]
+    else:  # no question to the host inside an epoch
+        everyone = len(current.live) == current.best_score.shape[0]
+        for key, value in current.parameters.items():
+            mask, kept = better.view(-1, *[1] * (value.dim() - 1)), current.best[key]
+            if everyone:
+                torch.where(mask, value, kept, out=kept)
+            else:
+                kept.index_copy_(0, live, torch.where(mask, value, kept[live]))
+    current.best_score.index_copy_(0, live, torch.where(better, score, best_score))
+    current.best_loss.index_copy_(0, live, torch.where(better, loss, best_loss))
+    current.best_epoch.index_copy_(0, live, torch.where(better, epoch, best_epoch))
+
+
+def still_waiting(current: StageState, stage: Stage) -> list[int]:
+    """Positions within ``live`` of the replicas that may still become better."""
+    best = current.best_epoch.tolist()
+    losses = current.history["loss"][-1].tolist()
+    patience = stage.patience or stage.epochs
+    return [
+        place
+        for place, replica in enumerate(current.live)
+        if current.epoch - best[replica] < patience and math.isfinite(losses[replica])
+    ]
+
+
+def require_a_best(current: StageState, stage: Stage) -> None:
+    """Every replica must have had at least one epoch with a finite loss."""
+    lost = [r for r, epoch in enumerate(current.best_epoch.tolist()) if not epoch]
+    if stage.epochs and lost:
+        raise HPGMNError(
+            f"The loss of stage '{stage.name}' was never finite in {len(lost)} of "
+            f"{len(current.best_epoch)} runs. Lower lr or the penalty weights, or scale the "
+            "attributes (attributes_scaling=unit, where the model has it)."
+        )
+
+
+def shrink(current: StageState, places: list[int]) -> None:
+    """Take replicas that have stopped out of the batch."""
+    current.live = [current.live[place] for place in places]
+    for part in (current.parameters, current.first, current.second):
+        for key, value in part.items():
+            part[key] = value[places]

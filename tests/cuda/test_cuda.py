@@ -1,0 +1,209 @@
+"""What only a GPU can show. Needs no other file of the tests:
+
+PYTHONPATH=src python -m pytest --noconftest tests/cuda
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hpgmn.config import make_settings
+from hpgmn.datasets.synthetic import trading_network
+from hpgmn.graph import Graph
+from hpgmn.models import MODELS
+from hpgmn.models.stage import Replica, Task, make_task
+from hpgmn.statistics import STATISTICS, LocalStatistics, StatisticsSettings
+from hpgmn.training import trainer
+from hpgmn.training.replay import Replay
+from hpgmn.training.running import Running
+from hpgmn.training.state import TrainState
+from hpgmn.training.trainer import logits, train
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+WIDTHS = {"hidden_dim": 16, "query_dim": 16, "estimator_hidden": 16, "num_patterns": 8}
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    return trading_network(num_nodes=300, seed=3).graph
+
+
+def task_of(graph: Graph, name: str, device: str = "cuda", **values: Any) -> Task:
+    cls = MODELS[name].settings
+    chosen: dict[str, Any] = dict(WIDTHS)
+    chosen |= {info.name: 12 for info in fields(cls) if info.name.endswith("epochs")}
+    chosen |= {info.name: 0 for info in fields(cls) if info.name.endswith("patience")}
+    known = {info.name for info in fields(cls)}
+    chosen = {key: value for key, value in (chosen | values).items() if key in known}
+    settings = make_settings(cls, chosen)
+    splits = [graph.split(number) for number in (0, 1)]
+    replicas = [Replica(number, number, settings) for number in (0, 1)]
+    return make_task(graph, replicas, [(one.train, one.val) for one in splits], device)
+
+
+def assert_alike(one: TrainState, other: TrainState, tolerance: float) -> None:
+    for stage, history in one.history.items():
+        for key, rows in history.items():
+            torch.testing.assert_close(
+                other.history[stage][key],
+                rows,
+                rtol=tolerance,
+                atol=tolerance,
+                equal_nan=True,
+                msg=lambda text, where=(stage, key): f"{where}: {text}",
+            )
+
+
+@pytest.fixture
+def recordings(monkeypatch: pytest.MonkeyPatch) -> list[Replay | None]:
+    """Every attempt to record an epoch."""
+    made: list[Replay | None] = []
+    real = trainer.try_replay
+
+    def watched(*given: Any) -> Replay | None:
+        made.append(real(*given))
+        return made[-1]
+
+    monkeypatch.setattr(trainer, "try_replay", watched)
+    return made
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_every_model_is_replayed_as_it_runs(
+    graph: Graph, name: str, recordings: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = task_of(graph, name)
+    replayed = train(task, MODELS[name])
+    assert recordings
+    assert all(recordings), "an epoch could not be recorded"
+    monkeypatch.setattr(trainer, "can_replay", lambda running: False)
+    assert_alike(train(task, MODELS[name]), replayed, 2e-3)
+
+
+def test_replays_go_on_with_fewer_replicas_and_other_rates(
+    graph: Graph, recordings: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cls = MODELS["hpgmn"].settings
+    common: dict[str, Any] = {**WIDTHS, "epochs": 60, "patience": 10, "estimator_epochs": 20}
+    settings = [make_settings(cls, common | {"lr": lr}) for lr in (0.2, 0.01, 0.003)]
+    split = graph.split(0)
+    replicas = [Replica(0, seed, one) for seed, one in enumerate(settings)]
+    task = make_task(graph, replicas, [(split.train, split.val)] * 3, "cuda")
+    replayed = train(task, MODELS["hpgmn"])
+    assert len(recordings) > 2
+    monkeypatch.setattr(trainer, "can_replay", lambda running: False)
+    alone = train(task, MODELS["hpgmn"])
+    assert_alike(alone, replayed, 5e-3)
+
+
+@pytest.mark.parametrize("name", ["hpgmn-gcn", "hpgmn-appnp"])
+def test_agreement_between_passes_is_replayed(
+    graph: Graph, name: str, recordings: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = {"consistency_weight": 0.5, "consistency_warmup": 6}
+    task = task_of(graph, name, **values)
+    replayed = train(task, MODELS[name])
+    assert all(recordings)
+    monkeypatch.setattr(trainer, "can_replay", lambda running: False)
+    assert_alike(train(task, MODELS[name]), replayed, 2e-3)
+
+
+@pytest.fixture
+def no_questions() -> Iterator[None]:
+    """Any wait of the host for the GPU is an error."""
+    yield
+    torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+@pytest.mark.parametrize("batch_size", [0, 64])
+@pytest.mark.usefixtures("no_questions")
+def test_an_epoch_asks_the_gpu_nothing(graph: Graph, name: str, batch_size: int) -> None:
+    if batch_size and name != "hpgmn":
+        pytest.skip("reads all nodes")
+    task = task_of(graph, name, batch_size=batch_size)
+    state = TrainState()
+    for stage, build in MODELS[name].stages.items():
+        running = Running(task, build, state, [0, 1], "accuracy")
+        if running.stage.epochs:
+            optimizer = running.optimizer(None)
+            current = trainer.begin(
+                stage,
+                trainer._values(running),
+                (optimizer.first, optimizer.second),
+                2,
+                task.device,
+            )
+            running.epoch(optimizer, current, 1)  # sets libraries up
+            torch.cuda.set_sync_debug_mode("error")
+            running.epoch(optimizer, current, 2)
+            torch.cuda.set_sync_debug_mode("default")
+        state.done[stage] = trainer._values(running)
+
+
+@pytest.mark.parametrize("form", ["dense", "half", "factored"])
+@pytest.mark.parametrize("diffusion_form", ["dense", "implicit", "topk", "sketch"])
+def test_statistics_are_those_of_the_cpu(graph: Graph, form: str, diffusion_form: str) -> None:
+    settings = StatisticsSettings(
+        statistics=STATISTICS,
+        class_means_form=form,
+        class_means_scaling="unit",
+        diffusion_form=diffusion_form,
+    )
+    labels = np.stack([graph.y, np.roll(graph.y, 1)])
+    nodes = torch.arange(graph.num_nodes)
+    here, there = (
+        LocalStatistics(graph, device).build(labels, 5, [settings] * 2)
+        for device in ("cpu", "cuda")
+    )
+    for name, statistic in here.items():
+        tolerance = 1e-3 if form == "half" and "means" in name else 1e-5
+        for replica in (0, 1):
+            found = there[name].rows(nodes.cuda(), replica).cpu()
+            expected = statistic.rows(nodes, replica)
+            torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("batch_size", [0, 64])
+@pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
+def test_training_is_that_of_the_cpu_to_its_precision(
+    graph: Graph, precision: str, batch_size: int
+) -> None:
+    values = {"dropout": 0.0, "batch_size": batch_size, "precision": precision}
+    values |= {
+        name: 0.0 for name in MODELS["hpgmn"].settings.__dataclass_fields__ if "_dropout" in name
+    }
+    here = train(task_of(graph, "hpgmn", "cpu", **values), MODELS["hpgmn"])
+    there = train(task_of(graph, "hpgmn", "cuda", **values), MODELS["hpgmn"])
+    tolerance = {"float32": 5e-3, "tf32": 3e-2, "bfloat16": 0.15}[precision]
+    found, expected = there.history["main"]["loss"], here.history["main"]["loss"]
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+    assert expected[-1].max() < 0.8 * expected[0].max()
+
+
+def test_predictions_after_batches_are_those_of_the_cpu(graph: Graph) -> None:
+    task = task_of(graph, "hpgmn", batch_size=64)
+    state = train(task, MODELS["hpgmn"])
+    found = logits(task, MODELS["hpgmn"], state.done).cpu()
+    done = {
+        stage: {key: value.cpu() for key, value in parameters.items()}
+        for stage, parameters in state.done.items()
+    }
+    again = logits(task_of(graph, "hpgmn", "cpu", batch_size=64), MODELS["hpgmn"], done)
+    torch.testing.assert_close(found, again, rtol=1e-3, atol=1e-3)
+
+
+def test_the_log_says_nothing_of_graphs_that_failed(
+    graph: Graph, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        train(task_of(graph, "hpgmn"), MODELS["hpgmn"])
+    assert "No CUDA graph" not in caplog.text

@@ -1,0 +1,51 @@
+"""Replayed epochs: the same numbers as epochs run one by one. tests/cuda does it on a GPU."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+from torch import Tensor
+
+from hpgmn.randomness import Noise
+from hpgmn.training import replay
+from hpgmn.training.replay import Replay, try_replay
+
+KEYS = torch.tensor([11, 12])
+STEPS = [[2 * epoch, 2 * epoch + 1] for epoch in range(8)]
+
+
+def drawn(epoch: int | Tensor, noises: list[Noise]) -> Tensor:
+    """Something of the epoch's number and of both passes' noise."""
+    first, second = (noise.uniform("place", (3,)) for noise in noises)
+    return (first - second) * epoch
+
+
+@pytest.fixture
+def repeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a GPU: a recording that runs the function again."""
+    monkeypatch.setattr(replay, "recorded", lambda work: work)
+
+
+@pytest.mark.usefixtures("repeats")
+def test_each_epoch_has_its_own_number_and_noise() -> None:
+    replayed = Replay(drawn, KEYS, STEPS, done=2)
+    rows = [replayed.next() for _ in range(5)]
+    for epoch, row in zip(range(3, 8), rows, strict=True):
+        expected = drawn(epoch, [Noise(KEYS, number) for number in STEPS[epoch]])
+        assert torch.equal(row, expected), epoch  # all of them, after the last was run
+
+
+def test_what_cannot_be_recorded_is_said_and_left(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuses(work: object) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    monkeypatch.setattr(replay, "recorded", refuses)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    with caplog.at_level(logging.INFO):
+        assert try_replay(drawn, KEYS, STEPS, done=2) is None
+    assert "not permitted when stream is capturing" in caplog.text
+    assert "more" not in caplog.text

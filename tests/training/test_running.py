@@ -1,0 +1,150 @@
+"""Batches of labelled nodes, rows fetched ahead, and a stage whose rows were gathered before."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from hpgmn.graph import Graph
+from hpgmn.models import MODELS
+from hpgmn.models.hpgmn import HPGMNSettings
+from hpgmn.models.stage import Replica, Task, make_task
+from hpgmn.randomness import Noise
+from hpgmn.training import replay, running, trainer
+from hpgmn.training.running import Labelled, Running, ahead, rows_of
+from hpgmn.training.trainer import train
+
+ENTRY = MODELS["hpgmn"]
+SETTINGS = HPGMNSettings(
+    hidden_dim=6, num_patterns=5, estimator_hidden=6, estimator_epochs=6, epochs=9, patience=0
+)
+
+
+def task_of(graph: Graph, *settings: Any) -> Task:
+    replicas = [Replica(number % 2, number, one) for number, one in enumerate(settings)]
+    masks = [(graph.split(one.split).train, graph.split(one.split).val) for one in replicas]
+    return make_task(graph, replicas, masks, "cpu")
+
+
+def batch_nodes(labelled: Any, size: int, epoch: int) -> list[Tensor]:
+    noise = Noise(torch.tensor([3, 4]), epoch)
+    return [part.nodes.masked_fill(~part.valid, -1) for part in labelled.batches(size, noise)]
+
+
+def test_an_epoch_reads_every_train_node_once_in_an_order_of_its_own() -> None:
+    labels = np.full((2, 9), -1)
+    labels[0, [1, 3, 4, 7, 8]] = [0, 1, 0, 1, 1]
+    labels[1, [0, 2, 5]] = 1
+    labelled = Labelled.of(labels, torch.device("cpu"))
+    first, second = (torch.cat(batch_nodes(labelled, 2, epoch), dim=1) for epoch in (1, 2))
+    for order in (first, second):
+        assert sorted(order[0].tolist()) == [1, 3, 4, 7, 8]
+        assert sorted(order[1].tolist()) == [-1, -1, 0, 2, 5]
+        assert order[1, 3:].tolist() == [-1, -1]  # padding comes last
+    assert first.tolist() != second.tolist()
+    assert [part.shape[1] for part in batch_nodes(labelled, 2, 1)] == [2, 2, 1]
+    for part in labelled.batches(2, Noise(torch.tensor([3, 4]), 1)):
+        for row in range(2):
+            for node, label, valid in zip(
+                part.nodes[row], part.labels[row], part.valid[row], strict=True
+            ):
+                assert not valid or labels[row, node] == label
+
+
+def test_the_next_is_fetched_while_one_is_in_use() -> None:
+    fetched = {number: threading.Event() for number in range(4)}
+
+    def fetch(number: int) -> int:
+        fetched[number].set()
+        return number * number
+
+    found = []
+    for number, square in ahead(range(4), fetch):
+        if number < 3:
+            assert fetched[number + 1].wait(10)
+        found.append((number, square))
+    assert found == [(0, 0), (1, 1), (2, 4), (3, 9)]
+    assert list(ahead([], fetch)) == []
+
+
+def test_what_fails_to_be_fetched_fails_where_it_is_used() -> None:
+    def fetch(number: int) -> float:
+        return 1 / (2 - number)
+
+    pairs = ahead(range(4), fetch)
+    assert [next(pairs), next(pairs)] == [(0, 0.5), (1, 1.0)]
+    with pytest.raises(ZeroDivisionError):
+        next(pairs)
+
+
+@pytest.mark.parametrize("penalties", [0.0, 0.1])
+def test_rows_gathered_before_change_no_result(
+    small_graph: Graph, monkeypatch: pytest.MonkeyPatch, penalties: float
+) -> None:
+    settings = replace(SETTINGS, kpattern_weight=penalties, entropy_weight=penalties)
+    task = task_of(small_graph, settings, settings)
+    expected = train(task, ENTRY)
+    kept: list[Tensor] = []
+
+    def gather(own: Running, nodes: Tensor) -> dict[str, Any]:
+        kept.append(nodes)
+        return rows_of(own.stage, nodes)
+
+    monkeypatch.setattr(Running, "_kept", gather)
+    found = train(task, ENTRY)
+    assert len(kept) == (3 if penalties else 4)  # penalties read all nodes in training
+    for key, value in expected.done["main"].items():
+        torch.testing.assert_close(found.done["main"][key], value, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found.best_score["main"], expected.best_score["main"])
+
+
+@pytest.mark.parametrize("name", ["hpgmn", "hpgmn-appnp", "gcn"])
+def test_replayed_epochs_are_those_run_one_by_one(
+    small_graph: Graph, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    values: dict[str, Any] = {"epochs": 9, "patience": 0, "hidden_dim": 6}
+    if name == "hpgmn-appnp":
+        values |= {"consistency_weight": 0.5, "consistency_warmup": 4, "pretraining_epochs": 5}
+    settings = MODELS[name].settings(**values)
+    task = task_of(small_graph, settings, settings)
+    expected = train(task, MODELS[name])
+    calls: list[int] = []
+
+    def repeat(work: Any) -> Any:
+        calls.append(1)
+        return work
+
+    monkeypatch.setattr(replay, "recorded", repeat)
+    monkeypatch.setattr(trainer, "can_replay", lambda running: True)
+    found = train(task, MODELS[name])
+    assert len(calls) >= len(MODELS[name].stages)  # and one each time that replicas leave
+    for stage, history in expected.history.items():
+        for key, rows in history.items():
+            torch.testing.assert_close(
+                found.history[stage][key], rows, rtol=1e-6, atol=1e-6, equal_nan=True
+            )
+    for key, value in expected.done["main"].items():
+        torch.testing.assert_close(found.done["main"][key], value, rtol=1e-6, atol=1e-6)
+
+
+def test_a_stage_in_batches_asks_for_rows_of_its_batch_alone(
+    small_graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(SETTINGS, batch_size=2, epochs=2, estimator_epochs=1)
+    widest = 0
+
+    def watched(stage: Any, nodes: Tensor) -> Any:
+        nonlocal widest
+        widest = max(widest, nodes.shape[1])
+        return rows_of(stage, nodes)
+
+    monkeypatch.setattr(running, "rows_of", watched)
+    monkeypatch.setattr(running, "READ_NODES", 3)
+    train(task_of(small_graph, settings, settings), ENTRY)
+    assert widest == 3
