@@ -78,7 +78,8 @@ class SparseMatrix:
         """
         if self.host.nnz == 0:  # MKL refuses empty matrices; keep the graph of autograd whole
             return dense.new_zeros(self.shape[0], dense.shape[1]) + dense[:0].sum(dim=0)
-        result: Tensor = cast(Any, _Product).apply(dense, self, columns)
+        with torch.autocast(self.device.type, enabled=False):  # sparse products are single
+            result: Tensor = cast(Any, _Product).apply(dense.float(), self, columns)
         return result
 
     def __matmul__(self, dense: Tensor) -> Tensor:

@@ -49,7 +49,8 @@ class Memory(Initialised):
 
     def scores(self, query: Tensor) -> Tensor:
         """(R, N, D_q) to the products with every pattern, (R, N, K)."""
-        return query @ self.patterns.transpose(1, 2)
+        with torch.autocast(query.device.type, enabled=False):  # distances are differences of these
+            return query.float() @ self.patterns.transpose(1, 2)
 
     def forward(self, query: Tensor) -> tuple[Tensor, Tensor]:
         """The value read for each query, and the attention.

@@ -105,7 +105,8 @@ def series(matrix: Any, start: Any, theta: Array) -> Any:
 
 def diffuse(matrix: SparseMatrix, start: Tensor, theta: Array) -> Tensor:
     """:func:`series` on a device, differentiable in ``start``; the way back is a series too."""
-    result: Tensor = cast(Any, _Series).apply(start, matrix, theta)
+    with torch.autocast(matrix.device.type, enabled=False):
+        result: Tensor = cast(Any, _Series).apply(start.float(), matrix, theta)
     return result
 
 
