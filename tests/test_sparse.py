@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hpgmn.sparse import SparseMatrix
+from hpgmn.sparse import SparseMatrix, block_diagonal, diagonal_rows, moved
 
 
 @st.composite
@@ -130,3 +130,86 @@ def test_entries_may_be_stored_zeros() -> None:
     found.sum().backward()
     assert found.tolist() == [[0.0], [6.0]]
     assert weight.grad.tolist() == [[0.0], [2.0]]
+
+
+@given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.integers(0, 2**16))
+def test_block_diagonal_matches_scipy(count: int, height: int, width: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    blocks = [
+        sp.csr_array(random.integers(0, 2, (height, width)).astype(np.float32))
+        for _ in range(count)
+    ]
+    found = block_diagonal(blocks)
+    np.testing.assert_array_equal(found.toarray(), sp.block_diag(blocks).toarray())
+    assert found.indices.dtype == found.indptr.dtype == np.int32
+
+
+def test_blocks_beyond_32_bit_indices_are_refused() -> None:
+    empty = sp.csr_array((1, 2**30), dtype=np.float32)
+    with pytest.raises(OverflowError, match="train fewer at once"):
+        block_diagonal([empty, empty])
+
+
+@given(matrices(), st.integers(1, 3), st.integers(0, 4), st.integers(0, 2**16))
+def test_diagonal_rows_are_the_blocks_of_rows(
+    dense: np.ndarray, replicas: int, height: int, seed: int
+) -> None:
+    rows = np.random.default_rng(seed).integers(len(dense), size=(replicas, height))
+    host = sparse(dense).host
+    found = diagonal_rows(host, rows)
+    expected = sp.block_diag([host.toarray()[own] for own in rows]).toarray()
+    np.testing.assert_array_equal(found.toarray(), expected)
+    assert found.shape == (replicas * height, replicas * dense.shape[1])
+    assert found.indices.dtype == found.indptr.dtype == np.int32
+    assert found.has_sorted_indices
+
+
+def test_rows_beyond_32_bit_indices_are_refused() -> None:
+    wide = sp.csr_array((1, 2**30), dtype=np.float32)
+    with pytest.raises(OverflowError, match="train fewer at once"):
+        diagonal_rows(wide, np.zeros((2, 1), np.int64))
+
+
+@given(st.integers(0, 2**16), st.sampled_from([1, 5, 6, 12]))
+def test_leaving_empty_rows_out_changes_no_product(seed: int, entries: int) -> None:
+    """12 rows: up to five entries they are left out, from six on they are not."""
+    random = np.random.default_rng(seed)
+    dense = np.zeros((12, 4))
+    dense.reshape(-1)[random.permutation(48)[:entries]] = random.uniform(1, 2, entries)
+    matrix = sparse(dense)
+    assert (matrix.filled is None) == (entries >= 6)
+    weight = random_tensor(4, 3).requires_grad_()
+    columns = torch.tensor([0.0, 1.0, 2.0, 0.5])
+    exact = torch.from_numpy(dense).float()
+    for factors in (None, columns):
+        kept = torch.ones(4) if factors is None else factors
+        found = matrix.times(weight, factors)
+        torch.testing.assert_close(found, exact @ torch.diag(kept) @ weight)
+        [gradient] = torch.autograd.grad(found.square().sum(), weight)
+        expected = 2 * torch.diag(kept) @ exact.T @ exact @ torch.diag(kept) @ weight
+        torch.testing.assert_close(gradient, expected)
+
+
+@given(matrices())
+def test_a_matrix_that_is_ready_makes_nothing_in_its_first_product(dense: np.ndarray) -> None:
+    matrix = sparse(dense).ready()
+    made = set(matrix.__dict__), set(matrix.transpose.__dict__)
+    weight = random_tensor(dense.shape[1], 2).requires_grad_()
+    (matrix @ weight).sum().backward()
+    assert (set(matrix.__dict__), set(matrix.transpose.__dict__)) == made
+
+
+def test_moving_to_where_a_tensor_is_copies_nothing() -> None:
+    tensor = random_tensor(2, 3)
+    assert moved(tensor, torch.device("cpu")) is tensor
+    assert moved(tensor, torch.device("meta")).is_meta
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_what_moves_to_a_gpu_arrives_whole() -> None:
+    tensor = random_tensor(1000, 300)
+    found = moved(tensor, torch.device("cuda"))
+    assert found.is_cuda
+    assert torch.equal(found.cpu(), tensor)
+    assert moved(found, torch.device("cuda")) is found

@@ -1,4 +1,7 @@
-"""A constant sparse matrix times a dense one, with the transpose stored for the way back."""
+"""A constant sparse matrix times a dense one, with the transpose stored for the way back.
+
+Matrices of several replicas are the diagonal blocks of one, so that one product serves them all.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,81 @@ from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse as sp
 import torch
 from torch import Tensor
 
+_SPARE = 2  # rows for each entry from which on the empty rows are left out of a product
 
-def _quiet_csr(rows: Tensor, columns: Tensor, values: Tensor, size: tuple[int, int]) -> Tensor:
-    """A torch CSR tensor without torch's notes that the layout is in beta."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Sparse")
-        return torch.sparse_csr_tensor(rows, columns, values, size=size, check_invariants=False)
+
+def _csr(rows: Tensor, columns: Tensor, values: Tensor, size: tuple[int, int]) -> Tensor:
+    return torch.sparse_csr_tensor(rows, columns, values, size=size, check_invariants=False)
+
+
+# torch notes once in a process that the layout is in beta. It is let out here, because filters of
+# warnings belong to all threads, and matrices are made in more than one.
+with warnings.catch_warnings():
+    warnings.filterwarnings("ignore", message="Sparse")
+    _csr(torch.tensor([0, 1]), torch.tensor([0]), torch.ones(1), (1, 1))
+
+
+def block_diagonal(blocks: list[sp.csr_array]) -> sp.csr_array:
+    """CSR matrices of one shape along the diagonal of a larger one."""
+    height, width = blocks[0].shape
+    starts = np.cumsum([0] + [block.nnz for block in blocks])
+    indptr = [
+        block.indptr[:-1].astype(np.int64) + start
+        for block, start in zip(blocks, starts, strict=False)
+    ]
+    _refuse_long(int(starts[-1]), len(blocks) * max(height, width))
+    return sp.csr_array(
+        (
+            np.concatenate([block.data for block in blocks]),
+            np.concatenate([block.indices + i * width for i, block in enumerate(blocks)]).astype(
+                np.int32
+            ),
+            np.append(np.concatenate(indptr), starts[-1]).astype(np.int32),
+        ),
+        shape=(len(blocks) * height, len(blocks) * width),
+    )
+
+
+def diagonal_rows(matrix: sp.csr_array, rows: npt.NDArray[np.int64]) -> sp.csr_array:
+    """:func:`block_diagonal` of ``matrix[rows[0]]``, ``matrix[rows[1]]``, … in one step.
+
+    Args:
+        matrix: (N, width) CSR with 32-bit indices.
+        rows: (R, B).
+
+    Returns:
+        (R·B, R·width) CSR.
+
+    >>> diagonal_rows(sp.csr_array(np.float32([[1, 0], [2, 3]])), np.array([[1], [0]])).toarray()
+    array([[2., 3., 0., 0.],
+           [0., 0., 1., 0.]], dtype=float32)
+    """
+    replicas, height = rows.shape
+    width = matrix.shape[1]
+    chosen = sp.csr_array(matrix[rows.reshape(-1)])
+    _refuse_long(chosen.nnz, replicas * max(height, width))
+    starts = chosen.indptr[np.arange(replicas + 1) * height]
+    shift = np.arange(replicas, dtype=np.int32) * np.int32(width)
+    indices = chosen.indices + np.repeat(shift, np.diff(starts))
+    shape = (replicas * height, replicas * width)
+    return sp.csr_array((chosen.data, indices, chosen.indptr), shape=shape)
+
+
+def _refuse_long(entries: int, length: int) -> None:
+    if max(entries, length) >= 2**31:
+        raise OverflowError("the replicas' blocks exceed 32-bit indices; train fewer at once")
+
+
+def moved(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor on a device; the way to a GPU is not waited for."""
+    if device.type != "cuda" or tensor.is_cuda:
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 class SparseMatrix:
@@ -40,8 +108,8 @@ class SparseMatrix:
         """The matrix as a torch CSR tensor."""
         host = self.host
         parts = (torch.from_numpy(part) for part in (host.indptr, host.indices, host.data))
-        rows, columns, values = (part.to(self.device) for part in parts)
-        return _quiet_csr(rows, columns, values, self.shape)
+        rows, columns, values = (moved(part, self.device) for part in parts)
+        return _csr(rows, columns, values, self.shape)
 
     @cached_property
     def transpose(self) -> SparseMatrix:
@@ -53,20 +121,53 @@ class SparseMatrix:
         return twin
 
     @cached_property
+    def filled(self) -> tuple[Tensor, SparseMatrix] | None:
+        """The rows that hold entries, by position, and the matrix of those alone.
+
+        None unless most rows are empty, as in the transpose of a few rows of a wide matrix.
+        """
+        if self.shape[0] <= _SPARE * self.host.nnz:
+            return None
+        host = self.host
+        places = np.flatnonzero(np.diff(host.indptr))
+        indptr = np.append(host.indptr[places], host.indptr[-1:])
+        inner = sp.csr_array((host.data, host.indices, indptr), shape=(places.size, self.shape[1]))
+        return moved(torch.from_numpy(places), self.device), SparseMatrix(inner, self.device)
+
+    @cached_property
     def rows_of_entries(self) -> Tensor:
         """(nnz,) the row of each stored entry."""
-        counts = np.diff(self.host.indptr)
-        return torch.from_numpy(np.repeat(np.arange(self.shape[0]), counts)).to(self.device)
+        if self.filled is not None:
+            places, inner = self.filled
+            return places[inner.rows_of_entries]
+        counts = torch.from_numpy(np.diff(self.host.indptr))
+        rows = torch.repeat_interleave(counts, output_size=self.host.nnz)
+        return moved(rows, self.device)
 
     @cached_property
     def columns_of_entries(self) -> Tensor:
         """(nnz,) the column of each stored entry."""
-        return torch.from_numpy(self.host.indices.astype(np.int64)).to(self.device)
+        return moved(torch.from_numpy(self.host.indices.astype(np.int64)), self.device)
+
+    def ready(self) -> SparseMatrix:
+        """The matrix itself, once all that the first product and its way back need is made."""
+        for matrix in (self, self.transpose):
+            part = matrix if matrix.filled is None else matrix.filled[1]
+            assert part.csr.layout is torch.sparse_csr
+        return self
 
     def scaled(self, factors: Tensor) -> Tensor:
         """The torch CSR tensor with each entry times its factor, (nnz,)."""
         csr = self.csr
-        return _quiet_csr(csr.crow_indices(), csr.col_indices(), csr.values() * factors, self.shape)
+        return _csr(csr.crow_indices(), csr.col_indices(), csr.values() * factors, self.shape)
+
+    def product(self, dense: Tensor, factors: Tensor | None = None) -> Tensor:
+        """The product with each entry times its factor, (nnz,), if given; no gradient."""
+        if self.filled is None:
+            return (self.csr if factors is None else self.scaled(factors)) @ dense
+        places, inner = self.filled
+        result = dense.new_zeros(self.shape[0], dense.shape[1])
+        return result.index_copy_(0, places, inner.product(dense, factors))
 
     def times(self, dense: Tensor, columns: Tensor | None = None) -> Tensor:
         """The product with a dense matrix, differentiable in it.
@@ -90,13 +191,11 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, dense: Tensor, matrix: SparseMatrix, columns: Tensor | None) -> Tensor:
         ctx.matrix, ctx.columns = matrix, columns
-        if columns is None:
-            return matrix.csr @ dense
-        return matrix.scaled(columns[matrix.columns_of_entries]) @ dense
+        factors = None if columns is None else columns[matrix.columns_of_entries]
+        return matrix.product(dense, factors)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         flipped = ctx.matrix.transpose
-        if ctx.columns is None:
-            return flipped.csr @ gradient, None, None
-        return flipped.scaled(ctx.columns[flipped.rows_of_entries]) @ gradient, None, None
+        factors = None if ctx.columns is None else ctx.columns[flipped.rows_of_entries]
+        return flipped.product(gradient, factors), None, None

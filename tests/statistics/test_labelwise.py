@@ -18,7 +18,6 @@ from hpgmn.statistics.labelwise import (
     FactoredMeans,
     attributes_by_class,
     averaging,
-    block_diagonal,
     class_counts,
     class_mean_rows,
     class_means,
@@ -257,21 +256,3 @@ def test_inverse_of_zero_is_zero() -> None:
     found = inverse_or_zero(np.array([4.0, 0.0, 0.5], np.float32))
     assert found.tolist() == [0.25, 0.0, 2.0]
     assert found.dtype == np.float32
-
-
-@given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.integers(0, 2**16))
-def test_block_diagonal_matches_scipy(count: int, height: int, width: int, seed: int) -> None:
-    random = np.random.default_rng(seed)
-    blocks = [
-        sp.csr_array(random.integers(0, 2, (height, width)).astype(np.float32))
-        for _ in range(count)
-    ]
-    found = block_diagonal(blocks)
-    np.testing.assert_array_equal(found.toarray(), sp.block_diag(blocks).toarray())
-    assert found.indices.dtype == found.indptr.dtype == np.int32
-
-
-def test_blocks_beyond_32_bit_indices_are_refused() -> None:
-    empty = sp.csr_array((1, 2**30), dtype=np.float32)
-    with pytest.raises(OverflowError, match="train fewer at once"):
-        block_diagonal([empty, empty])

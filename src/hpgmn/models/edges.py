@@ -10,8 +10,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from hpgmn.sparse import SparseMatrix
-from hpgmn.statistics.labelwise import block_diagonal
+from hpgmn.sparse import SparseMatrix, block_diagonal
 
 MOST_ENTRIES = 2**26
 """Replicas are taken together up to so many edges: they share one block-diagonal matrix."""

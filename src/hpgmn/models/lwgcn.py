@@ -33,8 +33,8 @@ from hpgmn.models.stage import (
     main_stage,
 )
 from hpgmn.randomness import Noise, column_factors, relu_dropout
-from hpgmn.sparse import SparseMatrix
-from hpgmn.statistics.labelwise import FactoredMeans, averaging, block_diagonal
+from hpgmn.sparse import SparseMatrix, block_diagonal
+from hpgmn.statistics.labelwise import FactoredMeans, averaging
 from hpgmn.statistics.local import scaled_attributes
 from hpgmn.statistics.operators import Statistic, take_nodes, with_columns
 

@@ -20,6 +20,7 @@ from hpgmn.sparse import SparseMatrix
 from hpgmn.statistics.labelwise import inverse_or_zero
 from hpgmn.statistics.operators import (
     DenseRows,
+    Reindexed,
     Statistic,
     apart,
     side_by_side,
@@ -224,6 +225,12 @@ class DenseDiffusion(Statistic):
         if self.own is not None:
             found[torch.arange(nodes.numel(), device=nodes.device), nodes] += self.own[nodes, 0]
         return found
+
+    @override
+    def some(self, nodes: Tensor) -> Statistic:
+        if self.own is not None:
+            return super().some(nodes)
+        return Reindexed(self.dense.some(nodes), self.inner, self.width)
 
 
 def _columns(matrix: sp.csr_array, nodes: Array, theta: Array) -> Array:

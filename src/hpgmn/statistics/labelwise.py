@@ -12,8 +12,8 @@ from torch import Tensor
 from typing_extensions import override
 
 from hpgmn.graph import Array, Attributes
-from hpgmn.sparse import SparseMatrix
-from hpgmn.statistics.operators import Statistic, take_nodes
+from hpgmn.sparse import SparseMatrix, block_diagonal
+from hpgmn.statistics.operators import SparseReplicaRows, Statistic, take_nodes
 
 _BLOCK = 65536  # rows of dense class means made at once
 
@@ -230,24 +230,10 @@ class FactoredMeans(Statistic):
         chosen = self._means[replica][nodes.cpu().numpy()] @ self._inputs[replica]
         return torch.from_numpy(sp.csr_array(chosen).toarray()).to(self.mean.device)
 
-
-def block_diagonal(blocks: list[sp.csr_array]) -> sp.csr_array:
-    """CSR matrices of one shape along the diagonal of a larger one."""
-    height, width = blocks[0].shape
-    starts = np.cumsum([0] + [block.nnz for block in blocks])
-    indptr = [
-        block.indptr[:-1].astype(np.int64) + start
-        for block, start in zip(blocks, starts, strict=False)
-    ]
-    if starts[-1] >= 2**31 or len(blocks) * max(height, width) >= 2**31:
-        raise OverflowError("the replicas' blocks exceed 32-bit indices; train fewer at once")
-    return sp.csr_array(
-        (
-            np.concatenate([block.data for block in blocks]),
-            np.concatenate([block.indices + i * width for i, block in enumerate(blocks)]).astype(
-                np.int32
-            ),
-            np.append(np.concatenate(indptr), starts[-1]).astype(np.int32),
-        ),
-        shape=(len(blocks) * height, len(blocks) * width),
-    )
+    @override
+    def some(self, nodes: Tensor) -> Statistic:
+        replicas, num_nodes = len(self._means), self._means[0].shape[0]
+        places = nodes.cpu().numpy() + num_nodes * np.arange(replicas)[:, None]
+        chosen = sp.csr_array(self.mean.host[places.reshape(-1)] @ self.input.host)
+        chosen.sort_indices()
+        return SparseReplicaRows(SparseMatrix(chosen, self.mean.device).ready(), replicas)

@@ -35,10 +35,10 @@ from hpgmn.statistics.on_device import class_means_on_device
 from hpgmn.statistics.operators import (
     DenseRows,
     Grouped,
-    Reindexed,
     ReplicaRows,
     SparseRows,
     Statistic,
+    reindexed,
 )
 from hpgmn.statistics.push import largest_entries
 from hpgmn.statistics.sketch import node_keys, sketch
@@ -308,7 +308,7 @@ class LocalStatistics:
     def _reindexed(self, statistic: Statistic) -> Statistic:
         if self._columns is None:
             return statistic
-        return Reindexed(statistic, self._columns, self._width or 0)
+        return reindexed(statistic, self._columns, self._width or 0)
 
     def _attributes(self, scaling: str) -> Statistic:
         x = scaled_attributes(self.graph.x, scaling)
