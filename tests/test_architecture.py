@@ -16,7 +16,7 @@ TESTS = Path(__file__).parent
 
 # Left to right, one group per step: a module imports from its own group and from those before it.
 ARROW = (
-    ("config", "errors", "metrics", "sparse", "randomness", "shipped"),
+    ("config", "errors", "kernels", "metrics", "sparse", "randomness", "shipped"),
     ("graph",),
     ("tables",),
     ("datasets",),
@@ -45,7 +45,10 @@ AT_HAND = set(sys.stdlib_module_names) | {
     *("typing_extensions", "hpgmn"),
 }
 # Modules off the training path, which may import more: module → what for.
-OFF_THE_PATH = {"transforms": "the statistics as transforms of PyTorch Geometric"}
+OFF_THE_PATH = {
+    "transforms": "the statistics as transforms of PyTorch Geometric",
+    "kernels": "Triton, imported where it is installed",
+}
 
 LONGEST = 500
 NO_MIRROR = {"__init__.py", "__main__.py"}

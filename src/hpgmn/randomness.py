@@ -9,8 +9,10 @@ tensor operations; it is also several times faster on a CPU than a serial genera
 from __future__ import annotations
 
 import hashlib
+import importlib
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, cast
 
 import numpy as np
@@ -113,10 +115,13 @@ class Noise:
         self.keys = keys
         self.step = step if isinstance(step, Tensor) else step_key(step)
 
+    def starts(self, place: str) -> Tensor:
+        """(R,) where each replica's counter begins at a named place."""
+        return _mix((self.keys + stable_key(place)) ^ self.step)
+
     def bits(self, place: str, count: int) -> Tensor:
         """(R, count) hashed 64-bit numbers for a named place."""
-        start = self.keys + stable_key(place)
-        start = _mix(start ^ self.step)
+        start = self.starts(place)
         counter = torch.arange(count, dtype=torch.int64, device=self.keys.device)
         return _mix(counter.mul_(_GOLDEN).unsqueeze(0) + start.unsqueeze(1))
 
@@ -131,6 +136,15 @@ class Noise:
         count = math.prod(shape)
         lanes = self.bits(place, -(-count // 4)).view(torch.int16)[:, :count]
         return (lanes >= rate.threshold.unsqueeze(1)).view(self.keys.shape[0], *shape)
+
+
+@cache
+def _kernels() -> Any:
+    """:mod:`hpgmn.kernels`, or None where Triton is not installed."""
+    try:
+        return importlib.import_module("hpgmn.kernels")
+    except ImportError:
+        return None
 
 
 class _Masked(torch.autograd.Function):
@@ -157,6 +171,28 @@ class _MaskedInPlace(_Masked):
         return x.mul_(mask).mul_(scale)
 
 
+class _Dropped(torch.autograd.Function):
+    """:class:`_Masked` by one kernel, which draws the mask again for the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, starts: Tensor, rate: DropRate) -> Tensor:
+        ctx.rate = rate
+        ctx.save_for_backward(starts)
+        result: Tensor = _kernels().dropped(x, starts, rate.threshold, rate.scale, rectify=False)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (starts,), rate = ctx.saved_tensors, ctx.rate
+        back = _kernels().dropped(gradient, starts, rate.threshold, rate.scale, rectify=False)
+        return back, None, None
+
+
+def _by_kernel(x: Tensor) -> bool:
+    """Whether a kernel of ours drops the entries of an array."""
+    return x.is_cuda and _kernels() is not None and x[0].numel() < _kernels().LONGEST
+
+
 def dropout(
     x: Tensor, rate: DropRate, noise: Noise | None, place: str, *, in_place: bool = False
 ) -> Tensor:
@@ -171,9 +207,12 @@ def dropout(
     """
     if noise is None or rate.is_zero:
         return x
+    if _by_kernel(x):
+        result: Tensor = cast(Any, _Dropped).apply(x, noise.starts(place), rate)
+        return result
     mask = noise.keep(place, x.shape[1:], rate)
     function = cast(Any, _MaskedInPlace if in_place else _Masked)
-    result: Tensor = function.apply(x, mask, rate.scale.view(-1, *[1] * (x.dim() - 1)))
+    result = function.apply(x, mask, rate.scale.view(-1, *[1] * (x.dim() - 1)))
     return result
 
 
@@ -192,13 +231,47 @@ class _RectifiedMasked(torch.autograd.Function):
         return (gradient * (result > 0)).mul_(scale), None, None
 
 
-def relu_dropout(x: Tensor, rate: DropRate, noise: Noise | None, place: str) -> Tensor:
-    """:func:`dropout` of max(x, 0) in one step, keeping one array for the way back."""
-    if noise is None or rate.is_zero:
+class _RectifiedDropped(torch.autograd.Function):
+    """:class:`_RectifiedMasked` by one kernel each way."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bias: Tensor | None, starts: Tensor, rate: DropRate) -> Tensor:
+        dropped = _kernels().dropped
+        result: Tensor = dropped(x, starts, rate.threshold, rate.scale, rectify=True, bias=bias)
+        ctx.scale, ctx.has_bias = rate.scale, bias is not None
+        ctx.save_for_backward(result)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
+        (result,) = ctx.saved_tensors
+        back: Tensor = _kernels().passed_back(gradient, result, ctx.scale)
+        return back, back.sum(dim=1, keepdim=True) if ctx.has_bias else None, None, None
+
+
+def relu_dropout(
+    x: Tensor, rate: DropRate, noise: Noise | None, place: str, bias: Tensor | None = None
+) -> Tensor:
+    """:func:`dropout` of max(x, 0) in one step, keeping one array for the way back.
+
+    Args:
+        x: (R, …); overwritten where there is a bias.
+        rate: one probability per replica.
+        noise: the step's random numbers, or None in evaluation.
+        place: a name unique in the model.
+        bias: (R, 1, D) to be added to ``x`` first.
+    """
+    drops = noise is not None and not rate.is_zero
+    if noise is not None and drops and _by_kernel(x):
+        result: Tensor = cast(Any, _RectifiedDropped).apply(x, bias, noise.starts(place), rate)
+        return result
+    if bias is not None:
+        x = x.add_(bias)
+    if noise is None or not drops:
         return torch.relu(x)
     mask = noise.keep(place, x.shape[1:], rate)
     scale = rate.scale.view(-1, *[1] * (x.dim() - 1))
-    result: Tensor = cast(Any, _RectifiedMasked).apply(x, mask, scale)
+    result = cast(Any, _RectifiedMasked).apply(x, mask, scale)
     return result
 
 

@@ -91,13 +91,49 @@ def test_first_patterns_are_glorot_values_of_their_replica() -> None:
 
 def test_penalties_are_those_of_the_queries_and_of_the_memory(memory: Memory) -> None:
     query = normal(REPLICAS, NODES, WIDTH, seed=1)
-    attention = memory.scores(query).softmax(dim=-1)
-    found = memory.penalties(query, memory.scores(query), attention, "sum")
+    scores, lengths, _ = memory.compare(query)
+    attention = scores.softmax(dim=-1)
+    found = memory.penalties(lengths, scores, attention, "sum")
     nearest = torch.cdist(query, memory.patterns).amin(dim=-1)
     use = attention.sum(dim=1) / NODES
     torch.testing.assert_close(found["kpattern"], nearest.sum(dim=-1))
     torch.testing.assert_close(found["entropy"], (use * use.log()).sum(dim=-1))
     torch.testing.assert_close(found["norm"], (memory.patterns**2).sum(dim=(1, 2)))
+
+
+@pytest.mark.parametrize("which", ["all", "some"])
+@pytest.mark.parametrize("used", [(1, 1, 1), (1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 1, 1)])
+def test_what_the_memory_compares_and_its_gradients_are_those_written_out(
+    memory: Memory, which: str, used: tuple[int, int, int]
+) -> None:
+    nodes = None if which == "all" else torch.tensor([[4, 0, 2], [1, 3, 0]])[:REPLICAS]
+
+    def plain(query: Tensor) -> list[Tensor]:
+        rows = (
+            query
+            if nodes is None
+            else torch.stack([q[n] for q, n in zip(query, nodes, strict=True)])
+        )
+        products = torch.einsum("rnd,rkd->rnk", query, memory.patterns)
+        return [products, (query**2).sum(dim=-1), rows]
+
+    gradients = []
+    for function in (plain, lambda query: memory.compare(query, nodes)):
+        query = normal(REPLICAS, NODES, WIDTH, seed=1).requires_grad_()
+        found = function(query)
+        weights = [normal(*one.shape, seed=5 + place) for place, one in enumerate(found)]
+        total = sum(
+            (one * weight).sum()
+            for one, weight, use in zip(found, weights, used, strict=True)
+            if use
+        )
+        own = torch.autograd.grad(total, [query, memory.patterns], allow_unused=True)
+        gradients.append([*(one.detach() for one in found), *own])
+    for one, other in zip(*gradients, strict=True):
+        if one is None or other is None:
+            assert one is other
+        else:
+            torch.testing.assert_close(other, one)
 
 
 def test_in_batches_the_entropy_is_that_of_a_running_average() -> None:
@@ -107,9 +143,9 @@ def test_in_batches_the_entropy_is_that_of_a_running_average() -> None:
     expected = torch.full((2, 3), 1 / 3)
     for _ in range(4):
         query = torch.randn(2, 5, 4, generator=generator) * 3
-        scores = memory.scores(query)
+        scores, lengths, _ = memory.compare(query)
         attention = scores.softmax(dim=-1).detach().requires_grad_()
-        found = memory.penalties(query, scores, attention, "mean")["entropy"]
+        found = memory.penalties(lengths, scores, attention, "mean")["entropy"]
         own = attention.mean(dim=1)
         expected = 0.9 * expected + 0.1 * own.detach()
         torch.testing.assert_close(found, (expected * expected.log()).sum(dim=1))

@@ -688,3 +688,22 @@ def test_batches_take_class_means_of_half_precision(small_graph: Graph) -> None:
     found = LocalStatistics(small_graph).build(small_graph.y[None], 3, [chosen])["class_means"]
     assert isinstance(found, ReplicaRows)
     assert found.matrices.dtype == torch.float16
+
+
+def test_the_statistics_built_last_are_kept_and_no_others(small_graph: Graph) -> None:
+    local = LocalStatistics(small_graph)
+    settings = [StatisticsSettings()] * 2
+    labels = np.stack([small_graph.y, np.roll(small_graph.y, 1)])
+    first = local.build(labels, 3, settings)
+    assert local.build(labels.copy(), 3, settings) is first
+    for other in (
+        local.build(labels[::-1], 3, settings),
+        local.build(labels[::-1], 4, settings),
+        local.build(labels[::-1], 4, [StatisticsSettings(class_counts_scaling="raw")] * 2),
+    ):
+        assert other is not first
+    again = local.build(labels, 3, settings)
+    assert again is not first
+    nodes = torch.arange(small_graph.num_nodes)
+    for name, statistic in first.items():
+        assert torch.equal(again[name].rows(nodes, 1), statistic.rows(nodes, 1))

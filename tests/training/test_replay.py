@@ -30,7 +30,7 @@ def repeats(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("repeats")
 def test_each_epoch_has_its_own_number_and_noise() -> None:
-    replayed = Replay(drawn, KEYS, STEPS, done=2)
+    replayed = Replay(drawn, KEYS, STEPS, done=2, shape=(2, 3))
     rows = [replayed.next() for _ in range(5)]
     for epoch, row in zip(range(3, 8), rows, strict=True):
         expected = drawn(epoch, [Noise(KEYS, number) for number in STEPS[epoch]])
@@ -46,6 +46,6 @@ def test_what_cannot_be_recorded_is_said_and_left(
     monkeypatch.setattr(replay, "recorded", refuses)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     with caplog.at_level(logging.INFO):
-        assert try_replay(drawn, KEYS, STEPS, done=2) is None
+        assert try_replay(drawn, KEYS, STEPS, done=2, shape=(2, 3)) is None
     assert "not permitted when stream is capturing" in caplog.text
     assert "more" not in caplog.text

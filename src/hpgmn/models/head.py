@@ -102,13 +102,14 @@ class MemoryHead(nn.Module):
         if self.resize is not None:
             query = self.resize(query)
         output = Output(query)
-        representation = take_nodes(query, classify)
-        if self.memory is not None:
-            scores = self.memory.scores(query)  # (R, N, K)
-            attention = scores.softmax(dim=-1)
+        if self.memory is None:
+            representation = take_nodes(query, classify)
+        else:
+            scores, lengths, representation = self.memory.compare(query, classify)
+            attention = scores.softmax(dim=-1)  # (R, N, K)
             if penalties:
                 output.penalties = self.memory.penalties(
-                    query, scores, attention, self.settings.kpattern_reduction
+                    lengths, scores, attention, self.settings.kpattern_reduction
                 )
             value = take_nodes(attention, classify) @ self.memory.patterns
             representation = torch.cat([representation, value], dim=-1)

@@ -174,7 +174,8 @@ def _main(task: Task, done: Mapping[str, Parameters]) -> Stage:
     settings = task.settings
     inputs = task.statistics.build(labels, task.num_classes, settings)
     widths = {name: inputs[name].width for name in statistic_names(settings[0])}
-    model = HPGMN(widths, task.num_classes, settings, device=task.device)
+    with task.device:  # made where it is used: parameters can take gigabytes
+        model = HPGMN(widths, task.num_classes, settings, device=task.device)
     return main_stage(
         task,
         model,

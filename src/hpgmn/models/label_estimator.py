@@ -105,7 +105,8 @@ def estimator_inputs(task: Task) -> dict[str, Any]:
 def estimator_stage(task: Task, done: Mapping[str, Parameters]) -> Stage:
     """The stage that trains the estimator on the train labels."""
     settings = task.settings
-    model = LabelEstimator(task.graph.num_features, task.num_classes, settings, task.device)
+    with task.device:
+        model = LabelEstimator(task.graph.num_features, task.num_classes, settings, task.device)
     return Stage(
         name="estimator",
         model=model,

@@ -89,8 +89,19 @@ class StatisticLinear(_Affine):
         nodes: Tensor | None = None,
     ) -> Tensor:
         """The statistic's rows to (R, N or B, outputs)."""
+        return self.product(statistic, rate, noise, place, nodes).add_(self.bias)
+
+    def product(
+        self,
+        statistic: Statistic,
+        rate: DropRate,
+        noise: Noise | None,
+        place: str,
+        nodes: Tensor | None = None,
+    ) -> Tensor:
+        """The same without the bias."""
         factors = column_factors(self.weight.shape[1], rate, noise, f"{place}.columns")
-        return statistic.times(self.weight, nodes, factors).add_(self.bias)
+        return statistic.times(self.weight, nodes, factors)
 
 
 def propagate(propagation: SparseMatrix, hidden: Tensor) -> Tensor:
@@ -185,9 +196,10 @@ class StatisticMLP(nn.Module):
         nodes: Tensor | None = None,
     ) -> Tensor:
         """The statistic's rows to (R, N or B, widths[-1])."""
-        hidden: Tensor = self.first(statistic, input_rate, noise, place, nodes)
         if not self.rest.layers:
-            return hidden
-        hidden = relu_dropout(hidden, rate, noise, f"{place}.hidden")
+            only: Tensor = self.first(statistic, input_rate, noise, place, nodes)
+            return only
+        hidden = self.first.product(statistic, input_rate, noise, place, nodes)
+        hidden = relu_dropout(hidden, rate, noise, f"{place}.hidden", self.first.bias)
         result: Tensor = self.rest(hidden, rate, noise, place)
         return result

@@ -2,15 +2,52 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import torch
 from torch import Tensor, nn
 
 from hpgmn.models.layers import Initialised, draw_glorot
 from hpgmn.models.penalties import nearest_distance, negative_entropy, norm_penalty
 from hpgmn.randomness import Noise
+from hpgmn.statistics.operators import add_nodes, take_nodes
 
 USE_SHARE = 0.1
 """How much of the running average of pattern use comes from the latest step."""
+
+
+class _Compared(torch.autograd.Function):
+    """Products, squared lengths and chosen rows of the queries.
+
+    The queries are the widest array of the model. One function of the three adds their gradients
+    up in place, where three functions would make an array each and add them afterwards.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, patterns: Tensor, nodes: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.save_for_backward(query, patterns, nodes)
+        ctx.set_materialize_grads(False)
+        lengths = torch.linalg.vector_norm(query, dim=-1).square()
+        chosen = query.new_empty(0) if nodes is None else take_nodes(query, nodes)
+        return torch.bmm(query, patterns.transpose(1, 2)), lengths, chosen
+
+    @staticmethod
+    def backward(
+        ctx: Any, scores: Tensor | None, lengths: Tensor | None, chosen: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, None]:
+        query, patterns, nodes = ctx.saved_tensors
+        if scores is None:
+            back, own = torch.zeros_like(query), None
+        else:
+            back = torch.bmm(scores, patterns)
+            own = torch.bmm(scores.transpose(1, 2), query)
+        if lengths is not None:
+            back.addcmul_(query, lengths.unsqueeze(-1), value=2)
+        if chosen is not None and nodes is not None:
+            add_nodes(back, nodes, chosen)
+        return back, own, None
 
 
 class Memory(Initialised):
@@ -47,10 +84,21 @@ class Memory(Initialised):
         if self.use is not None:
             self.use.fill_(1 / self.use.shape[1])
 
-    def scores(self, query: Tensor) -> Tensor:
-        """(R, N, D_q) to the products with every pattern, (R, N, K)."""
+    def compare(self, query: Tensor, nodes: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """What everything else needs of the queries.
+
+        Args:
+            query: (R, N, D_q).
+            nodes: (R, B) queries that go on to the classifier; None for all.
+
+        Returns:
+            The products with every pattern (R, N, K), the squared lengths (R, N), and the queries
+            that were asked for (R, B, D_q).
+        """
         with torch.autocast(query.device.type, enabled=False):  # distances are differences of these
-            return query.float() @ self.patterns.transpose(1, 2)
+            query = query.float()
+            scores, lengths, chosen = cast(Any, _Compared).apply(query, self.patterns, nodes)
+        return scores, lengths, query if nodes is None else chosen
 
     def forward(self, query: Tensor) -> tuple[Tensor, Tensor]:
         """The value read for each query, and the attention.
@@ -61,15 +109,15 @@ class Memory(Initialised):
         Returns:
             (R, N, D_q) and (R, N, K).
         """
-        attention = self.scores(query).softmax(dim=-1)
+        attention = self.compare(query)[0].softmax(dim=-1)
         return attention @ self.patterns, attention
 
     def penalties(
-        self, query: Tensor, scores: Tensor, attention: Tensor, reduction: str
+        self, lengths: Tensor, scores: Tensor, attention: Tensor, reduction: str
     ) -> dict[str, Tensor]:
-        """The three penalties over all queries given, each (R,)."""
+        """The three penalties over all queries, each (R,), from what :meth:`compare` found."""
         return {
-            "kpattern": nearest_distance(query, self.patterns, scores, reduction),
+            "kpattern": nearest_distance(lengths, self.patterns, scores, reduction),
             "entropy": negative_entropy(self._mixed_use(attention.mean(dim=-2))),
             "norm": norm_penalty(self.patterns),
         }

@@ -20,13 +20,21 @@ def kpattern_penalty(query: Tensor, patterns: Tensor, reduction: str = "mean") -
     Returns:
         (R,)
     """
-    return nearest_distance(query, patterns, query @ patterns.transpose(1, 2), reduction)
+    scores, lengths = query @ patterns.transpose(1, 2), query.square().sum(dim=-1)
+    return nearest_distance(lengths, patterns, scores, reduction)
 
 
-def nearest_distance(query: Tensor, patterns: Tensor, scores: Tensor, reduction: str) -> Tensor:
-    """:func:`kpattern_penalty` where the products ``query · patternsᵀ`` are known already."""
+def nearest_distance(lengths: Tensor, patterns: Tensor, scores: Tensor, reduction: str) -> Tensor:
+    """:func:`kpattern_penalty` where two products are known already.
+
+    Args:
+        lengths: (R, N) the squared length of each query.
+        patterns: (R, K, D).
+        scores: (R, N, K) the queries' products with the patterns.
+        reduction: "mean" or "sum" over nodes.
+    """
     nearest = (patterns.square().sum(dim=-1).unsqueeze(1) - 2 * scores).min(dim=-1).values
-    squared = torch.linalg.vector_norm(query, dim=-1).square() + nearest  # (R, N)
+    squared = lengths + nearest  # (R, N)
     distance = squared.clamp(min=1e-12).sqrt()
     total: Tensor = distance.mean(dim=-1) if reduction == "mean" else distance.sum(dim=-1)
     return total

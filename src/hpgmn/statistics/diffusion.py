@@ -6,6 +6,7 @@ PPR: θ_k = teleport·(1-teleport)^k. Heat kernel: θ_k = e^-t t^k / k!.
 from __future__ import annotations
 
 import math
+from copy import copy
 from typing import Any, cast
 
 import numpy as np
@@ -20,7 +21,6 @@ from hpgmn.sparse import SparseMatrix
 from hpgmn.statistics.labelwise import inverse_or_zero
 from hpgmn.statistics.operators import (
     DenseRows,
-    Reindexed,
     Statistic,
     apart,
     side_by_side,
@@ -32,6 +32,7 @@ DENSE_LIMIT_BYTES = 512 * 2**20
 """``form="auto"`` takes the dense form up to this size of the N×N matrix (about 11,500 nodes)."""
 
 _BLOCK = 256  # columns of the identity pushed through T at once
+_COLUMNS_AT_ONCE = 8
 
 
 def transition(adjacency: sp.csr_array, normalization: str, self_loop: float = 0.0) -> sp.csr_array:
@@ -203,8 +204,13 @@ class DenseDiffusion(Statistic):
             scale = inverse_or_zero(np.sqrt(squares))
             columns *= scale[:, None]
             own *= scale
+        if torch.device(device).type == "cuda":  # its fast products take eight columns at a time
+            spare = -inner.size % _COLUMNS_AT_ONCE
+            columns = np.pad(columns, ((0, 0), (0, spare)))
+            inner = np.pad(inner, (0, spare))  # weights of any node, times zeros
         self.inner = torch.from_numpy(inner).to(device)
-        self.dense = DenseRows(torch.from_numpy(columns).to(device))
+        self.nodes: Tensor | None = None
+        self.dense: Statistic = DenseRows(torch.from_numpy(columns).to(device))
         self.own = torch.from_numpy(own).to(device).unsqueeze(-1) if own.any() else None
 
     @override
@@ -212,25 +218,35 @@ class DenseDiffusion(Statistic):
         self, weight: Tensor, nodes: Tensor | None = None, columns: Tensor | None = None
     ) -> Tensor:
         weight = with_columns(weight, columns)
-        product = self.dense.times(weight[:, self.inner], nodes)
+        product = self.dense.times(weight.index_select(1, self.inner), nodes)
         if self.own is None:
             return product
-        own = self.own * weight if nodes is None else self.own[nodes] * take_nodes(weight, nodes)
-        return product + own
+        wanted = self._wanted(nodes)
+        if wanted is None:
+            return product + self.own * weight
+        return product + self.own[wanted] * take_nodes(weight, wanted)
 
     @override
     def rows(self, nodes: Tensor, replica: int = 0) -> Tensor:
         found = torch.zeros(nodes.numel(), self.width, device=nodes.device)
-        found[:, self.inner] = self.dense.rows(nodes)
+        found.index_add_(1, self.inner, self.dense.rows(nodes, replica))
         if self.own is not None:
-            found[torch.arange(nodes.numel(), device=nodes.device), nodes] += self.own[nodes, 0]
+            places = nodes if self.nodes is None else self.nodes[replica][nodes]
+            found[torch.arange(nodes.numel(), device=nodes.device), places] += self.own[places, 0]
         return found
 
     @override
     def some(self, nodes: Tensor) -> Statistic:
-        if self.own is not None:
-            return super().some(nodes)
-        return Reindexed(self.dense.some(nodes), self.inner, self.width)
+        chosen = copy(self)
+        chosen.dense = self.dense.some(nodes)
+        chosen.nodes = self._wanted(nodes.to(self.inner.device))
+        return chosen
+
+    def _wanted(self, nodes: Tensor | None) -> Tensor | None:
+        """The nodes of the graph behind some of those that this statistic has, (R, B)."""
+        if nodes is None or self.nodes is None:
+            return self.nodes if nodes is None else nodes
+        return self.nodes.gather(1, nodes)
 
 
 def _columns(matrix: sp.csr_array, nodes: Array, theta: Array) -> Array:

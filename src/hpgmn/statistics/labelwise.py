@@ -5,6 +5,8 @@ Labels are hard; -1 means unknown, and such a neighbour counts for no class.
 
 from __future__ import annotations
 
+from copy import copy
+
 import numpy as np
 import scipy.sparse as sp
 import torch
@@ -16,6 +18,7 @@ from hpgmn.sparse import SparseMatrix, block_diagonal
 from hpgmn.statistics.operators import SparseReplicaRows, Statistic, take_nodes
 
 _BLOCK = 65536  # rows of dense class means made at once
+_FACTORED = 8  # a statistic of more than one node in so many keeps the factored form
 
 
 def one_hot(labels: Array, num_classes: int) -> Array:
@@ -234,6 +237,13 @@ class FactoredMeans(Statistic):
     def some(self, nodes: Tensor) -> Statistic:
         replicas, num_nodes = len(self._means), self._means[0].shape[0]
         places = nodes.cpu().numpy() + num_nodes * np.arange(replicas)[:, None]
+        if nodes.shape[1] * _FACTORED > num_nodes:  # many rows of means are more than two factors
+            part = copy(self)
+            part.mean = SparseMatrix(self.mean.host[places.reshape(-1)], self.mean.device).ready()
+            part._means = [
+                mean[own.cpu().numpy()] for mean, own in zip(self._means, nodes, strict=True)
+            ]
+            return part
         chosen = sp.csr_array(self.mean.host[places.reshape(-1)] @ self.input.host)
         chosen.sort_indices()
         return SparseReplicaRows(SparseMatrix(chosen, self.mean.device).ready(), replicas)

@@ -191,6 +191,9 @@ class LocalStatistics:
         self._columns = None if columns is None else torch.from_numpy(columns).to(self.device)
         self._width = width
         self._shared: dict[tuple[Any, ...], Statistic] = {}
+        self._latest: tuple[Array, int, list[StatisticsSettings], dict[str, Statistic]] | None = (
+            None
+        )
         self._adjacency: dict[str, sp.csr_array] = {}
         self._propagation: dict[tuple[str, str, float], SparseMatrix] = {}
         self._two_hop: dict[str, SparseMatrix] = {}
@@ -237,7 +240,7 @@ class LocalStatistics:
     def build(
         self, labels: Array, num_classes: int, settings: Sequence[StatisticsSettings]
     ) -> dict[str, Statistic]:
-        """The statistics of R replicas.
+        """The statistics of R replicas; those built last are kept, for training and prediction.
 
         Args:
             labels: (R, N) pseudo labels; -1 is unknown.
@@ -247,6 +250,11 @@ class LocalStatistics:
         Returns:
             A statistic for each name of :func:`statistic_names`.
         """
+        if self._latest is not None:
+            known, classes, chosen, found = self._latest
+            if (classes, chosen) == (num_classes, list(settings)) and np.array_equal(known, labels):
+                return found
+            self._latest = None  # frees its memory before the next takes some
         built: dict[str, Statistic] = {}
         for name in statistic_names(settings[0]):
             modes = [_mode(name, one.neighbors) for one in settings]
@@ -259,6 +267,7 @@ class LocalStatistics:
                 for mode, chosen in groups
             ]
             built[name] = members[0][0] if len(members) == 1 else Grouped(members)
+        self._latest = (labels, num_classes, list(settings), built)
         return built
 
     def _one(
@@ -328,9 +337,10 @@ class LocalStatistics:
         form = settings.class_means_form
         if form == "auto":
             size = labels.size * num_classes * self.graph.num_features * 4
-            form = "factored" if sp.issparse(x) or size > MEANS_LIMIT_BYTES else "dense"
-            if self.device.type == "cuda":  # dense products are what a GPU is best at
-                form = "dense" if size < MEANS_GPU_SHARE * free_bytes(self.device) else "factored"
+            limit = float(MEANS_LIMIT_BYTES)
+            if self.device.type == "cuda":
+                limit = MEANS_GPU_SHARE * free_bytes(self.device)
+            form = "factored" if sp.issparse(x) or size > limit else "dense"
             if getattr(settings, "batch_size", 0):  # the factored form computes all rows at once
                 form = "half"
         if form == "factored":

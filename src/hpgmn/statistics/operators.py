@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from copy import copy
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -73,7 +74,29 @@ def take_nodes(values: Tensor, nodes: Tensor | None) -> Tensor:
     """Rows ``nodes[r]`` of each replica r: (R, N, D) and (R, B) give (R, B, D)."""
     if nodes is None:
         return values
-    return values.gather(1, nodes.unsqueeze(-1).expand(-1, -1, values.shape[-1]))
+    replicas, num_nodes, width = values.shape
+    if not values.is_cuda:
+        return values.gather(1, nodes.unsqueeze(-1).expand(-1, -1, width))
+    # Whole rows: a gather takes an index for each entry, which a GPU reads one by one.
+    if values.stride() == (width, replicas * width, 1):  # what :func:`apart` gives
+        number = torch.arange(replicas, device=nodes.device).unsqueeze(1)
+        flat, places = values.transpose(0, 1), nodes * replicas + number
+    else:
+        flat, places = values, _places(nodes, num_nodes)
+    chosen = flat.reshape(-1, width).index_select(0, places.flatten())
+    return chosen.view(replicas, -1, width)
+
+
+def add_nodes(values: Tensor, nodes: Tensor, more: Tensor) -> None:
+    """Add to rows ``nodes[r]`` of each replica r, in place: the way back of :func:`take_nodes`."""
+    width = values.shape[2]
+    places = _places(nodes, values.shape[1]).flatten()
+    values.view(-1, width).index_add_(0, places, more.reshape(-1, width))
+
+
+def _places(nodes: Tensor, num_nodes: int) -> Tensor:
+    """(R, B) nodes among the nodes of all replicas in a row."""
+    return nodes + num_nodes * torch.arange(nodes.shape[0], device=nodes.device).unsqueeze(1)
 
 
 def with_columns(weight: Tensor, columns: Tensor | None) -> Tensor:
@@ -90,6 +113,16 @@ def side_by_side(weight: Tensor) -> Tensor:
 def apart(product: Tensor, replicas: int) -> Tensor:
     """(N, R·D) as a view (R, N, D): the way back of :func:`side_by_side`."""
     return product.view(product.shape[0], replicas, -1).transpose(0, 1)
+
+
+def aligned(matrix: Tensor) -> Tensor:
+    """The same rows, on a GPU each at a multiple of 16 bytes: its fastest products ask for it."""
+    step = 16 // matrix.element_size()
+    if not matrix.is_cuda or matrix.stride(-2) % step == 0:
+        return matrix
+    width = matrix.shape[-1]
+    rows = matrix.new_empty(*matrix.shape[:-1], -(-width // step) * step)[..., :width]
+    return rows.copy_(matrix)
 
 
 class SomeRows(Statistic):
@@ -132,7 +165,7 @@ class DenseRows(Statistic):
     """
 
     def __init__(self, matrix: Tensor, device: torch.device | str | None = None) -> None:
-        self.matrix = matrix
+        self.matrix = aligned(matrix)
         self.device = matrix.device if device is None else torch.device(device)
         self.width = matrix.shape[1]
 
@@ -270,7 +303,7 @@ class ReplicaRows(Statistic):
     """
 
     def __init__(self, matrices: Tensor, device: torch.device | str | None = None) -> None:
-        self.matrices = matrices
+        self.matrices = aligned(matrices)
         self.device = matrices.device if device is None else torch.device(device)
         self.width = matrices.shape[2]
 
@@ -340,6 +373,11 @@ def reindexed(statistic: Statistic, columns: Tensor, width: int) -> Statistic:
     return SparseRows(SparseMatrix(matrix, statistic.matrix.device))
 
 
+def _those(values: Tensor | None, replicas: list[int]) -> Any:
+    """What belongs to some replicas; a list as an index would make a GPU wait for the host."""
+    return None if values is None else torch.stack([values[replica] for replica in replicas])
+
+
 class Grouped(Statistic):
     """Different forms for different groups of replicas, for example neighbour modes.
 
@@ -357,16 +395,11 @@ class Grouped(Statistic):
     def times(
         self, weight: Tensor, nodes: Tensor | None = None, columns: Tensor | None = None
     ) -> Tensor:
-        parts = [
-            statistic.times(
-                weight[replicas],
-                None if nodes is None else nodes[replicas],
-                None if columns is None else columns[replicas],
-            )
-            for statistic, replicas in self.members
-        ]
-        places = [self.position[replica] for replica in range(weight.shape[0])]
-        return torch.cat(parts)[places]
+        parts: list[Tensor] = []
+        for statistic, replicas in self.members:
+            own = (_those(values, replicas) for values in (weight, nodes, columns))
+            parts += statistic.times(*own).unbind()
+        return torch.stack([parts[self.position[replica]] for replica in range(len(parts))])
 
     @override
     def rows(self, nodes: Tensor, replica: int = 0) -> Tensor:

@@ -31,6 +31,7 @@ class Replay:
         keys: (R,) the roots of the replicas' random numbers.
         noise_steps: for each epoch from 0 to the last, the numbers by which its passes draw.
         done: epochs finished before.
+        shape: of the numbers to note.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class Replay:
         keys: Tensor,
         noise_steps: Sequence[Sequence[int]],
         done: int,
+        shape: Sequence[int],
     ) -> None:
         device = keys.device
         self._table = torch.tensor(
@@ -46,7 +48,8 @@ class Replay:
         )
         self._count = torch.full((), done, dtype=torch.int64, device=device)
         self._done = done
-        self._notes: Tensor | None = None
+        # Made before the recording: what is made in it has memory that each replay writes over.
+        self._notes = torch.full((len(noise_steps), *shape), float("nan"), device=device)
 
         def once() -> None:
             self._count += 1
@@ -54,8 +57,6 @@ class Replay:
             drawn = self._table.index_select(0, here)[0]
             noises = [Noise(keys, drawn[number]) for number in range(drawn.shape[0])]
             found = epoch(self._count, noises)
-            if self._notes is None:  # while recording
-                self._notes = found.new_empty(len(noise_steps), *found.shape)
             self._notes.index_copy_(0, here, found.unsqueeze(0))
 
         self._again = recorded(once)
@@ -64,7 +65,6 @@ class Replay:
         """Run the next epoch; returns its numbers, which are there once the GPU has caught up."""
         self._again()
         self._done += 1
-        assert self._notes is not None
         return self._notes[self._done]
 
 
@@ -81,10 +81,11 @@ def try_replay(
     keys: Tensor,
     noise_steps: Sequence[Sequence[int]],
     done: int,
+    shape: Sequence[int],
 ) -> Replay | None:
     """A :class:`Replay`, or None where the epoch cannot be recorded, which the log says."""
     try:
-        return Replay(epoch, keys, noise_steps, done)
+        return Replay(epoch, keys, noise_steps, done, shape)
     except RuntimeError as error:
         torch.cuda.synchronize()
         logger.info("No CUDA graph of this stage: %s", str(error).splitlines()[0])

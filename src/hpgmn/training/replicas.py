@@ -259,6 +259,8 @@ def _joined(replicas: list[Replica], results: list[tuple[list[int], TrainState, 
     back = torch.tensor(order).argsort()
 
     def join(tensors: list[Tensor]) -> Tensor:
+        if len(tensors) == 1:  # in order already; parameters can take gigabytes
+            return tensors[0].cpu()
         return torch.cat([tensor.cpu() for tensor in tensors])[back]
 
     states = [state for _, state, _ in results]

@@ -148,7 +148,9 @@ class _Epochs:
         """Run the next epoch; returns its row of the history, (3, R)."""
         if self._replay is None and self._warm_up == 0:
             steps = [self.running.noise_steps(e) for e in range(self.running.stage.epochs + 1)]
-            self._replay = try_replay(self._run, self.running.keys, steps, self.current.epoch)
+            shape = (len(HISTORY), self.current.best_score.shape[0])
+            keys, done = self.running.keys, self.current.epoch
+            self._replay = try_replay(self._run, keys, steps, done, shape)
             if self._replay is None:
                 self._warm_up = -1
         if self._replay is not None:

@@ -1,0 +1,128 @@
+"""Triton kernels: dropout on a GPU in one pass over its array, with the bits of the hash.
+
+Written in tensor operations the hash takes a dozen passes over numbers of eight bytes, which on a
+GPU was a third of an epoch. Only :mod:`hpgmn.randomness` imports this file, where a GPU and Triton
+(a part of torch for CUDA) are at hand; ``tests/cuda`` compares it with the tensor operations.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_BLOCK = 1024
+LONGEST = 2**31 - _BLOCK
+"""Elements of a replica above which the kernels' 32-bit places do not suffice."""
+
+
+@triton.jit
+def _hashed(z):
+    """SplitMix64's finaliser."""
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB
+    return z ^ (z >> 31)
+
+
+@triton.jit
+def _drop(
+    x,
+    out,
+    starts,
+    thresholds,
+    scales,
+    count,
+    width,
+    replica_step,
+    row_step,
+    biases,
+    BIAS: tl.constexpr,
+    RECTIFY: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    replica = tl.program_id(1)
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < count
+    start = tl.load(starts + replica).to(tl.uint64, bitcast=True)
+    bits = _hashed((place // 4).to(tl.uint64) * 0x9E3779B97F4A7C15 + start)
+    lane = ((bits >> ((place % 4) * 16).to(tl.uint64)) & 0xFFFF).to(tl.int32)
+    lane = tl.where(lane >= 32768, lane - 65536, lane)
+    keep = lane >= tl.load(thresholds + replica).to(tl.int32)
+    source = replica.to(tl.int64) * replica_step
+    source += (place // width).to(tl.int64) * row_step + place % width
+    value = tl.load(x + source, mask=inside).to(tl.float32)
+    if BIAS:
+        value += tl.load(biases + replica * width + place % width)
+    if RECTIFY:
+        value = tl.maximum(value, 0.0)
+    value = tl.where(keep, value * tl.load(scales + replica), 0.0)
+    tl.store(out + replica.to(tl.int64) * count + place, value, mask=inside)
+
+
+@triton.jit
+def _pass_back(gradient, result, out, scales, count, BLOCK: tl.constexpr):
+    replica = tl.program_id(1)
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < count
+    place = replica.to(tl.int64) * count + place
+    kept = tl.load(result + place, mask=inside) > 0
+    value = tl.load(gradient + place, mask=inside).to(tl.float32) * tl.load(scales + replica)
+    tl.store(out + place, tl.where(kept, value, 0.0), mask=inside)
+
+
+def dropped(
+    x: Tensor,
+    starts: Tensor,
+    threshold: Tensor,
+    scale: Tensor,
+    *,
+    rectify: bool,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """X · mask · scale, or max(x, 0) · mask · scale.
+
+    Args:
+        x: (R, …), fewer than :data:`LONGEST` elements in a replica.
+        starts: (R,) from ``Noise.starts``.
+        threshold: (R,) of a ``DropRate``.
+        scale: (R,) of a ``DropRate``.
+        rectify: whether negative values become 0.
+        bias: (R, 1, D) to be added to ``x`` first.
+
+    Returns:
+        Of the shape of ``x``, contiguous.
+    """
+    replicas, width = x.shape[0], x.shape[-1]
+    if x.dim() != 3 or x.stride(2) != 1:
+        x = x.contiguous()
+    rows = x if x.dim() == 3 else x.view(replicas, -1, width)
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    count = rows.shape[1] * width
+    _drop[(triton.cdiv(count, _BLOCK), replicas)](
+        rows,
+        out,
+        starts,
+        threshold,
+        scale,
+        count,
+        width,
+        rows.stride(0),
+        rows.stride(1),
+        scale if bias is None else bias,
+        BIAS=bias is not None,
+        RECTIFY=rectify,
+        BLOCK=_BLOCK,
+    )
+    return out
+
+
+def passed_back(gradient: Tensor, result: Tensor, scale: Tensor) -> Tensor:
+    """The gradient of ``dropped(…, rectify=True)``, which came out as ``result``."""
+    gradient = gradient.contiguous()
+    out = torch.empty_like(gradient)
+    count = gradient[0].numel()
+    _pass_back[(triton.cdiv(count, _BLOCK), gradient.shape[0])](
+        gradient, result, out, scale, count, BLOCK=_BLOCK
+    )
+    return out
