@@ -34,6 +34,11 @@ class Statistic(ABC):
 
     width: int
 
+    @property
+    def is_on_gpu(self) -> bool:
+        """Whether :meth:`some` is a matter of a GPU alone, and so over at once for its host."""
+        return False
+
     @abstractmethod
     def times(
         self, weight: Tensor, nodes: Tensor | None = None, columns: Tensor | None = None
@@ -168,6 +173,11 @@ class DenseRows(Statistic):
         self.matrix = aligned(matrix)
         self.device = matrix.device if device is None else torch.device(device)
         self.width = matrix.shape[1]
+
+    @property
+    @override
+    def is_on_gpu(self) -> bool:
+        return self.matrix.is_cuda
 
     @override
     def times(
@@ -306,6 +316,11 @@ class ReplicaRows(Statistic):
         self.matrices = aligned(matrices)
         self.device = matrices.device if device is None else torch.device(device)
         self.width = matrices.shape[2]
+
+    @property
+    @override
+    def is_on_gpu(self) -> bool:
+        return self.matrices.is_cuda
 
     @override
     def times(

@@ -190,7 +190,7 @@ class Running:
         """One pass over the train nodes; returns the mean loss of each replica, (R,)."""
         losses, sizes = [], []
         parts = self.train.batches(self.stage.batch_size, Noise(self.keys, epoch))
-        for number, (part, inputs) in enumerate(ahead(parts, self._rows)):
+        for number, (part, inputs) in enumerate(fetched(self.stage, parts, self._rows)):
             noise = Noise(self.keys, (epoch - 1) * self.steps + number + 1)
             output = self._forward(inputs, noise)
             losses.append(self._step(optimizer, self._weighted(output, output.logits, part)))
@@ -280,8 +280,15 @@ def logits_of(model: nn.Module, stage: Stage, nodes: Tensor | None) -> Tensor:
         output: Output = model(stage.inputs, None, nodes)
         return output.logits
     parts = torch.split(nodes, READ_NODES, dim=1)
-    found = [model(inputs).logits for _, inputs in ahead(parts, lambda part: rows_of(stage, part))]
-    return torch.cat(found, dim=1)
+    pairs = fetched(stage, parts, lambda part: rows_of(stage, part))
+    return torch.cat([model(inputs).logits for _, inputs in pairs], dim=1)
+
+
+def fetched(stage: Stage, items: Iterable[T], fetch: Callable[[T], U]) -> Iterator[tuple[T, U]]:
+    """Each item with its rows; :func:`ahead` of time where that is work for the host."""
+    if all(statistic.is_on_gpu for statistic in stage.inputs.values()):
+        return ((item, fetch(item)) for item in items)
+    return ahead(items, fetch)
 
 
 def ahead(items: Iterable[T], fetch: Callable[[T], U]) -> Iterator[tuple[T, U]]:
