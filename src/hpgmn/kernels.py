@@ -1,8 +1,11 @@
-"""Triton kernels: dropout on a GPU in one pass over its array, with the bits of the hash.
+"""Triton kernels: what takes several passes over large arrays in tensor operations, in one.
 
-Written in tensor operations the hash takes a dozen passes over numbers of eight bytes, which on a
-GPU was a third of an epoch. Only :mod:`hpgmn.randomness` imports this file, where a GPU and Triton
-(a part of torch for CUDA) are at hand; ``tests/cuda`` compares it with the tensor operations.
+Dropout: written in tensor operations the hash takes a dozen passes over numbers of eight bytes,
+which on a GPU was a third of an epoch. Keeping the best parameters: a selection reads and writes
+all of them each epoch, though a replica hardly ever becomes better.
+
+``fused()`` in :mod:`hpgmn.randomness` imports this file, where Triton (a part of torch for CUDA) is
+installed; ``tests/test_kernels.py`` compares it with the tensor operations.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ def _hashed(z):
     return z ^ (z >> 31)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "width", "replica_step", "row_step"])
 def _drop(
     x,
     out,
@@ -60,7 +63,7 @@ def _drop(
     tl.store(out + replica.to(tl.int64) * count + place, value, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def _pass_back(gradient, result, out, scales, count, BLOCK: tl.constexpr):
     replica = tl.program_id(1)
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -69,6 +72,16 @@ def _pass_back(gradient, result, out, scales, count, BLOCK: tl.constexpr):
     kept = tl.load(result + place, mask=inside) > 0
     value = tl.load(gradient + place, mask=inside).to(tl.float32) * tl.load(scales + replica)
     tl.store(out + place, tl.where(kept, value, 0.0), mask=inside)
+
+
+@triton.jit(do_not_specialize=["count"])
+def _replace(chosen, values, kept, count, BLOCK: tl.constexpr):
+    replica = tl.program_id(1)
+    if tl.load(chosen + replica) != 0:
+        place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        inside = place < count
+        place = replica.to(tl.int64) * count + place
+        tl.store(kept + place, tl.load(values + place, mask=inside), mask=inside)
 
 
 def dropped(
@@ -126,3 +139,17 @@ def passed_back(gradient: Tensor, result: Tensor, scale: Tensor) -> Tensor:
         gradient, result, out, scale, count, BLOCK=_BLOCK
     )
     return out
+
+
+def replace(chosen: Tensor, values: Tensor, kept: Tensor) -> None:
+    """Copy the values of the chosen replicas, in place; those of the others are not even read.
+
+    Args:
+        chosen: (R,) booleans.
+        values: (R, …), contiguous.
+        kept: (R, …), contiguous; overwritten.
+    """
+    count = values[0].numel()
+    _replace[(triton.cdiv(count, _BLOCK), values.shape[0])](
+        chosen.view(torch.int8), values, kept, count, BLOCK=_BLOCK
+    )

@@ -139,8 +139,8 @@ class Noise:
 
 
 @cache
-def _kernels() -> Any:
-    """:mod:`hpgmn.kernels`, or None where Triton is not installed."""
+def fused() -> Any:
+    """:mod:`hpgmn.kernels`, the same operations by one kernel each on a GPU; None without Triton."""
     try:
         return importlib.import_module("hpgmn.kernels")
     except ImportError:
@@ -178,19 +178,19 @@ class _Dropped(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, starts: Tensor, rate: DropRate) -> Tensor:
         ctx.rate = rate
         ctx.save_for_backward(starts)
-        result: Tensor = _kernels().dropped(x, starts, rate.threshold, rate.scale, rectify=False)
+        result: Tensor = fused().dropped(x, starts, rate.threshold, rate.scale, rectify=False)
         return result
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (starts,), rate = ctx.saved_tensors, ctx.rate
-        back = _kernels().dropped(gradient, starts, rate.threshold, rate.scale, rectify=False)
+        back = fused().dropped(gradient, starts, rate.threshold, rate.scale, rectify=False)
         return back, None, None
 
 
 def _by_kernel(x: Tensor) -> bool:
     """Whether a kernel of ours drops the entries of an array."""
-    return x.is_cuda and _kernels() is not None and x[0].numel() < _kernels().LONGEST
+    return x.is_cuda and fused() is not None and x[0].numel() < fused().LONGEST
 
 
 def dropout(
@@ -236,7 +236,7 @@ class _RectifiedDropped(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor | None, starts: Tensor, rate: DropRate) -> Tensor:
-        dropped = _kernels().dropped
+        dropped = fused().dropped
         result: Tensor = dropped(x, starts, rate.threshold, rate.scale, rectify=True, bias=bias)
         ctx.scale, ctx.has_bias = rate.scale, bias is not None
         ctx.save_for_backward(result)
@@ -245,7 +245,7 @@ class _RectifiedDropped(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
         (result,) = ctx.saved_tensors
-        back: Tensor = _kernels().passed_back(gradient, result, ctx.scale)
+        back: Tensor = fused().passed_back(gradient, result, ctx.scale)
         return back, back.sum(dim=1, keepdim=True) if ctx.has_bias else None, None, None
 
 

@@ -106,7 +106,7 @@ def test_replays_go_on_with_fewer_replicas_and_other_rates(
     replicas = [Replica(0, seed, one) for seed, one in enumerate(settings)]
     task = make_task(graph, replicas, [(split.train, split.val)] * 3, "cuda")
     replayed = train(task, MODELS["hpgmn"])
-    assert len(recordings) > 2
+    assert len(recordings) > 2  # one more each time that half of the replicas have stopped
     monkeypatch.setattr(trainer, "can_replay", lambda running: False)
     alone = train(task, MODELS["hpgmn"])
     assert_alike(alone, replayed, 5e-3)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hpgmn.errors import HPGMNError
 from hpgmn.models.stage import Parameters, Stage
+from hpgmn.randomness import fused
 
 HISTORY = ("loss", "val_loss", "val_score")
 """What is recorded each epoch for each replica."""
@@ -118,8 +119,8 @@ def keep_better(
         everyone = len(current.live) == current.best_score.shape[0]
         for key, value in current.parameters.items():
             mask, kept = better.view(-1, *[1] * (value.dim() - 1)), current.best[key]
-            if everyone:
-                torch.where(mask, value, kept, out=kept)
+            if everyone and fused() is not None:
+                fused().replace(better, value, kept)
             else:
                 kept.index_copy_(0, live, torch.where(mask, value, kept[live]))
     current.best_score.index_copy_(0, live, torch.where(better, score, best_score))
