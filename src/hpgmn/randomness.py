@@ -140,7 +140,7 @@ class Noise:
 
 @cache
 def fused() -> Any:
-    """:mod:`hpgmn.kernels`, the same operations by one kernel each on a GPU; None without Triton."""
+    """:mod:`hpgmn.kernels`: the same by one kernel each on a GPU; None without Triton."""
     try:
         return importlib.import_module("hpgmn.kernels")
     except ImportError:

@@ -98,7 +98,7 @@ def test_replays_go_on_with_fewer_replicas_and_other_rates(
         "hidden_dim": 16,
         "num_patterns": 8,
         "epochs": 60,
-        "patience": 10,
+        "patience": 3,
         "estimator_epochs": 20,
     }
     settings = [make_settings(cls, common | {"lr": lr}) for lr in (0.2, 0.01, 0.003)]
