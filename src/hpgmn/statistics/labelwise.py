@@ -15,7 +15,12 @@ from typing_extensions import override
 
 from hpgmn.graph import Array, Attributes
 from hpgmn.sparse import SparseMatrix, block_diagonal
+from hpgmn.statistics.class_rows import fill_class_means
 from hpgmn.statistics.operators import SparseReplicaRows, Statistic, take_nodes
+
+COMPILED_FROM = 10**8
+"""Products of an edge and an attribute from which on a kernel is compiled: for fewer, SciPy takes
+less time than numba does to start."""
 
 _BLOCK = 65536  # rows of dense class means made at once
 _FACTORED = 8  # a statistic of more than one node in so many keeps the factored form
@@ -132,9 +137,9 @@ def class_mean_rows(
 ) -> Array:
     """:func:`class_means` as dense rows in half precision, for batches of nodes.
 
-    One class after the other and some rows at a time: beside the result there is never more than
-    one class's edges and a block of rows. Half precision keeps three digits, which is more than a
-    mean over a few neighbours holds.
+    Many dense attributes by :func:`fill_class_means`. Otherwise one class after the other and some
+    rows at a time: beside the result there is never more than one class's edges and a block of
+    rows. Half precision keeps three digits, which is more than a mean over a few neighbours holds.
 
     Args:
         adjacency: (N, N), row v lists the neighbours of v.
@@ -149,6 +154,9 @@ def class_mean_rows(
     """
     num_nodes, width = x.shape
     rows = np.empty((num_nodes, num_classes * width), np.float16) if out is None else out
+    if not sp.issparse(x) and adjacency.nnz * width >= COMPILED_FROM:
+        fill_class_means(adjacency, x, labels, num_classes, rows, unit_length=unit_length)
+        return rows
     mean = averaging(adjacency, labels, num_classes)
     squared = np.zeros(num_nodes, np.float32)
     neighbor_class = labels[mean.indices]
