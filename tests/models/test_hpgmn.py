@@ -461,3 +461,13 @@ def test_a_sketch_has_weights_for_its_own_columns(small_graph: Graph) -> None:
     assert (wide, narrow) == (18 * settings.hidden_dim, 16 * settings.hidden_dim)
     inputs = statistics_of(small_graph, replace(settings, diffusion_form="sketch"))
     assert inputs["diffusion"].width == 16
+
+
+def test_a_sketch_of_class_means_has_weights_for_its_own_columns(small_graph: Graph) -> None:
+    settings = replace(TINY, statistics=("class_means",), neighbors="out", class_means_dim=4)
+    entry = MODELS["hpgmn"]
+    wide, _ = entry.floats(small_graph, settings)
+    narrow, _ = entry.floats(small_graph, replace(settings, class_means_form="sketch"))
+    assert (wide, narrow) == (15 * settings.hidden_dim, 12 * settings.hidden_dim)
+    inputs = statistics_of(small_graph, replace(settings, class_means_form="sketch"))
+    assert inputs["class_means"].width == 12

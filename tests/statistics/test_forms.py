@@ -1,4 +1,4 @@
-"""The form of the diffusion: the rule of auto, what each form needs, what is refused and how."""
+"""Forms of diffusion and class means: the rule of auto, what each needs, what is refused."""
 
 from __future__ import annotations
 
@@ -14,9 +14,22 @@ import torch
 
 from hpgmn.errors import HPGMNError
 from hpgmn.graph import Graph
+from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.statistics import LocalStatistics, StatisticsSettings, forms
 from hpgmn.statistics.diffusion import transition
-from hpgmn.statistics.forms import FORMS, chosen_form, form_bytes, free_bytes, is_sketched, settled
+from hpgmn.statistics.forms import (
+    FORMS,
+    MEANS_FORMS,
+    chosen_form,
+    chosen_means_form,
+    form_bytes,
+    free_bytes,
+    is_sketched,
+    mean_entries,
+    means_are_sketched,
+    means_bytes,
+    settled,
+)
 
 CPU = torch.device("cpu")
 PLAIN = StatisticsSettings(statistics=("diffusion",))
@@ -176,6 +189,184 @@ def test_a_trained_model_keeps_its_number_of_columns(
     monkeypatch.setattr(forms, "IMPLICIT_LIMIT", 0)
     statistics = LocalStatistics(small_graph, columns=np.arange(18), width=20)
     assert statistics.build(small_graph.y[None], 3, [PLAIN])["diffusion_out"].width == 20
+
+
+# Class means.
+
+BATCHES = HPGMNSettings(statistics=("class_means",), batch_size=2)
+
+
+def wheel(num_nodes: int, width: int, *, entries: int = 0) -> Graph:
+    """Every node leads to the next two; two classes; dense attributes, or so many in a row."""
+    node = np.arange(num_nodes)
+    edges = [np.stack([node, np.roll(node, -step)]) for step in (1, 2)]
+    x: Any = np.ones((num_nodes, width), np.float32)
+    if entries:
+        x[:, entries:] = 0
+        x = sp.csr_array(x)
+    return Graph(x, np.concatenate(edges, axis=1), node % 2)
+
+
+def means_form_of(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch, free: float = math.inf, **changes: Any
+) -> str:
+    monkeypatch.setattr(forms, "free_bytes", lambda device: free)
+    settings = replace(BATCHES, **changes)
+    return chosen_means_form(
+        graph.adjacency("out"),
+        graph.x,
+        1,
+        2,
+        settings,
+        CPU,
+        sketched=means_are_sketched(graph, settings),
+    )
+
+
+def test_auto_follows_the_rule_of_class_means(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """100 nodes, 2·200 columns: 80,000 bytes of half precision; 2 neighbours of 5 entries each."""
+    caplog.set_level("INFO", logger="hpgmn.statistics.forms")
+    dense, sparse = wheel(100, 200), wheel(100, 200, entries=5)
+    monkeypatch.setattr(forms, "ROWS_LIMIT_BYTES", 80_000)
+    assert means_form_of(dense, monkeypatch) == "half"
+    assert means_form_of(sparse, monkeypatch) == "sparse"
+    assert means_form_of(wheel(100, 200, entries=60), monkeypatch) == "half"
+    monkeypatch.setattr(forms, "ROWS_LIMIT_BYTES", 79_999)
+    assert means_form_of(dense, monkeypatch) == "sketch"
+    assert means_form_of(sparse, monkeypatch) == "sparse"
+    monkeypatch.setattr(forms, "ROWS_LIMIT_BYTES", 8 * 100 * 10)
+    assert means_form_of(sparse, monkeypatch) == "sparse"
+    monkeypatch.setattr(forms, "ROWS_LIMIT_BYTES", 8 * 100 * 10 - 1)
+    assert means_form_of(sparse, monkeypatch) == "sketch"
+    assert means_form_of(dense, monkeypatch, batch_size=0) == "dense"
+    assert means_form_of(sparse, monkeypatch, batch_size=0) == "factored"
+    monkeypatch.setattr(forms, "MEANS_LIMIT_BYTES", 4 * 100 * 400 - 1)
+    assert means_form_of(dense, monkeypatch, batch_size=0) == "factored"
+    told = [message.partition("; ")[2] for message in caplog.messages]
+    assert told == [
+        "batches read single rows.",
+        "attributes are sparse.",
+        "batches read single rows.",
+        "rows take more than 0.1 MiB.",
+        "attributes are sparse.",
+        "attributes are sparse.",
+        "rows take more than 0.0 MiB.",
+        "rows take at most 512.0 MiB.",
+        "attributes are sparse.",
+        "rows take 0.2 MiB.",
+    ]
+    assert caplog.messages[0] == (
+        "Class means of 100 nodes: half form, 0.1 MiB; batches read single rows."
+    )
+
+
+def test_a_sketch_that_would_be_no_shorter_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forms, "ROWS_LIMIT_BYTES", 0)
+    assert means_form_of(wheel(10, 65), monkeypatch) == "sketch"
+    assert means_form_of(wheel(10, 64), monkeypatch) == "half"
+    assert means_form_of(wheel(10, 64), monkeypatch, class_means_dim=63) == "sketch"
+
+
+def test_entries_of_class_means_are_at_most_those_of_neighbours() -> None:
+    random = np.random.default_rng(0)
+    x = sp.csr_array((random.random((40, 30)) < 0.2).astype(np.float32))
+    weight = (random.random((40, 40)) < 0.1) * random.uniform(0.1, 5, (40, 40))
+    adjacency = sp.csr_array(weight.astype(np.float32))
+    counts = np.diff(x.indptr)
+    reached = [sum(counts[u] for u in np.flatnonzero(row)) for row in weight]
+    assert mean_entries(adjacency, x, 10**6) == sum(reached)
+    assert mean_entries(adjacency, x, 15) == sum(min(number, 15) for number in reached)
+    turned = [sum(counts[u] for u in np.flatnonzero(row)) for row in weight.T]
+    assert mean_entries(adjacency.T, x, 10**6) == sum(turned)
+    np.testing.assert_array_equal(adjacency.toarray(), weight.astype(np.float32))  # left alone
+
+
+def test_free_memory_never_makes_a_sketch_of_class_means(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(HPGMNError, match="The half form of class means would take"):
+        means_form_of(wheel(100, 200), monkeypatch, free=50_000)
+
+
+@pytest.mark.parametrize("form", MEANS_FORMS)
+def test_class_means_that_fit_are_taken_as_set(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    graph = wheel(100, 200, entries=5)
+    needed = means_bytes(graph.adjacency("out"), graph.x, 1, 2, 64)[form]
+    assert means_form_of(graph, monkeypatch, free=needed, class_means_form=form) == form
+    with pytest.raises(HPGMNError, match=f"The {form} form of class means would take"):
+        means_form_of(graph, monkeypatch, free=needed - 1, class_means_form=form)
+
+
+def test_a_refusal_names_the_forms_of_class_means_that_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph = wheel(20_000, 500, entries=10)
+    with pytest.raises(HPGMNError) as caught:
+        means_form_of(graph, monkeypatch, free=20 * 2**20, class_means_form="half")
+    assert str(caught.value) == (
+        "The half form of class means would take 38.8 MiB for 20,000 nodes, and 20.0 MiB are free. "
+        "Set class_means_form=sparse (5.2 MiB) or class_means_form=sketch (10.4 MiB), or leave "
+        "class_means out of statistics."
+    )
+    with pytest.raises(HPGMNError, match="Set class_means_form=sketch and a smaller class_means"):
+        means_form_of(graph, monkeypatch, free=2**20, class_means_form="half")
+    with pytest.raises(HPGMNError, match=r"Set class_means_form=factored \(\d+"):
+        means_form_of(graph, monkeypatch, free=2**24, class_means_form="dense", batch_size=0)
+
+
+def test_class_means_are_not_built_before_they_are_known_to_fit(
+    monkeypatch: pytest.MonkeyPatch, small_graph: Graph
+) -> None:
+    monkeypatch.setattr(forms, "free_bytes", lambda device: 100)
+    with pytest.raises(HPGMNError, match=r"for 18 nodes, and 0\.0 MiB are free"):
+        LocalStatistics(small_graph).build(small_graph.y[None], 3, [BATCHES])
+
+
+def test_what_class_means_need_is_at_least_what_they_keep(small_graph: Graph) -> None:
+    adjacency = small_graph.adjacency("out")
+    x = sp.csr_array(small_graph.x)
+    for replicas in (1, 3):
+        needed = means_bytes(adjacency, x, replicas, 3, 4)
+        assert needed["dense"] >= replicas * 18 * 15 * 4
+        assert needed["half"] >= replicas * 18 * 15 * 2
+        assert needed["sketch"] >= replicas * 18 * 12 * 2
+        assert needed["sparse"] >= replicas * 8 * adjacency.nnz * 5
+        assert needed["factored"] >= replicas * 8 * (adjacency.nnz + x.nnz)
+
+
+def test_settings_name_the_sketch_of_class_means_that_auto_took(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph = wheel(100, 200)
+    assert settled(graph, BATCHES) is BATCHES
+    monkeypatch.setattr(forms, "ROWS_LIMIT_BYTES", 0)
+    named = settled(graph, BATCHES)
+    assert named == replace(BATCHES, class_means_form="sketch")
+    assert settled(graph, named) is named
+    for other in (
+        replace(BATCHES, class_means_form="half"),
+        replace(BATCHES, batch_size=0),
+        replace(BATCHES, statistics=("attributes",)),
+    ):
+        assert settled(graph, other) is other
+    monkeypatch.setattr(forms, "DENSE_LIMIT_BYTES", 0)
+    monkeypatch.setattr(forms, "IMPLICIT_LIMIT", 0)
+    both = replace(BATCHES, statistics=("class_means", "diffusion"))
+    assert settled(graph, both) == replace(both, class_means_form="sketch", diffusion_form="sketch")
+
+
+def test_a_trained_model_keeps_its_columns_of_class_means(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph = wheel(20, 70)
+    monkeypatch.setattr(forms, "ROWS_LIMIT_BYTES", 0)
+    each = [replace(BATCHES, neighbors="out")]
+    trained = LocalStatistics(graph).build(graph.y[None], 2, each)["class_means"]
+    assert trained.width == 2 * 64
+    used = LocalStatistics(graph, width=20)
+    assert used.build(graph.y[None], 2, each)["class_means"].width == 2 * 70
+    named = [settled(graph, each[0])]
+    assert used.build(graph.y[None], 2, named)["class_means"].width == 2 * 64
 
 
 # What is free.

@@ -25,6 +25,7 @@ from hpgmn.statistics.labelwise import (
     one_hot,
     row_lengths,
     scaled_counts,
+    sparse_class_means,
 )
 
 NUM_CLASSES = 4  # labels are below 3: nobody has class 3
@@ -203,6 +204,21 @@ def test_factored_means_act_like_dense_class_means(
     if unit_length:
         expected = [of_unit_length(rows) for rows in expected]
     found = FactoredMeans(case.adjacency, case.x, case.labels, NUM_CLASSES, unit_length=unit_length)
+    assert_acts_like(found, np.stack(expected))
+
+
+@pytest.mark.parametrize("unit_length", [False, True])
+@given(case=cases())
+def test_sparse_rows_act_like_dense_class_means(
+    unit_length: bool, assert_acts_like: Callable[..., None], case: Case
+) -> None:
+    expected = [means_by_loop(case.adjacency, case.dense_x, labels) for labels in case.labels]
+    if unit_length:
+        expected = [of_unit_length(rows) for rows in expected]
+    found = sparse_class_means(
+        case.adjacency, case.x, case.labels, NUM_CLASSES, unit_length=unit_length
+    )
+    assert found.matrix.host.has_sorted_indices
     assert_acts_like(found, np.stack(expected))
 
 

@@ -33,7 +33,14 @@ from hpgmn.statistics import (
 from hpgmn.statistics.diffusion import DenseDiffusion, ImplicitDiffusion
 from hpgmn.statistics.labelwise import FactoredMeans
 from hpgmn.statistics.local import scaled_attributes
-from hpgmn.statistics.operators import DenseRows, Grouped, Reindexed, ReplicaRows, SparseRows
+from hpgmn.statistics.operators import (
+    DenseRows,
+    Grouped,
+    Reindexed,
+    ReplicaRows,
+    SparseReplicaRows,
+    SparseRows,
+)
 
 NUM_CLASSES = 4  # labels are below 3: nobody has class 3
 PLAIN = StatisticsSettings(  # whatever the defaults are
@@ -116,7 +123,7 @@ settings_of = st.builds(
     diffusion_threshold=st.just(1e-9),
     diffusion_dim=st.just(32),
     # Half precision has its own test: it holds to three digits only.
-    class_means_form=st.sampled_from(["auto", "dense", "factored"]),
+    class_means_form=st.sampled_from(["auto", "dense", "sparse", "factored"]),
     **{
         name: st.sampled_from(choices(name))
         for name in (
@@ -368,12 +375,12 @@ def test_automatic_class_means_are_dense_up_to_the_limit(
     settings = replace(PLAIN, statistics=("class_means",))
     labels = np.stack([graph.y] * 2)
     size = 2 * graph.num_nodes * 3 * graph.num_features * 4  # R·N·C·F floats
-    forms = []
+    found = []
     for limit in (size, size - 1):
-        monkeypatch.setattr(local, "MEANS_LIMIT_BYTES", limit)
+        monkeypatch.setattr(forms, "MEANS_LIMIT_BYTES", limit)
         built = LocalStatistics(graph).build(labels, 3, [settings] * 2)["class_means"]
-        forms.append(type(built))
-    assert forms == ([FactoredMeans] * 2 if sparse else [ReplicaRows, FactoredMeans])
+        found.append(type(built))
+    assert found == ([FactoredMeans] * 2 if sparse else [ReplicaRows, FactoredMeans])
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -381,7 +388,15 @@ def test_class_means_take_the_form_they_are_told(small_graph: Graph, sparse: boo
     graph = small_graph
     if sparse:
         graph = Graph(sp.csr_array(graph.x), graph.edge_index, graph.y)
-    for form, kind in (("dense", ReplicaRows), ("factored", FactoredMeans)):
+    kinds = {
+        "dense": ReplicaRows,
+        "half": ReplicaRows,
+        "sparse": SparseReplicaRows,
+        "sketch": ReplicaRows,
+        "factored": FactoredMeans,
+    }
+    assert tuple(kinds) == forms.MEANS_FORMS
+    for form, kind in kinds.items():
         settings = replace(PLAIN, statistics=("class_means",), class_means_form=form)
         built = LocalStatistics(graph).build(graph.y[None], 3, [settings])
         assert isinstance(built["class_means"], kind)
@@ -707,3 +722,38 @@ def test_the_statistics_built_last_are_kept_and_no_others(small_graph: Graph) ->
     nodes = torch.arange(small_graph.num_nodes)
     for name, statistic in first.items():
         assert torch.equal(again[name].rows(nodes, 1), statistic.rows(nodes, 1))
+
+
+@pytest.mark.parametrize("scaling", ["raw", "unit"])
+@given(case=cases())
+def test_a_sketch_of_class_means_is_the_class_means_times_signs(
+    assert_acts_like: Callable[..., None], scaling: str, case: Case
+) -> None:
+    dim = 8
+    settings = replace(PLAIN, statistics=("class_means",), class_means_scaling="raw")
+    means = expected(case, "class_means", "undirected", settings)
+    names = np.array([f"attribute {number}" for number in range(case.x.shape[1])])
+    omega = signs(text_keys(names), 0, dim).double().numpy() / math.sqrt(dim)
+    rows = means @ np.kron(np.eye(NUM_CLASSES), omega)
+    sketch = replace(
+        settings, class_means_form="sketch", class_means_dim=dim, class_means_scaling=scaling
+    )
+    found = build(case, sketch)["class_means"]
+    assert isinstance(found, ReplicaRows)
+    assert found.matrices.dtype == torch.float16
+    stacked = np.stack([scaled(one, scaling) for one in rows])
+    lost = np.abs(rows).max(axis=-1, keepdims=True) < 1e-6  # signs may cancel: rounding is left
+    if scaling == "raw" or not (lost & rows.any(axis=-1, keepdims=True)).any():
+        assert_acts_like(found, stacked, rtol=3e-3, atol=6e-3)
+
+
+def test_batches_take_sparse_class_means_where_they_are_shorter(small_graph: Graph) -> None:
+    """A one in each of 200 columns, or ten in each of 20: 3 neighbours, 3 classes."""
+    chosen = HPGMNSettings(statistics=("class_means",), neighbors="out", batch_size=2)
+    for width, filled, kind in ((200, 1, SparseReplicaRows), (20, 10, ReplicaRows)):
+        x = np.zeros((18, width))
+        x[:, :filled] = 1
+        graph = Graph(sp.csr_array(x), small_graph.edge_index, small_graph.y)
+        found = LocalStatistics(graph).build(graph.y[None], 3, [chosen])["class_means"]
+        assert isinstance(found, kind)
+        assert found.width == 3 * width

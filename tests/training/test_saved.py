@@ -226,6 +226,20 @@ def test_a_model_on_a_sketch_serves_a_graph_of_strangers(
     assert chances.isfinite().all()
 
 
+def test_a_model_keeps_the_sketch_of_class_means_that_auto_took(
+    small_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(TINY, statistics=("class_means",), batch_size=3, class_means_dim=4)
+    with monkeypatch.context() as patch:
+        patch.setattr(forms, "ROWS_LIMIT_BYTES", 0)
+        model, fitted = trained(small_graph, settings)
+    model.write(tmp_path / "m.safetensors")
+    found = SavedModel.read(tmp_path / "m.safetensors")
+    assert found.replicas[0].settings.class_means_form == "sketch"
+    assert torch.equal(found.logits(small_graph), fitted.logits)
+    assert found.logits(strangers(small_graph)).shape == (2, 9, 3)
+
+
 def test_known_names_keep_their_directions(small_graph: Graph) -> None:
     assert small_graph.splits is not None
     ids = np.array([f"n{number}" for number in range(18)])

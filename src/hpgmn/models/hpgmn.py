@@ -18,7 +18,7 @@ from hpgmn.models.output import Output
 from hpgmn.models.stage import ModelEntry, Parameters, Stage, StageBuilder, Task, main_stage
 from hpgmn.randomness import DropRate, Noise
 from hpgmn.statistics import Statistic, StatisticsSettings, base_name, statistic_names
-from hpgmn.statistics.forms import is_sketched
+from hpgmn.statistics.forms import is_sketched, means_are_sketched
 
 CITATION = (
     "Junjie Xu, Enyan Dai, Xiang Zhang, Suhang Wang. HP-GMN: Graph Memory Networks for "
@@ -201,7 +201,8 @@ def _floats(graph: Graph, settings: HPGMNSettings) -> tuple[int, int]:
     widths = {
         "attributes": graph.num_features,
         "class_counts": classes,
-        "class_means": classes * graph.num_features,
+        "class_means": classes
+        * (settings.class_means_dim if means_are_sketched(graph, settings) else graph.num_features),
         "diffusion": settings.diffusion_dim if is_sketched(graph, settings) else graph.num_nodes,
         "adjacency": graph.num_nodes,
     }

@@ -1,4 +1,4 @@
-"""Which form of the diffusion statistic to take, and whether it fits into memory.
+"""Which form of diffusion and of class means to take, and whether it fits into memory.
 
 ``diffusion_form=auto`` follows one rule:
 
@@ -6,7 +6,16 @@
 2. *sketch* where that limit is passed and N·E exceeds :data:`IMPLICIT_LIMIT`;
 3. *implicit* in between.
 
-Whether it is a sketch depends on the graph alone: the sketch has d columns and the other forms N,
+``class_means_form=auto`` in batches, which read single rows:
+
+1. *sketch* where neither rows of half precision nor sparse rows keep to :data:`ROWS_LIMIT_BYTES`;
+2. *sparse* where the attributes are sparse and the rows then take less memory;
+3. *half* otherwise.
+
+Without batches it is *dense* up to :data:`MEANS_LIMIT_BYTES`, and *factored* beyond or where the
+attributes are sparse.
+
+Whether it is a sketch depends on the graph alone: a sketch has fewer columns than the other forms,
 so that a run continued on a smaller machine, or a model that is used on another graph, would not
 fit its own weights if free memory had a say.
 """
@@ -16,14 +25,16 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import scipy.sparse as sp
 import torch
 
 from hpgmn.errors import HPGMNError
-from hpgmn.graph import Graph
+from hpgmn.graph import Attributes, Graph
 from hpgmn.statistics.diffusion import DENSE_LIMIT_BYTES, led_to
 from hpgmn.statistics.push import worker_bytes
 from hpgmn.statistics.sketch import BLOCK
@@ -38,7 +49,20 @@ IMPLICIT_LIMIT = 5 * 10**9
 entry needs every column of S, N·E·terms multiplications, about five minutes at this limit."""
 
 FORMS = ("dense", "implicit", "topk", "sketch")
-"""Every form but ``auto``."""
+"""Every form of diffusion but ``auto``."""
+
+MEANS_FORMS = ("dense", "half", "sparse", "sketch", "factored")
+"""Every form of class means but ``auto``."""
+
+MEANS_LIMIT_BYTES = 512 * 2**20
+"""``auto`` without batches takes dense class means up to this size, if the attributes are dense."""
+
+MEANS_GPU_SHARE = 0.2
+"""On a GPU it takes them up to this share of the free memory, where that is more."""
+
+ROWS_LIMIT_BYTES = 2 * 2**30
+"""``auto`` in batches stores class means as they are up to this size, for one replica and one
+direction of edges; both directions then leave room for training within 8 GiB."""
 
 _COLUMNS = 256  # of a product: what the implicit form diffuses at once
 _SMALLER = {
@@ -55,16 +79,41 @@ def is_sketched(graph: Graph, settings: StatisticsSettings) -> bool:
     return not is_small and graph.num_nodes * graph.adjacency("out").nnz > IMPLICIT_LIMIT
 
 
+def means_are_sketched(graph: Graph, settings: StatisticsSettings) -> bool:
+    """Whether class means are a sketch on that graph, by the settings or by the rule of ``auto``.
+
+    Replicas may read different neighbours, so the rule looks at edges in both directions.
+    """
+    if settings.class_means_form != "auto":
+        return settings.class_means_form == "sketch"
+    width = graph.num_classes * graph.num_features
+    half = 2 * graph.num_nodes * width
+    in_batches = getattr(settings, "batch_size", 0) > 0
+    is_shorter = settings.class_means_dim < graph.num_features
+    if not (in_batches and is_shorter and half > ROWS_LIMIT_BYTES):
+        return False
+    if not graph.has_sparse_attributes:
+        return True
+    adjacency = graph.adjacency("out")
+    most = max(mean_entries(edges, graph.x, width) for edges in (adjacency, adjacency.T))
+    return 8 * most > ROWS_LIMIT_BYTES
+
+
 def settled(graph: Graph, settings: Any) -> Any:
-    """Settings that name the sketch where ``auto`` took it on the graph of the training.
+    """Settings that name the sketches that ``auto`` took on the graph of the training.
 
     A trained model keeps these, so that ``auto`` on another graph may still choose among the
-    forms whose columns are nodes, but never change the number of columns.
+    forms of the same columns, but never change the number of columns.
     """
-    used = "diffusion" in getattr(settings, "statistics", ())
-    if used and settings.diffusion_form == "auto" and is_sketched(graph, settings):
-        return dataclasses.replace(settings, diffusion_form="sketch")
-    return settings
+    used = getattr(settings, "statistics", ())
+    named = {}
+    if "diffusion" in used and is_sketched(graph, settings):
+        named["diffusion_form"] = "sketch"
+    if "class_means" in used and means_are_sketched(graph, settings):
+        named["class_means_form"] = "sketch"
+    if all(getattr(settings, key) == value for key, value in named.items()):
+        return settings
+    return dataclasses.replace(settings, **named)
 
 
 def chosen_form(
@@ -136,6 +185,109 @@ def form_bytes(form: str, matrix: sp.csr_array, settings: StatisticsSettings) ->
     # The result and a step of the series; about 256 bytes a node to hash its name into signs; what
     # torch's products keep of T.
     return 4 * num_nodes * (settings.diffusion_dim + 3 * BLOCK + 64) + 16 * int(matrix.nnz)
+
+
+def mean_entries(adjacency: Any, x: Attributes, width: int) -> int:
+    """The most entries that class means of sparse attributes have, by the degrees alone.
+
+    Args:
+        adjacency: (N, N), row v lists the neighbours of v.
+        x: (N, F) sparse.
+        width: C·F, the most entries of a row.
+    """
+    pattern = copy(adjacency)
+    pattern.data = np.ones_like(adjacency.data)  # weights do not make entries
+    reached = pattern @ np.diff(x.indptr).astype(np.float32)
+    return int(np.minimum(reached, width).sum(dtype=np.float64))
+
+
+def chosen_means_form(
+    adjacency: sp.csr_array,
+    x: Attributes,
+    replicas: int,
+    num_classes: int,
+    settings: StatisticsSettings,
+    device: torch.device,
+    *,
+    sketched: bool,
+) -> str:
+    """The form of class means to build; one that does not fit is refused before work starts.
+
+    Args:
+        adjacency: (N, N), row v lists the neighbours of v.
+        x: (N, F).
+        replicas: R.
+        num_classes: C.
+        settings: the form, or ``auto``, and its parameters.
+        device: where the statistic will live.
+        sketched: whether ``auto`` means the sketch (:func:`means_are_sketched`).
+    """
+    num_nodes, free = adjacency.shape[0], free_bytes(device)
+    in_batches = getattr(settings, "batch_size", 0) > 0
+    names = ("half", "sparse", "sketch") if in_batches else ("dense", "factored", "sketch")
+    needed = means_bytes(adjacency, x, replicas, num_classes, settings.class_means_dim)
+    form, because = settings.class_means_form, "as set"
+    if form == "auto" and sketched:
+        form, because = "sketch", f"rows take more than {in_words(ROWS_LIMIT_BYTES)}"
+    elif form == "auto" and in_batches:
+        form, because = "half", "batches read single rows"
+        width = num_classes * x.shape[1]
+        if sp.issparse(x) and 8 * mean_entries(adjacency, x, width) < 2 * num_nodes * width:
+            form, because = "sparse", "attributes are sparse"
+    elif form == "auto":
+        size = 4 * replicas * num_nodes * num_classes * x.shape[1]
+        limit: float = MEANS_LIMIT_BYTES
+        if device.type == "cuda":  # dense products are what it is best at
+            limit = max(limit, MEANS_GPU_SHARE * free)
+        form, because = "dense", f"rows take at most {in_words(limit)}"
+        if sp.issparse(x):
+            form, because = "factored", "attributes are sparse"
+        elif size > limit:
+            form, because = "factored", f"rows take {in_words(size)}"
+    size_in_words = in_words(needed[form])
+    logger.info(
+        "Class means of %s nodes: %s form, %s; %s.", f"{num_nodes:,}", form, size_in_words, because
+    )
+    if needed[form] > free:
+        fitting = [
+            f"class_means_form={name} ({in_words(needed[name])})"
+            for name in names
+            if needed[name] <= free
+        ]
+        remedy = " or ".join(fitting) or "class_means_form=sketch and a smaller class_means_dim"
+        raise HPGMNError(
+            f"The {form} form of class means would take {size_in_words} for {num_nodes:,} nodes, "
+            f"and {in_words(free)} are free. Set {remedy}, or leave class_means out of statistics."
+        )
+    return form
+
+
+def means_bytes(
+    adjacency: sp.csr_array, x: Attributes, replicas: int, num_classes: int, dim: int
+) -> dict[str, int]:
+    """About the most memory that each form of class means holds at once.
+
+    Args:
+        adjacency: (N, N), row v lists the neighbours of v.
+        x: (N, F).
+        replicas: R.
+        num_classes: C.
+        dim: the columns of a class in a sketch.
+    """
+    num_nodes, width = x.shape
+    cells = num_nodes * num_classes * width
+    edges = int(adjacency.nnz)
+    stored = int(x.nnz) if sp.issparse(x) else num_nodes * width
+    entries = mean_entries(adjacency, x, num_classes * width) if sp.issparse(x) else cells
+    weights = 16 * edges  # the averaging matrix while it is made
+    return {
+        "dense": 4 * cells * (replicas + 2) + weights,
+        "half": 2 * cells * replicas + weights,
+        # Several replicas are joined: there are two copies for a moment.
+        "sparse": 8 * (entries * (replicas if replicas == 1 else 2 * replicas) + stored) + weights,
+        "sketch": num_nodes * dim * (2 * num_classes * replicas + 4) + weights,
+        "factored": 32 * replicas * (edges + stored),  # matrices, their blocks and transposes
+    }
 
 
 def in_words(size: float) -> str:

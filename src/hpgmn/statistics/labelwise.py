@@ -192,6 +192,36 @@ def inverse_or_zero(values: Array) -> Array:
     return np.divide(1.0, values, out=np.zeros_like(values, np.float32), where=values > 0)
 
 
+def sparse_class_means(
+    adjacency: sp.csr_array,
+    x: Attributes,
+    labels: Array,
+    num_classes: int,
+    *,
+    unit_length: bool = False,
+    device: torch.device | str = "cpu",
+) -> SparseReplicaRows:
+    """:func:`class_means` of each replica as sparse rows, for batches of nodes.
+
+    Args:
+        adjacency: (N, N), row v lists the neighbours of v.
+        x: (N, F).
+        labels: (R, N) hard labels, one row per replica.
+        num_classes: C.
+        unit_length: whether each node's row is scaled to length 1.
+        device: where the products happen.
+    """
+    blocks = []
+    for row in labels:
+        means = class_means(adjacency, x, row, num_classes)
+        if unit_length:
+            scale = inverse_or_zero(row_lengths(means))
+            means.data *= np.repeat(scale, np.diff(means.indptr))
+        blocks.append(means)
+    joined = blocks[0] if len(blocks) == 1 else block_diagonal(blocks)
+    return SparseReplicaRows(SparseMatrix(joined, device), len(blocks))
+
+
 class FactoredMeans(Statistic):
     """r³ as ``Â · attributes_by_class``: cost nnz(x)·D + E·D, memory N·D, never N×(C·F).
 

@@ -21,7 +21,14 @@ from hpgmn.statistics.diffusion import (
     coefficients,
     transition,
 )
-from hpgmn.statistics.forms import FORMS, chosen_form, free_bytes, is_sketched
+from hpgmn.statistics.forms import (
+    FORMS,
+    MEANS_FORMS,
+    chosen_form,
+    chosen_means_form,
+    is_sketched,
+    means_are_sketched,
+)
 from hpgmn.statistics.labelwise import (
     FactoredMeans,
     class_counts,
@@ -30,6 +37,7 @@ from hpgmn.statistics.labelwise import (
     inverse_or_zero,
     row_lengths,
     scaled_counts,
+    sparse_class_means,
 )
 from hpgmn.statistics.on_device import class_means_on_device
 from hpgmn.statistics.operators import (
@@ -41,16 +49,10 @@ from hpgmn.statistics.operators import (
     reindexed,
 )
 from hpgmn.statistics.push import largest_entries
-from hpgmn.statistics.sketch import node_keys, sketch
+from hpgmn.statistics.sketch import node_keys, sketch, sketched_attributes
 
 STATISTICS = ("attributes", "class_counts", "class_means", "diffusion", "adjacency")
 """The paper's four, and the adjacency rows as an optional fifth."""
-
-MEANS_LIMIT_BYTES = 512 * 2**20
-"""``class_means_form="auto"`` takes dense rows up to this size when the attributes are dense."""
-
-MEANS_GPU_SHARE = 0.2
-"""On a GPU it takes dense rows up to this share of the free memory."""
 
 TWO_HOP_LIMIT = 2**28
 """Most entries of a two-hop matrix, 2 GiB; crocodile's has 32, squirrel's 8, pubmed's 1 million."""
@@ -86,10 +88,11 @@ class StatisticsSettings:
     )
     class_means_form: str = setting(
         "auto",
-        "class means as dense rows, as rows of half precision (for batches), or factored (never an "
-        "N×C·F array)",
-        choices=("auto", "dense", "half", "factored"),
+        "class means as dense rows, as rows for batches (of half precision, sparse, or a random "
+        "sketch), or factored (never an N×C·F array)",
+        choices=("auto", *MEANS_FORMS),
     )
+    class_means_dim: int = setting(64, "sketch of class means: its columns for each class", low=4)
     diffusion: str = setting(
         "ppr", "personalised PageRank or the heat kernel", choices=("ppr", "heat")
     )
@@ -334,19 +337,18 @@ class LocalStatistics:
     ) -> Statistic:
         x, adjacency = self.graph.x, self.adjacency(mode)
         unit_length = settings.class_means_scaling == "unit"
-        form = settings.class_means_form
-        if form == "auto":
-            size = labels.size * num_classes * self.graph.num_features * 4
-            limit = float(MEANS_LIMIT_BYTES)
-            if self.device.type == "cuda":
-                limit = MEANS_GPU_SHARE * free_bytes(self.device)
-            form = "factored" if sp.issparse(x) or size > limit else "dense"
-            if getattr(settings, "batch_size", 0):  # the factored form computes all rows at once
-                form = "half"
-        if form == "factored":
-            return FactoredMeans(
+        # A trained model whose automatic form was a sketch names it in its settings.
+        sketched = self._width is None and means_are_sketched(self.graph, settings)
+        form = chosen_means_form(
+            adjacency, x, len(labels), num_classes, settings, self.device, sketched=sketched
+        )
+        if form in ("factored", "sparse"):
+            build = FactoredMeans if form == "factored" else sparse_class_means
+            return build(
                 adjacency, x, labels, num_classes, unit_length=unit_length, device=self.device
             )
+        if form == "sketch":
+            x = sketched_attributes(x, settings.class_means_dim)
         if self.device.type == "cuda":
             return ReplicaRows(
                 class_means_on_device(
@@ -355,11 +357,11 @@ class LocalStatistics:
                     torch.from_numpy(labels).to(self.device),
                     num_classes,
                     unit_length=unit_length,
-                    dtype=torch.float16 if form == "half" else torch.float32,
+                    dtype=torch.float32 if form == "dense" else torch.float16,
                 )
             )
-        if form == "half":
-            halves = np.empty((*labels.shape, num_classes * self.graph.num_features), np.float16)
+        if form in ("half", "sketch"):
+            halves = np.empty((*labels.shape, num_classes * x.shape[1]), np.float16)
             for row, own in zip(labels, halves, strict=True):
                 class_mean_rows(adjacency, x, row, num_classes, unit_length=unit_length, out=own)
             return ReplicaRows(torch.from_numpy(halves).to(self.device))

@@ -1,5 +1,7 @@
 """S in d columns: the sketch S·Ω for a random Ω (N×d), computed once by power iteration.
 
+Class means are sketched in the same way, by :func:`sketched_attributes`.
+
 Ω[u, j] is +1/√d or -1/√d, a hash of u's name and of j. So the rows of nodes that two graphs share
 are equal, on any machine, and a graph to which nodes were added is sketched by the same function.
 E[Ω·Ωᵀ] = I, hence inner products of sketched rows are those of rows of S up to an error that
@@ -22,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpgmn.graph import Array, Graph
+from hpgmn.graph import Array, Attributes, Graph
 from hpgmn.randomness import signs, text_keys
 from hpgmn.sparse import SparseMatrix
 from hpgmn.statistics.diffusion import series
@@ -84,6 +86,21 @@ def sketch(
         return result.mul_(1 / math.sqrt(dim))
     lengths = torch.linalg.vector_norm(result, dim=1, keepdim=True)
     return result.div_(torch.where(lengths > 0, lengths, 1))
+
+
+def sketched_attributes(x: Attributes, dim: int) -> Array:
+    """X·Ω with signs hashed from the numbers of the attributes: (N, d) float32.
+
+    It is linear, so that class means of it are exactly the sketch of class means.
+
+    Args:
+        x: (N, F), dense or sparse.
+        dim: d.
+    """
+    keys = text_keys(np.char.add("attribute ", np.arange(x.shape[1]).astype(np.str_)))
+    omega = signs(keys, 0, dim).numpy()
+    omega *= np.float32(1 / math.sqrt(dim))
+    return np.asarray(x @ omega)
 
 
 def _alone(matrix: SparseMatrix) -> Array:
