@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,12 @@ from hpgmn.config import setting
 from hpgmn.errors import GraphError
 from hpgmn.graph import NEIGHBORS, Array, Attributes, Graph
 from hpgmn.sparse import SparseMatrix
+from hpgmn.statistics.cache import Recipe, StatisticsCache, circumstances, digest
 from hpgmn.statistics.diffusion import (
     DenseDiffusion,
     ImplicitDiffusion,
     coefficients,
+    dense_arrays,
     transition,
 )
 from hpgmn.statistics.forms import FORMS, chosen_form, is_sketched
@@ -39,7 +42,7 @@ from hpgmn.statistics.operators import (
     SparseRows,
     Statistic,
 )
-from hpgmn.statistics.push import largest_entries
+from hpgmn.statistics.push import largest_entries, prepare_push
 from hpgmn.statistics.sketch import node_keys, sketch
 
 STATISTICS = ("attributes", "class_counts", "class_means", "diffusion", "adjacency")
@@ -172,6 +175,9 @@ class LocalStatistics:
         columns: for another graph than the one trained on: for each of its nodes the position in
             the training graph, -1 where it was not there.
         width: the number of nodes of the training graph, where ``columns`` is given.
+
+    Attributes:
+        progress: told what is computed, how much of it is done and how much there is.
     """
 
     def __init__(
@@ -186,6 +192,8 @@ class LocalStatistics:
         self.device = torch.device(device)
         self._columns = None if columns is None else torch.from_numpy(columns).to(self.device)
         self._width = width
+        self.progress: Callable[[str, int, int], None] | None = None
+        self._cache = StatisticsCache.of_user()
         self._shared: dict[tuple[Any, ...], Statistic] = {}
         self._adjacency: dict[str, sp.csr_array] = {}
         self._propagation: dict[tuple[str, str, float], SparseMatrix] = {}
@@ -332,9 +340,22 @@ class LocalStatistics:
                 adjacency, x, labels, num_classes, unit_length=unit_length, device=self.device
             )
         if form == "half":
-            halves = np.empty((*labels.shape, num_classes * self.graph.num_features), np.float16)
-            for row, own in zip(labels, halves, strict=True):
-                class_mean_rows(adjacency, x, row, num_classes, unit_length=unit_length, out=own)
+
+            def fill(halves: Array) -> None:
+                for row, own in zip(labels, halves, strict=True):
+                    class_mean_rows(
+                        adjacency, x, row, num_classes, unit_length=unit_length, out=own
+                    )
+
+            recipe = self._recipe(
+                "Class means",
+                mode,
+                {"num_classes": num_classes, "unit_length": unit_length},
+                attributes=self._cache.digest("attributes", x),
+                labels=digest(labels),
+            )
+            shape = (*labels.shape, num_classes * self.graph.num_features)
+            halves = self._cache.rows(recipe, shape, fill)
             return ReplicaRows(torch.from_numpy(halves).to(self.device))
         rows = np.stack([class_means(adjacency, x, row, num_classes).toarray() for row in labels])
         if unit_length:
@@ -359,24 +380,53 @@ class LocalStatistics:
             "unit_length": settings.diffusion_scaling == "unit",
         }
         theta = coefficients(kind, **parameters)
+        if form == "implicit":
+            shape["device"] = self.device
+            return self._reindexed(ImplicitDiffusion(matrix, theta, **shape))
+        made_from = {
+            **parameters,
+            "diffusion": kind,
+            "normalization": settings.normalization,
+            "self_loop": settings.diffusion_self_loop,
+        }
+        what = f"Diffusion of the {form} form"
         if form == "sketch":
-            on_device, keys = SparseMatrix(matrix, self.device), node_keys(self.graph)
-            return DenseRows(sketch(on_device, theta, keys, settings.diffusion_dim, **shape))
+            dim = settings.diffusion_dim
+
+            def sketch_rows() -> dict[str, Array]:
+                on_device, keys = SparseMatrix(matrix, self.device), node_keys(self.graph)
+                return {"rows": sketch(on_device, theta, keys, dim, **shape).cpu().numpy()}
+
+            made_from |= {**shape, "dim": dim, "on": circumstances(self.device)}
+            names = self._cache.digest("names", self.graph.node_ids)
+            recipe = self._recipe(what, mode, made_from, names=names)
+            arrays = self._cache.arrays(recipe, sketch_rows)
+            return DenseRows(torch.from_numpy(arrays["rows"]).to(self.device))
         if form == "topk":
-            entries = largest_entries(
-                matrix,
-                kind,
-                count=settings.diffusion_topk,
-                threshold=settings.diffusion_threshold,
-                self_entry=settings.diffusion_self_entry,
-                **parameters,
+            most: dict[str, Any] = {
+                "count": settings.diffusion_topk,
+                "threshold": settings.diffusion_threshold,
+                "self_entry": settings.diffusion_self_entry,
+            }
+            progress = None if self.progress is None else partial(self.progress, "diffusion")
+            entries = self._cache.sparse(  # the same bits whatever the number of threads
+                self._recipe(what, mode, made_from | most),
+                lambda: largest_entries(matrix, kind, progress=progress, **most, **parameters),
+                lambda: prepare_push(kind),
             )
             rows = scaled_attributes(entries, settings.diffusion_scaling)
             return self._reindexed(SparseRows(SparseMatrix(rows, self.device)))
-        shape["device"] = self.device
-        if form == "implicit":
-            return self._reindexed(ImplicitDiffusion(matrix, theta, **shape))
-        return self._reindexed(DenseDiffusion(matrix, kind, **shape, **parameters))
+        made_from |= {**shape, "on": circumstances(torch.device("cpu"))}
+        arrays = self._cache.arrays(
+            self._recipe(what, mode, made_from),
+            lambda: dense_arrays(matrix, kind, **shape, **parameters),
+        )
+        return self._reindexed(DenseDiffusion(arrays, self.device))
+
+    def _recipe(self, kind: str, mode: str, parameters: dict[str, Any], **inputs: str) -> Recipe:
+        """All that a statistic is made from; the neighbour mode counts by its adjacency."""
+        adjacency = self._cache.digest(f"adjacency {mode}", self.adjacency(mode))
+        return Recipe(kind, parameters, {"adjacency": adjacency, **inputs})
 
 
 def _mode(name: str, neighbors: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -58,7 +59,11 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a training stands, for a progress bar."""
+    """Where a training stands, for a progress bar.
+
+    While a statistic is computed that takes long, the stage is its name, epochs are its rows, and
+    loss and score are NaN.
+    """
 
     batch: int
     batches: int
@@ -181,6 +186,7 @@ def _fit(
         part = task.subset(places)
         state = read_state(path, identity, device) if path is not None and path.exists() else None
         watcher = _Watcher(path, identity, (number, len(plan)), report, should_stop)
+        task.statistics.progress = watcher.rows_done
         state = train(part, entry, metric=metric, state=state, watch=watcher)
         if path is not None:
             write_state(path, state, identity)
@@ -208,7 +214,7 @@ def _plan(
 
 
 class _Watcher:
-    """After each epoch: tell the progress, save now and then, stop when asked."""
+    """After each epoch and some rows: tell the progress, save now and then, stop when asked."""
 
     def __init__(
         self,
@@ -221,10 +227,21 @@ class _Watcher:
         self.path, self.identity, self.place = path, identity, place
         self.report, self.should_stop = report, should_stop
         self.saved = time.monotonic()
+        self.state: TrainState | None = None
+
+    def rows_done(self, what: str, done: int, total: int) -> None:
+        """While a statistic is computed."""
+        if self.report is not None:
+            self.report(Progress(*self.place, what, done, total, math.nan, math.nan))
+        if self.should_stop():
+            if self.path is not None and self.state is not None:
+                write_state(self.path, self.state, self.identity)
+            raise KeyboardInterrupt
 
     def __call__(self, state: TrainState, stage: Stage) -> None:
         current = state.current
         assert current is not None
+        self.state = state
         if self.report is not None:
             self.report(
                 Progress(
