@@ -402,32 +402,36 @@ def test_a_folder_that_cannot_be_made_is_one_line(
     assert line.startswith(f"Statistics are not kept in '{folder}' (File exists).")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write anywhere")
-def test_a_read_only_folder_is_one_line(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    folder.mkdir()
-    folder.chmod(0o500)
+@contextmanager
+def without_privileges() -> Iterator[None]:
+    """As an ordinary user, whom permissions bind."""
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(65534)
     try:
-        StatisticsCache.of_user().arrays(RECIPE, lambda: WORK)
+        yield
+    finally:
+        os.seteuid(before)
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o500])
+def test_a_folder_without_permission_is_one_line_and_left_alone(
+    folder: Path, caplog: pytest.LogCaptureFixture, mode: int
+) -> None:
+    other = replace(RECIPE, kind="Other")
+    StatisticsCache.of_user().arrays(RECIPE, lambda: WORK)
+    folder.chmod(mode)
+    try:
+        with without_privileges():
+            kept = StatisticsCache.of_user()
+            for recipe in (RECIPE, other):
+                found = kept.arrays(recipe, lambda: WORK)
+                np.testing.assert_array_equal(found["rows"], WORK["rows"])
     finally:
         folder.chmod(0o700)
     [line] = warnings_of(caplog)
-    assert "(Permission denied)" in line
-
-
-def test_a_folder_that_may_not_be_read_is_left_alone(
-    folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    StatisticsCache.of_user().arrays(RECIPE, lambda: WORK)
-
-    def refuse(*_: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(cache, "read_entry", refuse)
-        patch.setattr(cache, "make_room", refuse)
-        found = StatisticsCache.of_user().arrays(RECIPE, lambda: WORK)
-    np.testing.assert_array_equal(found["rows"], WORK["rows"])
-    assert len(set(warnings_of(caplog))) == 1  # the command line says it once
+    assert line.startswith(f"Statistics are not kept in '{folder}' (Permission denied).")
+    assert keys(folder) == {RECIPE.key()}
     StatisticsCache.of_user().arrays(RECIPE, never)
 
 

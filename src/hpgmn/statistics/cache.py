@@ -139,6 +139,7 @@ class StatisticsCache:
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
         self._digests: dict[str, str] = {}
+        self._has_warned = False
 
     @classmethod
     def of_user(cls) -> StatisticsCache:
@@ -329,6 +330,10 @@ class StatisticsCache:
         return kept
 
     def _warn(self, error: OSError) -> None:
+        """Say once that the folder cannot be used; computing goes on without it."""
+        if self._has_warned:
+            return
+        self._has_warned = True
         logger.warning(
             "Statistics are not kept in '%s' (%s). Set %s to a folder that you may write to and "
             "that has room, or to off.",

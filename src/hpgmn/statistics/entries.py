@@ -3,7 +3,7 @@
 An entry is a folder named by its key. It holds arrays as ``.npy`` files and ``entry.json``, which
 says what they are, with their shapes, types and checksums. It is written beside its place (a
 draft) and moved there by one rename, so that it is there whole or not at all, and of two writers
-the first one wins. Nothing waits for the disk: what a crash leaves half-written fails its checksum.
+the first one wins. None is forced onto the disk: what a crash leaves half-written fails its checks.
 
 Folders and files of any other name are left alone.
 """
