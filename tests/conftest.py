@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,10 @@ hypothesis.settings.load_profile("hpgmn")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # For the processes that tests start, too: none writes into the user's own cache.
+    cache = tempfile.TemporaryDirectory(prefix="hpgmn-cache-")
+    config.add_cleanup(cache.cleanup)
+    os.environ["HPGMN_CACHE"] = cache.name
     if hasattr(config, "workerinput"):  # a worker of pytest-xdist: the workers share the cores
         os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
         import torch

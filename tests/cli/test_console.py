@@ -21,6 +21,7 @@ from hpgmn.cli.console import (
 from hpgmn.training.replicas import Progress
 
 STEP = Progress(batch=0, batches=2, stage="main", epoch=3, epochs=9, loss=0.5, val_score=0.75)
+ROWS = Progress(0, 2, "diffusion", 1_024, 2_000, float("nan"), float("nan"))
 logger = logging.getLogger("hpgmn.tests")
 
 
@@ -66,11 +67,12 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(
     assert capsys.readouterr().err == ""  # too soon
     monkeypatch.setattr(console, "PLAIN_SECONDS", -1.0)
     with training_progress("texas hpgmn") as report:
+        report(ROWS)
         report(STEP)
         report(STEP)
     line = "texas hpgmn: batch 1/2 main epoch 3/9 loss 0.500 val 0.750\n"
     printed = capsys.readouterr()
-    assert printed.err == line * 2
+    assert printed.err == "texas hpgmn: batch 1/2 diffusion 1,024/2,000 rows\n" + line * 2
     assert printed.out == ""
 
 
@@ -82,6 +84,12 @@ def test_on_a_terminal_progress_is_a_bar(
         console, "err", console.Console(stderr=True, force_terminal=True, width=120)
     )
     with training_progress("texas hpgmn") as report:
+        report(ROWS)
+        time.sleep(0.15)
+        printed = capsys.readouterr()
+        for part in ("texas hpgmn: diffusion (1 of 2)", "1024/2000"):
+            assert part in printed.err
+        assert "nan" not in printed.err
         report(STEP)
         time.sleep(0.15)
     printed = capsys.readouterr()

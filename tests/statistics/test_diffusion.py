@@ -20,6 +20,7 @@ from hpgmn.statistics.diffusion import (
     DenseDiffusion,
     ImplicitDiffusion,
     coefficients,
+    dense_arrays,
     series,
     transition,
 )
@@ -91,7 +92,8 @@ def shaped(rows: np.ndarray, self_entry: bool, unit_length: bool) -> np.ndarray:
 
 def dense_diffusion(matrix: sp.csr_array, kind: str, **choices: Any) -> np.ndarray:
     """The dense form as a whole matrix."""
-    return DenseDiffusion(matrix, kind, **choices).rows(torch.arange(matrix.shape[0])).numpy()
+    statistic = DenseDiffusion(dense_arrays(matrix, kind, **choices))
+    return statistic.rows(torch.arange(matrix.shape[0])).numpy()
 
 
 @given(adjacencies(), normalizations, st.sampled_from([0, 1, 0.5]))
@@ -264,13 +266,14 @@ def test_dense_diffusion_acts_like_the_exact_matrix(
     kind: tuple[str, dict[str, float]],
     self_loop: int,
 ) -> None:
-    found = DenseDiffusion(
+    arrays = dense_arrays(
         transition(adjacency, normalization, self_loop),
         kind[0],
         self_entry=self_entry,
         unit_length=unit_length,
         **kind[1],
     )
+    found = DenseDiffusion(arrays)
     matrix = transition_by_loop(adjacency, normalization, self_loop)
     expected = shaped(exact_diffusion(matrix, kind[0], **kind[1]), self_entry, unit_length)
     assert_acts_like(found, np.stack([expected] * 2), rtol=1e-4, atol=1e-5)
@@ -278,7 +281,7 @@ def test_dense_diffusion_acts_like_the_exact_matrix(
 
 def test_columns_of_nodes_that_nothing_leads_to_are_not_stored() -> None:
     star = sp.csr_array(np.array([[0, 0, 0], [1, 0, 0], [1, 0, 0]], dtype=np.float32))
-    found = DenseDiffusion(transition(star, "row"), "ppr", teleport=0.5)
+    found = DenseDiffusion(dense_arrays(transition(star, "row"), "ppr", teleport=0.5))
     assert found.inner.tolist() == [0]
     assert found.dense.matrix.shape == (3, 1)
     expected = [[0.5, 0, 0], [0.25, 0.5, 0], [0.25, 0, 0.5]]

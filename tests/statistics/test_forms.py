@@ -32,6 +32,7 @@ from hpgmn.statistics.forms import (
 )
 
 CPU = torch.device("cpu")
+GPU = torch.device("cuda")
 PLAIN = StatisticsSettings(statistics=("diffusion",))
 
 
@@ -208,7 +209,11 @@ def wheel(num_nodes: int, width: int, *, entries: int = 0) -> Graph:
 
 
 def means_form_of(
-    graph: Graph, monkeypatch: pytest.MonkeyPatch, free: float = math.inf, **changes: Any
+    graph: Graph,
+    monkeypatch: pytest.MonkeyPatch,
+    free: float = math.inf,
+    device: torch.device = CPU,
+    **changes: Any,
 ) -> str:
     monkeypatch.setattr(forms, "free_bytes", lambda device: free)
     settings = replace(BATCHES, **changes)
@@ -218,7 +223,7 @@ def means_form_of(
         1,
         2,
         settings,
-        CPU,
+        device,
         sketched=means_are_sketched(graph, settings),
     )
 
@@ -244,6 +249,9 @@ def test_auto_follows_the_rule_of_class_means(
     assert means_form_of(sparse, monkeypatch, batch_size=0) == "factored"
     monkeypatch.setattr(forms, "MEANS_LIMIT_BYTES", 4 * 100 * 400 - 1)
     assert means_form_of(dense, monkeypatch, batch_size=0) == "factored"
+    much = 4 * 100 * 400 / forms.MEANS_GPU_SHARE
+    assert means_form_of(dense, monkeypatch, free=much, device=GPU, batch_size=0) == "dense"
+    assert means_form_of(dense, monkeypatch, free=much - 9, device=GPU, batch_size=0) == "factored"
     told = [message.partition("; ")[2] for message in caplog.messages]
     assert told == [
         "batches read single rows.",
@@ -255,6 +263,8 @@ def test_auto_follows_the_rule_of_class_means(
         "rows take more than 0.0 MiB.",
         "rows take at most 512.0 MiB.",
         "attributes are sparse.",
+        "rows take 0.2 MiB.",
+        "rows take at most 0.2 MiB.",
         "rows take 0.2 MiB.",
     ]
     assert caplog.messages[0] == (
@@ -284,8 +294,9 @@ def test_entries_of_class_means_are_at_most_those_of_neighbours() -> None:
 
 
 def test_free_memory_never_makes_a_sketch_of_class_means(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert means_form_of(wheel(100, 200), monkeypatch, free=50_000) == "half"  # in a file
     with pytest.raises(HPGMNError, match="The half form of class means would take"):
-        means_form_of(wheel(100, 200), monkeypatch, free=50_000)
+        means_form_of(wheel(100, 200), monkeypatch, free=50_000, device=GPU)
 
 
 @pytest.mark.parametrize("form", MEANS_FORMS)
@@ -294,7 +305,7 @@ def test_class_means_that_fit_are_taken_as_set(monkeypatch: pytest.MonkeyPatch, 
     needed = means_bytes(graph.adjacency("out"), graph.x, 1, 2, 64)[form]
     assert means_form_of(graph, monkeypatch, free=needed, class_means_form=form) == form
     with pytest.raises(HPGMNError, match=f"The {form} form of class means would take"):
-        means_form_of(graph, monkeypatch, free=needed - 1, class_means_form=form)
+        means_form_of(graph, monkeypatch, free=needed - 1, device=GPU, class_means_form=form)
 
 
 def test_a_refusal_names_the_forms_of_class_means_that_fit(
@@ -302,14 +313,14 @@ def test_a_refusal_names_the_forms_of_class_means_that_fit(
 ) -> None:
     graph = wheel(20_000, 500, entries=10)
     with pytest.raises(HPGMNError) as caught:
-        means_form_of(graph, monkeypatch, free=20 * 2**20, class_means_form="half")
+        means_form_of(graph, monkeypatch, free=20 * 2**20, device=GPU, class_means_form="half")
     assert str(caught.value) == (
         "The half form of class means would take 38.8 MiB for 20,000 nodes, and 20.0 MiB are free. "
         "Set class_means_form=sparse (5.2 MiB) or class_means_form=sketch (10.4 MiB), or leave "
         "class_means out of statistics."
     )
     with pytest.raises(HPGMNError, match="Set class_means_form=sketch and a smaller class_means"):
-        means_form_of(graph, monkeypatch, free=2**20, class_means_form="half")
+        means_form_of(graph, monkeypatch, free=2**20, device=GPU, class_means_form="half")
     with pytest.raises(HPGMNError, match=r"Set class_means_form=factored \(\d+"):
         means_form_of(graph, monkeypatch, free=2**24, class_means_form="dense", batch_size=0)
 
@@ -319,7 +330,8 @@ def test_class_means_are_not_built_before_they_are_known_to_fit(
 ) -> None:
     monkeypatch.setattr(forms, "free_bytes", lambda device: 100)
     with pytest.raises(HPGMNError, match=r"for 18 nodes, and 0\.0 MiB are free"):
-        LocalStatistics(small_graph).build(small_graph.y[None], 3, [BATCHES])
+        chosen = replace(BATCHES, class_means_form="sparse")
+        LocalStatistics(small_graph).build(small_graph.y[None], 3, [chosen])
 
 
 def test_what_class_means_need_is_at_least_what_they_keep(small_graph: Graph) -> None:

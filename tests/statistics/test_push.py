@@ -20,7 +20,7 @@ from hpgmn.errors import HPGMNError
 from hpgmn.graph import Graph
 from hpgmn.statistics import push
 from hpgmn.statistics.diffusion import transition
-from hpgmn.statistics.push import largest_entries, worker_bytes
+from hpgmn.statistics.push import largest_entries, prepare_push, worker_bytes
 
 SOURCE = Path(__file__).parents[2] / "src"
 NORMALIZATIONS = ("column", "row", "symmetric")
@@ -176,6 +176,16 @@ def test_an_edge_that_carries_nothing_leads_nowhere(kind: str) -> None:
     matrix.data[0] = 0
     assert largest_entries(matrix, kind).toarray()[0].nonzero()[0].tolist() == [0, 2]
     assert matrix.nnz == 2
+
+
+@pytest.mark.parametrize("kind", ["ppr", "heat"])
+def test_a_prepared_push_compiles_no_more(kind: str) -> None:
+    push._compiled.cache_clear()
+    prepare_push(kind)
+    kernel = push._compiled(kind)
+    assert len(kernel.signatures) == 1
+    largest_entries(random_transition(20), kind)
+    assert len(kernel.signatures) == 1
 
 
 def test_progress_counts_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:

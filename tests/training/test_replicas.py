@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import signal
 import threading
 import time
@@ -305,6 +306,19 @@ def test_progress_is_told_after_every_epoch(
     assert told[-1].val_score == pytest.approx(fitted.val_score[3:].mean().item())
 
 
+PUSHED = replace(TINY, diffusion_form="topk", diffusion_topk=4)
+
+
+def test_rows_of_a_slow_statistic_are_told(small_graph: Graph) -> None:
+    told: list[Progress] = []
+    fit(small_graph, replicas_of(PUSHED, PUSHED), report=told.append)
+    assert [one.stage for one in told] == ["estimator"] * 4 + ["diffusion"] + ["main"] * 6
+    rows = told[4]
+    assert (rows.batch, rows.batches, rows.epoch, rows.epochs) == (0, 1, 18, 18)
+    assert math.isnan(rows.loss)
+    assert math.isnan(rows.val_score)
+
+
 # Interrupted and continued.
 
 
@@ -377,6 +391,29 @@ def test_an_interrupt_saves_the_state(
     assert 7 <= len(told) < 20
     resumed = fit(small_graph, mixed(), report=told.append, **options)
     assert len(told) == 20  # nothing is done twice
+    assert_same_bits(resumed, undisturbed)
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_stop_among_the_rows_of_a_statistic_loses_no_epoch(
+    small_graph: Graph, tmp_path: Path, saved: bool
+) -> None:
+    replicas = replicas_of(PUSHED, PUSHED)
+    undisturbed = fit(small_graph, replicas)
+    told: list[Progress] = []
+    options: dict[str, Any] = {"folder": tmp_path, "identity": "me"} if saved else {}
+    with pytest.raises(KeyboardInterrupt):
+        fit(
+            small_graph,
+            replicas,
+            should_stop=lambda: told[-1].stage == "diffusion",
+            report=told.append,
+            **options,
+        )
+    assert len(told) == 5
+    resumed = fit(small_graph, replicas, report=told.append, **options)
+    before = [] if saved else ["estimator"] * 4
+    assert [one.stage for one in told[5:]] == [*before, "diffusion", *["main"] * 6]
     assert_same_bits(resumed, undisturbed)
 
 

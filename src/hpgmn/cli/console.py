@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import sys
 import time
@@ -87,12 +88,12 @@ def training_progress(what: str) -> Iterator[Callable[[Step], None]]:
         TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-        TextColumn("loss {task.fields[loss]:.3f}  val {task.fields[val]:.3f}"),
+        TextColumn("{task.fields[numbers]}"),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=err, transient=True) as bar:
-        task = bar.add_task(what, total=1, loss=float("nan"), val=float("nan"))
+        task = bar.add_task(what, total=1, numbers="")
 
         def step(now: Step) -> None:
             part = f" ({now.batch + 1} of {now.batches})" if now.batches > 1 else ""
@@ -101,11 +102,15 @@ def training_progress(what: str) -> Iterator[Callable[[Step], None]]:
                 description=f"{what}: {now.stage}{part}",
                 completed=now.epoch,
                 total=now.epochs,
-                loss=now.loss,
-                val=now.val_score,
+                numbers=_numbers(now),
             )
 
         yield step
+
+
+def _numbers(now: Step) -> str:
+    """Loss and score, where a step has any."""
+    return "" if math.isnan(now.val_score) else f"loss {now.loss:.3f}  val {now.val_score:.3f}"
 
 
 class _PlainProgress:
@@ -119,12 +124,11 @@ class _PlainProgress:
         if time.monotonic() - self.told < PLAIN_SECONDS:
             return
         self.told = time.monotonic()
-        print(
-            f"{self.what}: batch {now.batch + 1}/{now.batches} {now.stage} epoch "
-            f"{now.epoch}/{now.epochs} loss {now.loss:.3f} val {now.val_score:.3f}",
-            file=sys.stderr,
-            flush=True,
-        )
+        where = f"{self.what}: batch {now.batch + 1}/{now.batches} {now.stage}"
+        amount = f"epoch {now.epoch}/{now.epochs} loss {now.loss:.3f} val {now.val_score:.3f}"
+        if math.isnan(now.val_score):  # a statistic
+            amount = f"{now.epoch:,}/{now.epochs:,} rows"
+        print(f"{where} {amount}", file=sys.stderr, flush=True)
 
 
 @contextmanager

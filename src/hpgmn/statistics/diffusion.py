@@ -6,6 +6,7 @@ PPR: θ_k = teleport·(1-teleport)^k. Heat kernel: θ_k = e^-t t^k / k!.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from copy import copy
 from typing import Any, cast
 
@@ -139,7 +140,7 @@ def dense_columns(
     """
     num_nodes = transition_matrix.shape[0]
     inner = led_to(transition_matrix)
-    result = np.empty((num_nodes, inner.size), np.float32)
+    result: Array = torch.empty(num_nodes, inner.size).numpy()  # aligned as a mapped one is
     if kind == "ppr":
         entering = sp.csr_array(transition_matrix[:, inner])
         # LAPACK inverts in Fortran order, the transpose of a C-ordered array; the inverse of the
@@ -169,41 +170,52 @@ def dense_columns(
     return result
 
 
-class DenseDiffusion(Statistic):
-    """S as a dense matrix, without the columns that hold a self entry only.
+def dense_arrays(
+    transition_matrix: sp.csr_array,
+    kind: str,
+    *,
+    self_entry: bool = True,
+    unit_length: bool = False,
+    **parameters: float,
+) -> dict[str, Array]:
+    """What :class:`DenseDiffusion` holds: positions ``inner``, their ``columns``, ``own`` entries.
 
     Args:
         transition_matrix: T, (N, N).
         kind: "ppr" or "heat".
         self_entry: whether S[v, v] is kept.
         unit_length: whether each row is scaled to length 1.
-        device: where the products happen.
         **parameters: teleport, heat_time and tolerance.
+
+    Returns:
+        (k,) from :func:`led_to`; (N, k); (N,) the self entries that are in no column.
+    """
+    inner = led_to(transition_matrix)
+    columns = dense_columns(transition_matrix, kind, **parameters)
+    own = np.full(columns.shape[0], coefficients(kind, **parameters)[0], np.float32)
+    own[inner] = 0
+    if not self_entry:
+        own[:] = 0
+        columns[inner, np.arange(inner.size)] = 0
+    if unit_length:
+        squares = np.einsum("ij,ij->i", columns, columns) + own * own
+        scale = inverse_or_zero(np.sqrt(squares))
+        columns *= scale[:, None]
+        own *= scale
+    return {"inner": inner, "columns": columns, "own": own}
+
+
+class DenseDiffusion(Statistic):
+    """S as a dense matrix, without the columns that hold a self entry only.
+
+    Args:
+        arrays: from :func:`dense_arrays`.
+        device: where the products happen.
     """
 
-    def __init__(
-        self,
-        transition_matrix: sp.csr_array,
-        kind: str,
-        *,
-        self_entry: bool = True,
-        unit_length: bool = False,
-        device: torch.device | str = "cpu",
-        **parameters: float,
-    ) -> None:
-        self.width = transition_matrix.shape[0]
-        inner = led_to(transition_matrix)
-        columns = dense_columns(transition_matrix, kind, **parameters)
-        own = np.full(self.width, coefficients(kind, **parameters)[0], np.float32)
-        own[inner] = 0
-        if not self_entry:
-            own[:] = 0
-            columns[inner, np.arange(inner.size)] = 0
-        if unit_length:
-            squares = np.einsum("ij,ij->i", columns, columns) + own * own
-            scale = inverse_or_zero(np.sqrt(squares))
-            columns *= scale[:, None]
-            own *= scale
+    def __init__(self, arrays: Mapping[str, Array], device: torch.device | str = "cpu") -> None:
+        inner, columns, own = (arrays[name] for name in ("inner", "columns", "own"))
+        self.width = own.size
         if torch.device(device).type == "cuda":  # its fast products take eight columns at a time
             spare = -inner.size % _COLUMNS_AT_ONCE
             columns = np.pad(columns, ((0, 0), (0, spare)))

@@ -248,7 +248,8 @@ def chosen_means_form(
     logger.info(
         "Class means of %s nodes: %s form, %s; %s.", f"{num_nodes:,}", form, size_in_words, because
     )
-    if needed[form] > free:
+    is_mapped = form in ("half", "sketch") and device.type != "cuda"  # rows may go into a file
+    if needed[form] > free and not is_mapped:
         fitting = [
             f"class_means_form={name} ({in_words(needed[name])})"
             for name in names

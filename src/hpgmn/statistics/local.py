@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,12 @@ from hpgmn.config import setting
 from hpgmn.errors import GraphError
 from hpgmn.graph import NEIGHBORS, Array, Attributes, Graph
 from hpgmn.sparse import SparseMatrix
+from hpgmn.statistics.cache import Recipe, StatisticsCache, circumstances, digest
 from hpgmn.statistics.diffusion import (
     DenseDiffusion,
     ImplicitDiffusion,
     coefficients,
+    dense_arrays,
     transition,
 )
 from hpgmn.statistics.forms import (
@@ -48,7 +51,7 @@ from hpgmn.statistics.operators import (
     Statistic,
     reindexed,
 )
-from hpgmn.statistics.push import largest_entries
+from hpgmn.statistics.push import largest_entries, prepare_push
 from hpgmn.statistics.sketch import node_keys, sketch, sketched_attributes
 
 STATISTICS = ("attributes", "class_counts", "class_means", "diffusion", "adjacency")
@@ -179,6 +182,9 @@ class LocalStatistics:
         columns: for another graph than the one trained on: for each of its nodes the position in
             the training graph, -1 where it was not there.
         width: the number of nodes of the training graph, where ``columns`` is given.
+
+    Attributes:
+        progress: told what is computed, how much of it is done and how much there is.
     """
 
     def __init__(
@@ -193,6 +199,8 @@ class LocalStatistics:
         self.device = torch.device(device)
         self._columns = None if columns is None else torch.from_numpy(columns).to(self.device)
         self._width = width
+        self.progress: Callable[[str, int, int], None] | None = None
+        self._cache = StatisticsCache.of_user()
         self._shared: dict[tuple[Any, ...], Statistic] = {}
         self._latest: tuple[Array, int, list[StatisticsSettings], dict[str, Statistic]] | None = (
             None
@@ -361,9 +369,23 @@ class LocalStatistics:
                 )
             )
         if form in ("half", "sketch"):
-            halves = np.empty((*labels.shape, num_classes * x.shape[1]), np.float16)
-            for row, own in zip(labels, halves, strict=True):
-                class_mean_rows(adjacency, x, row, num_classes, unit_length=unit_length, out=own)
+
+            def fill(halves: Array) -> None:
+                for row, own in zip(labels, halves, strict=True):
+                    class_mean_rows(
+                        adjacency, x, row, num_classes, unit_length=unit_length, out=own
+                    )
+
+            name = "attributes" if form == "half" else f"attributes in {x.shape[1]}"
+            recipe = self._recipe(
+                "Class means",
+                mode,
+                {"num_classes": num_classes, "unit_length": unit_length},
+                attributes=self._cache.digest(name, x),
+                labels=digest(labels),
+            )
+            shape = (*labels.shape, num_classes * x.shape[1])
+            halves = self._cache.rows(recipe, shape, fill)
             return ReplicaRows(torch.from_numpy(halves).to(self.device))
         rows = np.stack([class_means(adjacency, x, row, num_classes).toarray() for row in labels])
         if unit_length:
@@ -388,24 +410,53 @@ class LocalStatistics:
             "unit_length": settings.diffusion_scaling == "unit",
         }
         theta = coefficients(kind, **parameters)
+        if form == "implicit":
+            shape["device"] = self.device
+            return self._reindexed(ImplicitDiffusion(matrix, theta, **shape))
+        made_from = {
+            **parameters,
+            "diffusion": kind,
+            "normalization": settings.normalization,
+            "self_loop": settings.diffusion_self_loop,
+        }
+        what = f"Diffusion of the {form} form"
         if form == "sketch":
-            on_device, keys = SparseMatrix(matrix, self.device), node_keys(self.graph)
-            return DenseRows(sketch(on_device, theta, keys, settings.diffusion_dim, **shape))
+            dim = settings.diffusion_dim
+
+            def sketch_rows() -> dict[str, Array]:
+                on_device, keys = SparseMatrix(matrix, self.device), node_keys(self.graph)
+                return {"rows": sketch(on_device, theta, keys, dim, **shape).cpu().numpy()}
+
+            made_from |= {**shape, "dim": dim, "on": circumstances(self.device)}
+            names = self._cache.digest("names", self.graph.node_ids)
+            recipe = self._recipe(what, mode, made_from, names=names)
+            arrays = self._cache.arrays(recipe, sketch_rows)
+            return DenseRows(torch.from_numpy(arrays["rows"]).to(self.device))
         if form == "topk":
-            entries = largest_entries(
-                matrix,
-                kind,
-                count=settings.diffusion_topk,
-                threshold=settings.diffusion_threshold,
-                self_entry=settings.diffusion_self_entry,
-                **parameters,
+            most: dict[str, Any] = {
+                "count": settings.diffusion_topk,
+                "threshold": settings.diffusion_threshold,
+                "self_entry": settings.diffusion_self_entry,
+            }
+            progress = None if self.progress is None else partial(self.progress, "diffusion")
+            entries = self._cache.sparse(  # the same bits whatever the number of threads
+                self._recipe(what, mode, made_from | most),
+                lambda: largest_entries(matrix, kind, progress=progress, **most, **parameters),
+                lambda: prepare_push(kind),
             )
             rows = scaled_attributes(entries, settings.diffusion_scaling)
             return self._reindexed(SparseRows(SparseMatrix(rows, self.device)))
-        shape["device"] = self.device
-        if form == "implicit":
-            return self._reindexed(ImplicitDiffusion(matrix, theta, **shape))
-        return self._reindexed(DenseDiffusion(matrix, kind, **shape, **parameters))
+        made_from |= {**shape, "on": circumstances(torch.device("cpu"))}
+        arrays = self._cache.arrays(
+            self._recipe(what, mode, made_from),
+            lambda: dense_arrays(matrix, kind, **shape, **parameters),
+        )
+        return self._reindexed(DenseDiffusion(arrays, self.device))
+
+    def _recipe(self, kind: str, mode: str, parameters: dict[str, Any], **inputs: str) -> Recipe:
+        """All that a statistic is made from; the neighbour mode counts by its adjacency."""
+        adjacency = self._cache.digest(f"adjacency {mode}", self.adjacency(mode))
+        return Recipe(kind, parameters, {"adjacency": adjacency, **inputs})
 
 
 def _mode(name: str, neighbors: str) -> str:

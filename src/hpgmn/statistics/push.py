@@ -149,6 +149,11 @@ def _work_arrays(num_nodes: int, kind: str) -> tuple[Array, Array, Array]:
     )
 
 
+def prepare_push(kind: str) -> None:
+    """Have :func:`largest_entries` compiled, which happens at the first row it ever computes."""
+    largest_entries(sp.csr_array((1, 1), dtype=np.float32), kind, threads=1)
+
+
 @cache
 def _compiled(kind: str) -> Any:
     """The kernel as machine code that runs without Python's lock.

@@ -63,7 +63,11 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a training stands, for a progress bar."""
+    """Where a training stands, for a progress bar.
+
+    While a statistic is computed that takes long, the stage is its name, epochs are its rows, and
+    loss and score are NaN.
+    """
 
     batch: int
     batches: int
@@ -186,6 +190,7 @@ def _fit(
         part = task.subset(places)
         state = read_state(path, identity, device) if path is not None and path.exists() else None
         watcher = _Watcher(path, identity, (number, len(plan)), report, should_stop)
+        task.statistics.progress = watcher.rows_done
         state = train(part, entry, metric=metric, state=state, watch=watcher)
         if path is not None:
             write_state(path, state, identity)
@@ -213,7 +218,7 @@ def _plan(
 
 
 class _Watcher:
-    """After each epoch: tell the progress, save now and then, stop when asked."""
+    """After each epoch and some rows: tell the progress, save now and then, stop when asked."""
 
     def __init__(
         self,
@@ -227,10 +232,21 @@ class _Watcher:
         self.report, self.should_stop = report, should_stop
         self.saved = time.monotonic()
         self.reported = -math.inf
+        self.state: TrainState | None = None
+
+    def rows_done(self, what: str, done: int, total: int) -> None:
+        """While a statistic is computed."""
+        if self.report is not None:
+            self.report(Progress(*self.place, what, done, total, math.nan, math.nan))
+        if self.should_stop():
+            if self.path is not None and self.state is not None:
+                write_state(self.path, self.state, self.identity)
+            raise KeyboardInterrupt
 
     def __call__(self, state: TrainState, stage: Stage) -> None:
         current = state.current
         assert current is not None
+        self.state = state
         now, is_last = time.monotonic(), current.epoch == stage.epochs
         in_time = not current.best_score.is_cuda or now - self.reported > REPORT_SECONDS
         if self.report is not None and (in_time or is_last):
