@@ -329,8 +329,8 @@ def test_class_means_are_not_built_before_they_are_known_to_fit(
     monkeypatch: pytest.MonkeyPatch, small_graph: Graph
 ) -> None:
     monkeypatch.setattr(forms, "free_bytes", lambda device: 100)
+    chosen = replace(BATCHES, class_means_form="sparse")
     with pytest.raises(HPGMNError, match=r"for 18 nodes, and 0\.0 MiB are free"):
-        chosen = replace(BATCHES, class_means_form="sparse")
         LocalStatistics(small_graph).build(small_graph.y[None], 3, [chosen])
 
 
