@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+import hashlib
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpgmn.edges import SortedEdges
 from hpgmn.errors import GraphError
 from hpgmn.graph import Graph, Splits
 
@@ -313,6 +314,54 @@ def test_unknown_neighbour_mode_is_refused_with_the_nearest() -> None:
         Graph(X, EDGES).adjacency("both")
 
 
+@given(edge_lists(), st.sampled_from(["out", "in", "undirected"]))
+def test_a_graph_of_sorted_edges_is_the_graph_of_the_listed_ones(
+    case: tuple[int, list[tuple[int, int, float]], bool, bool], neighbors: str
+) -> None:
+    listed = make_graph(*case)
+    edges = SortedEdges.of(listed.edge_index, listed.num_nodes, listed.edge_weight)
+    graph = Graph(listed.x, edges, directed=listed.directed)
+    assert graph.fingerprint == listed.fingerprint
+    assert graph.is_weighted == listed.is_weighted == case[2]
+    assert graph.num_listed_edges == listed.num_listed_edges == len(case[1])
+    found = graph.adjacency(neighbors)
+    np.testing.assert_array_equal(found.toarray(), dense_adjacency(*case, neighbors))
+    assert "edge_index" not in graph.__dict__  # nobody needed them
+    np.testing.assert_array_equal(graph.edge_index, listed.edge_index)
+    assert graph.edge_index.dtype == np.int64
+    if case[2]:
+        np.testing.assert_array_equal(graph.edge_weight, listed.edge_weight)
+    else:
+        assert graph.edge_weight is None
+
+
+def test_sorted_edges_that_do_not_go_with_the_nodes_are_refused() -> None:
+    edges = SortedEdges.of(np.array(EDGES), 3)
+    with pytest.raises(GraphError, match="x has 2 nodes, the sorted edges 3"):
+        Graph(X[:2], edges)
+    with pytest.raises(GraphError, match="Give the weights of sorted edges with them"):
+        Graph(X, edges, edge_weight=[1, 2, 3, 4])
+    bad = SortedEdges.of(np.array(EDGES), 3, np.float32([1, -2, 3, 4]))
+    with pytest.raises(GraphError, match="edge_weight must be finite and positive"):
+        Graph(X, bad)
+
+
+def test_fingerprint_is_the_hash_it_has_always_been() -> None:
+    """Models in files know their graph by it."""
+    graph = Graph(X, EDGES, edge_weight=[1, 2, 3, 4], node_ids=["a", "b", "c"])
+    digest = hashlib.sha256()
+    for part in (
+        np.array(EDGES, np.int64),
+        np.array([True]),
+        np.array(X, np.float32),
+        np.array([1, 2, 3, 4], np.float32),
+        np.array(["a", "b", "c"]),
+    ):
+        digest.update(f"{part.dtype}{part.shape}".encode())
+        digest.update(part.tobytes())
+    assert graph.fingerprint == digest.hexdigest()
+
+
 def test_fingerprint_is_the_same_for_equal_graphs_only() -> None:
     base: dict[str, Any] = {"x": X, "edge_index": EDGES, "y": [0, 1, 0]}
     wide = sp.csr_array(np.hstack([X, np.zeros((3, 1))]))
@@ -329,40 +378,3 @@ def test_fingerprint_is_the_same_for_equal_graphs_only() -> None:
     prints.append(Graph(**base).fingerprint)
     assert len(set(prints)) == len(prints)
     assert Graph(**base | {"y": None}).fingerprint == prints[-1]
-
-
-@pytest.fixture
-def pyg_is_loaded() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyG uses what torch has deprecated
-        pytest.importorskip("torch_geometric")
-
-
-@pytest.mark.usefixtures("pyg_is_loaded")
-@pytest.mark.parametrize("is_sparse", [False, True])
-def test_pyg_object_and_back_is_the_same_graph(is_sparse: bool) -> None:
-    graph = three_splits()
-    x: Any = sp.csr_array(X) if is_sparse else np.array(X, np.float32)
-    if not is_sparse:
-        x.flags.writeable = False
-    graph = Graph(x, EDGES, [0, 1, 0], edge_weight=[1, 2, 3, 4]).with_splits(graph.splits)
-    back = Graph.from_pyg(graph.to_pyg(), name="graph")
-    assert back.fingerprint == graph.fingerprint
-    assert back.y.tolist() == [0, 1, 0]
-    assert back.splits is not None
-    assert graph.splits is not None
-    np.testing.assert_array_equal(back.splits.val, graph.splits.val)
-
-
-@pytest.mark.usefixtures("pyg_is_loaded")
-def test_pyg_object_lists_undirected_edges_both_ways() -> None:
-    data = Graph(X, [[0, 1], [1, 2]], directed=False).to_pyg()
-    assert sorted(zip(*data.edge_index.tolist(), strict=True)) == [(0, 1), (1, 0), (1, 2), (2, 1)]
-
-
-@pytest.mark.usefixtures("pyg_is_loaded")
-def test_pyg_object_without_attributes_is_refused() -> None:
-    from torch_geometric.data import Data
-
-    with pytest.raises(GraphError, match="has no attributes x; add a column"):
-        Graph.from_pyg(Data())

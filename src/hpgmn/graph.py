@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from hpgmn.edges import SortedEdges, sorted_csr
 from hpgmn.errors import GraphError, unknown_name
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -67,6 +68,7 @@ class Graph:
     Args:
         x: attributes (N, F); anything NumPy understands, or a SciPy or torch sparse matrix.
         edge_index: (2, E); row 0 sources, row 1 targets. Self-loops and repeats may be present.
+            Or :class:`SortedEdges` of these nodes, with their weights.
         y: (N,) class of each node, -1 where unknown. Without it every node is unknown.
         edge_weight: (E,) positive weights; weights of repeated edges are added.
         directed: False means that every edge runs both ways, listed once or twice.
@@ -105,8 +107,11 @@ class Graph:
         self.directed = bool(directed)
         self.x: Attributes = _attributes(x)
         self.num_nodes, self.num_features = (int(size) for size in self.x.shape)
-        self.edge_index: Array = _edges(edge_index, self.num_nodes)
-        self.edge_weight: Array | None = _weights(edge_weight, self.edge_index.shape[1])
+        if isinstance(edge_index, SortedEdges):
+            self.sorted_edges = _sorted_edges(edge_index, self.num_nodes, edge_weight)
+        else:
+            self.edge_index = _edges(edge_index, self.num_nodes)
+            self.edge_weight = _weights(edge_weight, self.edge_index.shape[1])
         self.y: Array = _labels(y, self.num_nodes)
         self.class_names = _class_names(class_names, self.y)
         self.node_ids = _names("node_ids", node_ids, self.num_nodes)
@@ -149,21 +154,43 @@ class Graph:
         return twin
 
     @cached_property
+    def edge_index(self) -> Array:
+        """(2, E) int64, as listed; row 0 sources, row 1 targets."""
+        return self.sorted_edges.edge_index()
+
+    @cached_property
+    def edge_weight(self) -> Array | None:
+        """(E,) float32 weights of the edges as listed, or None."""
+        return self.sorted_edges.edge_weight()
+
+    @cached_property
+    def sorted_edges(self) -> SortedEdges:
+        """The edges as listed, in the order of source and target."""
+        return SortedEdges.of(self.edge_index, self.num_nodes, self.edge_weight)
+
+    @property
+    def _held(self) -> SortedEdges | None:
+        """The sorted edges, unless sorting would be needed first."""
+        return self.__dict__.get("sorted_edges")
+
+    @property
+    def num_listed_edges(self) -> int:
+        """E, repeats and self-loops included."""
+        return int(self.edge_index.shape[1]) if self._held is None else len(self._held)
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether the edges have weights."""
+        return (self.edge_weight if self._held is None else self._held.weights) is not None
+
+    @cached_property
     def _merged(self) -> sp.csr_array:
         """Out-edges without self-loops, repeats merged (weights added, else counted once)."""
-        source, target = self.edge_index
-        proper = source != target
-        weight = np.ones(proper.sum(), np.float32)
-        if self.edge_weight is not None:
-            weight = self.edge_weight[proper]
-        shape = (self.num_nodes, self.num_nodes)
-        matrix = sp.csr_array((weight, (source[proper], target[proper])), shape=shape)
-        matrix.sum_duplicates()
-        if self.edge_weight is None:
-            matrix.data[:] = 1.0
-        if not self.directed:
-            matrix = matrix.maximum(matrix.T).tocsr()
-        return _int32(matrix)
+        edges = self._held
+        if edges is None:  # sorted for this once: the graph keeps them as they were given
+            edges = SortedEdges.of(self.edge_index, self.num_nodes, self.edge_weight, listed=False)
+        matrix = edges.adjacency()
+        return matrix if self.directed else sorted_csr(matrix.maximum(matrix.T).tocsr())
 
     def adjacency(self, neighbors: str) -> sp.csr_array:
         """The matrix whose row v lists the neighbours of v, in one of the three single modes.
@@ -178,11 +205,11 @@ class Graph:
         if neighbors == "out" or (not self.directed and neighbors in NEIGHBORS[:3]):
             return merged
         if neighbors == "in":
-            return _int32(merged.T.tocsr())
+            return sorted_csr(merged.T.tocsr())
         if neighbors == "undirected":
-            if self.edge_weight is None:
-                return _int32(merged.maximum(merged.T).tocsr())
-            return _int32((merged + merged.T).tocsr())
+            if not self.is_weighted:
+                return sorted_csr(merged.maximum(merged.T).tocsr())
+            return sorted_csr((merged + merged.T).tocsr())
         raise GraphError(unknown_name("neighbour mode", neighbors, NEIGHBORS[:3]))
 
     @cached_property
@@ -202,7 +229,7 @@ class Graph:
         """A hash of attributes, edges and node names: equal graphs have equal fingerprints."""
         digest = hashlib.sha256()
         x: Any = self.x
-        parts: list[Array] = [self.edge_index, np.asarray([self.directed])]
+        parts: list[Array] = [np.asarray([self.directed])]
         if sp.issparse(x):
             parts += [np.asarray(x.shape), x.indptr, x.indices, x.data]
         else:
@@ -211,6 +238,9 @@ class Graph:
             parts.append(self.edge_weight)
         if self.node_ids is not None:
             parts.append(self.node_ids)
+        digest.update(f"{np.dtype(np.int64)}{(2, self.num_listed_edges)}".encode())
+        for ends in [self.edge_index] if self._held is None else self._held.listed():
+            digest.update(ends.data)
         for part in parts:
             digest.update(f"{part.dtype}{part.shape}".encode())
             digest.update(np.ascontiguousarray(part).data)
@@ -229,60 +259,18 @@ class Graph:
         )
         return f"Graph('{self.name}': {', '.join(sizes)})"
 
-    @classmethod
-    def from_pyg(cls, data: Any, name: str = "graph") -> Graph:
+    @staticmethod
+    def from_pyg(data: Any, name: str = "graph") -> Graph:
         """A graph from a PyTorch Geometric ``Data`` object (edges taken as listed)."""
-        if data.x is None:
-            raise GraphError("The PyG object has no attributes x; add a column, e.g. the degree.")
-        y = None if data.y is None else data.y.reshape(-1)
-        return cls(
-            data.x,
-            data.edge_index,
-            y,
-            edge_weight=getattr(data, "edge_weight", None),
-            train_mask=getattr(data, "train_mask", None),
-            val_mask=getattr(data, "val_mask", None),
-            test_mask=getattr(data, "test_mask", None),
-            name=name,
-        )
+        from hpgmn.pyg import from_pyg
+
+        return from_pyg(data, name)
 
     def to_pyg(self) -> Any:
         """The graph as a PyTorch Geometric ``Data`` object; sparse attributes stay sparse."""
-        import torch
-        from torch_geometric.data import Data
+        from hpgmn.pyg import to_pyg
 
-        def tensor(array: Array) -> Any:
-            return torch.from_numpy(np.require(array, requirements="W"))  # copies if read-only
-
-        edge_index, weight = self.edge_index, self.edge_weight
-        if not self.directed:
-            coo = self._merged.tocoo()
-            edge_index = np.stack([coo.row, coo.col]).astype(np.int64)
-            weight = coo.data if weight is not None else None
-        x: Any = self.x
-        if sp.issparse(x):
-            x = x.tocoo()
-            place = np.stack([x.row, x.col]).astype(np.int64)
-            attributes = torch.sparse_coo_tensor(
-                tensor(place), tensor(x.data), x.shape, check_invariants=True
-            ).coalesce()
-        else:
-            attributes = tensor(x)
-        data = Data(attributes, tensor(edge_index), y=tensor(self.y))
-        if weight is not None:
-            data.edge_weight = tensor(weight)
-        if self.splits is not None:
-            for part in ("train", "val", "test"):
-                data[f"{part}_mask"] = tensor(getattr(self.splits, part))
-        return data
-
-
-def _int32(matrix: sp.csr_array) -> sp.csr_array:
-    """Sorted CSR with 32-bit indices, the form every sparse product here wants."""
-    matrix.sort_indices()
-    matrix.indices = matrix.indices.astype(np.int32, copy=False)
-    matrix.indptr = matrix.indptr.astype(np.int32, copy=False)
-    return matrix
+        return to_pyg(self)
 
 
 def _numpy(value: Any) -> Array:
@@ -326,7 +314,7 @@ def _attributes(x: Any) -> Attributes:
     if is_sparse:
         array.sum_duplicates()
         array.eliminate_zeros()
-        array = _int32(array)
+        array = sorted_csr(array)
         bad = ~np.isfinite(array.data)
         if bad.any():
             place = int(np.flatnonzero(bad)[0])
@@ -371,6 +359,15 @@ def _edges(edge_index: Any, num_nodes: int) -> Array:
             f"0 to {num_nodes - 1}. Remove such edges or add the nodes."
         )
     return np.ascontiguousarray(array, dtype=np.int64)
+
+
+def _sorted_edges(edges: SortedEdges, num_nodes: int, edge_weight: Any) -> SortedEdges:
+    if edges.num_nodes != num_nodes:
+        raise GraphError(f"x has {num_nodes} nodes, the sorted edges {edges.num_nodes}.")
+    if edge_weight is not None:
+        raise GraphError("Give the weights of sorted edges with them, not as edge_weight.")
+    _weights(edges.weights, len(edges))
+    return edges
 
 
 def _weights(edge_weight: Any, num_edges: int) -> Array | None:

@@ -221,18 +221,84 @@ def folder_with(path: Path, **changes: Any) -> Path:
     return path
 
 
-def test_a_folder_holds_the_arrays_of_a_file(tmp_path: Path) -> None:
+def test_a_folder_holds_the_arrays_of_a_file_and_sorted_edges(tmp_path: Path) -> None:
     for is_sparse in (False, True):
         graph = full_graph(is_sparse)
         write_graph(graph, tmp_path / "full.npz")
         write_graph(graph, tmp_path / "full.graph")
         arrays = stored(tmp_path / "full.npz")
+        del arrays["edge_index"]
+        arrays["edges_indptr"] = np.array([0, 1, 3, 4], np.int32)
+        arrays["edges_indices"] = np.array([1, 2, 2, 2], np.int32)
+        arrays["edges_data"] = arrays.pop("edge_weight")
         members = sorted(path.name for path in (tmp_path / "full.graph").iterdir())
         assert members == sorted(f"{name}.npy" for name in arrays)
         for name, array in arrays.items():
             held = np.load(tmp_path / "full.graph" / f"{name}.npy", allow_pickle=False)
             np.testing.assert_array_equal(held, array)
             assert held.dtype == array.dtype
+
+
+def test_the_order_of_edges_is_kept_where_they_were_not_sorted(tmp_path: Path) -> None:
+    graph = Graph(np.ones((3, 1)), [[2, 0, 1], [1, 2, 0]], edge_weight=[3, 1, 2])
+    write_graph(graph, tmp_path / "g")
+    held = np.load(tmp_path / "g" / "edges_places.npy", allow_pickle=False)
+    assert held.tolist() == [2, 0, 1]
+    assert held.dtype == np.int32
+    assert_same_graph(read_graph(tmp_path / "g", name="graph"), graph)
+    assert read_graph(tmp_path / "g").edge_index.tolist() == [[2, 0, 1], [1, 2, 0]]
+
+
+def test_a_folder_of_listed_edges_is_still_read(tmp_path: Path) -> None:
+    """As folders were written before they held sorted edges."""
+    graph = full_graph()
+    write_graph(graph, tmp_path / "full.npz")
+    (tmp_path / "old").mkdir()
+    for name, array in stored(tmp_path / "full.npz").items():
+        np.save(tmp_path / "old" / f"{name}.npy", array)
+    assert_same_graph(read_graph(tmp_path / "old", name="full"), graph)
+
+
+def test_sorted_edges_are_mapped_into_the_adjacency(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_MAPPED_BYTES", 0)
+    write_graph(Graph(np.ones((3, 1)), [[2, 0, 1], [1, 2, 0]]), tmp_path / "g")
+    graph = read_graph(tmp_path / "g")
+    adjacency = graph.adjacency("out")
+    assert isinstance(graph.sorted_edges.targets, np.memmap)
+    assert np.shares_memory(adjacency.indices, graph.sorted_edges.targets)
+    assert np.shares_memory(adjacency.indptr, graph.sorted_edges.indptr)
+    np.testing.assert_array_equal(adjacency.toarray(), [[0, 0, 1], [1, 0, 0], [0, 1, 0]])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"edges_indptr": None}, "array 'edges_indptr' is missing"),
+        ({"edges_indices": None}, "array 'edges_indices' is missing"),
+        ({"edge_index": np.zeros((2, 1), int)}, "it holds both 'edge_index' and 'edges_indptr'"),
+        ({"edge_weight": np.ones(4)}, "it holds 'edge_weight' beside 'edges_indices'; use 'edges_"),
+        ({"edges_indptr": np.array([0, 1, 4])}, r"'edges_indptr' must have 4 values \(got shape"),
+        ({"edges_indptr": np.array([0, 3, 1, 4])}, "'edges_indptr' must rise from 0 to 4"),
+        ({"edges_indptr": np.array([1, 1, 3, 4])}, "'edges_indptr' must rise from 0 to 4"),
+        ({"edges_indptr": np.array([0, 1, 3, 3])}, "'edges_indptr' must rise from 0 to 4"),
+        ({"edges_indices": np.array([[1, 2, 2, 2]])}, "'edges_indices' must have 4 values"),
+        ({"edges_indices": np.array([1, 2, -2, 2])}, "'edges_indices' holds -2, but there are 3"),
+        ({"edges_indices": np.array([1, 2, 3, 2])}, "'edges_indices' holds 3, but there are 3"),
+        ({"edges_indices": np.array([1, 2, 1, 2])}, "'edges_indices' must ascend for each source"),
+        ({"edges_data": np.ones(3)}, "'edges_data' must have 4 values"),
+        ({"edges_data": np.array([1, 0, 1, 1])}, "is not valid: edge_weight must be finite"),
+        ({"edges_places": np.arange(5)}, "'edges_places' must have 4 values"),
+        ({"edges_places": np.array([0, 1, 2, 2])}, "'edges_places' must name every edge once"),
+        ({"edges_places": np.array([0, 1, 2, 4])}, "'edges_places' must name every edge once"),
+    ],
+)
+def test_sorted_edges_that_cannot_be_right_are_refused(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(GraphError, match=rf"^Graph folder '.*bad'.*{message}"):
+        read_graph(folder_with(tmp_path / "bad", **changes))
 
 
 @pytest.mark.parametrize(
@@ -345,14 +411,12 @@ def test_what_a_folder_lacks_or_has_wrong_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("x", "edge_index", "directed"):
-        path = folder_with(tmp_path / "part", **{name: None})
+        gone = ("edges_indptr", "edges_indices", "edges_data") if name == "edge_index" else (name,)
+        path = folder_with(tmp_path / "part", **dict.fromkeys(gone))
         with pytest.raises(GraphError, match=rf"Graph folder '.*part': array '{name}' is missing"):
             read_graph(path)
     path = folder_with(tmp_path / "odd", y=np.array([0.5, 1, 2]))
     with pytest.raises(GraphError, match=r"Graph folder '.*odd': array 'y' has type float64"):
-        read_graph(path)
-    path = folder_with(tmp_path / "bad", edge_weight=np.ones(3))
-    with pytest.raises(GraphError, match=r"Graph folder '.*bad' is not valid: edge_weight must"):
         read_graph(path)
     with caplog.at_level(logging.WARNING):
         read_graph(folder_with(tmp_path / "more", trainmask=MASKS))

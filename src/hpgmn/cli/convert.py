@@ -77,7 +77,7 @@ def convert(
     unlabelled = int((graph.y < 0).sum())
     parts = [
         _count(graph.num_nodes, "node"),
-        f"{_count(graph.edge_index.shape[1], 'edge')} as listed",
+        f"{_count(graph.num_listed_edges, 'edge')} as listed",
         _count(graph.num_features, "attribute"),
         _count(graph.num_classes, "class"),
     ]

@@ -2,11 +2,14 @@
 
 A large graph may be a folder instead, which holds the same arrays as ``.npy`` files. Its large
 arrays are mapped into memory when it is read: the system fetches what is used, when it is used.
+A folder is written with its edges sorted, so that they are an adjacency matrix as they stand.
 
 | array | meaning |
 | --- | --- |
 | ``x``, or ``x_indptr``, ``x_indices``, ``x_data``, ``x_shape`` | attributes (N, F), dense or CSR |
 | ``edge_index`` | (2, E) whole numbers; row 0 sources, row 1 targets |
+| or ``edges_indptr`` (N + 1), ``edges_indices`` (E) | CSR; targets ascend for each source |
+| ``edges_data``, ``edges_places`` (E) | optional: weights; the place of each edge as listed |
 | ``directed`` | false: every edge runs both ways, listed once or twice |
 | ``y`` | (N,) class, -1 unknown; may be left out |
 | ``train_mask``, ``val_mask``, ``test_mask`` | (N, S) booleans, one column for each split |
@@ -31,6 +34,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from hpgmn.edges import SortedEdges
 from hpgmn.errors import GraphError
 from hpgmn.graph import Array, Graph, Splits
 
@@ -48,6 +52,10 @@ _KINDS = {
     "x_data": _NUMBERS,
     "x_shape": _WHOLE,
     "edge_index": _WHOLE,
+    "edges_indptr": _WHOLE,
+    "edges_indices": _WHOLE,
+    "edges_data": _NUMBERS,
+    "edges_places": _WHOLE,
     "directed": _TRUTH,
     "y": _WHOLE,
     "edge_weight": _NUMBERS,
@@ -56,6 +64,7 @@ _KINDS = {
     "feature_names": _TEXT,
 }
 _CSR = ("x_indptr", "x_indices", "x_data", "x_shape")
+_EDGES = ("edges_indptr", "edges_indices", "edges_data", "edges_places")
 _MASK = re.compile(r"(?:(?P<family>.+)_)?(?P<part>train|val|test)_mask")
 _MAPPED_BYTES = 1 << 20  # smaller arrays are read at once
 
@@ -90,17 +99,18 @@ def read_graph(path: str | Path, name: str | None = None) -> Graph:
     """
     path = Path(path)
     arrays = _checked_arrays(path)
-    for needed in ("edge_index", "directed"):
-        if needed not in arrays:
-            raise _missing(path, needed)
+    if "directed" not in arrays:
+        raise _missing(path, "directed")
     directed = arrays["directed"]
     if directed.size != 1:
         raise _fault(path, f"array 'directed' has {directed.size} values", "store one, yes or no")
     families = sorted({found["family"] for found in map(_MASK.fullmatch, arrays) if found} - {None})
+    x = _attributes(path, arrays)
+    edges = _edges(path, arrays, x.shape[0]) if x.ndim == 2 else None
     try:
         return Graph(
-            _attributes(path, arrays),
-            arrays["edge_index"],
+            x,
+            edges,
             arrays.get("y"),
             edge_weight=arrays.get("edge_weight"),
             directed=bool(directed.item()),
@@ -131,7 +141,7 @@ def write_graph(graph: Graph, path: str | Path) -> None:
     """
     path = Path(path)
     refuse_taken(path)
-    arrays = _arrays(graph)
+    arrays = _arrays(graph, in_folder=path.suffix != ".npz")
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -186,22 +196,30 @@ def _replace_folder(draft: Path, path: Path) -> None:
     shutil.rmtree(old)
 
 
-def _arrays(graph: Graph) -> dict[str, Array]:
-    """The arrays of a graph file by name."""
+def _arrays(graph: Graph, *, in_folder: bool) -> dict[str, Array]:
+    """The arrays of a graph file or folder by name."""
     x: Any = graph.x
-    place = np.int32 if graph.num_nodes <= np.iinfo(np.int32).max else np.int64
     arrays: dict[str, Array] = {
-        "edge_index": graph.edge_index.astype(place),
         "directed": np.asarray(graph.directed),
         "y": graph.y,
         "class_names": np.asarray(graph.class_names, dtype=np.str_),
     }
+    optional = ["node_ids", "feature_names"]
+    if in_folder:
+        edges = graph.sorted_edges
+        parts = (edges.indptr, edges.targets, edges.weights, edges.places)
+        found = zip(_EDGES, parts, strict=True)
+        arrays |= {name: part for name, part in found if part is not None}
+    else:
+        place = np.int32 if graph.num_nodes <= np.iinfo(np.int32).max else np.int64
+        arrays["edge_index"] = graph.edge_index.astype(place)
+        optional.append("edge_weight")
     if sp.issparse(x):
         shape = np.asarray(x.shape, np.int64)
         arrays |= dict(zip(_CSR, (x.indptr, x.indices, x.data, shape), strict=True))
     else:
         arrays["x"] = x
-    for key in ("edge_weight", "node_ids", "feature_names"):
+    for key in optional:
         value = getattr(graph, key)
         if value is not None:
             arrays[key] = value
@@ -326,3 +344,54 @@ def _attributes(path: Path, arrays: dict[str, Array]) -> Any:
         worst = int(indices[outside][0])
         raise _fault(path, f"'x_indices' holds {worst}, but there are {columns} attributes", remedy)
     return sp.csr_array((data, indices.astype(np.int32), indptr), shape=(rows, columns))
+
+
+def _edges(path: Path, arrays: dict[str, Array], num_nodes: int) -> Array | SortedEdges:
+    """The edges as listed or sorted; sorted ones that cannot be right are refused."""
+    stored = [name for name in _EDGES if name in arrays]
+    if "edge_index" in arrays or not stored:
+        if stored:
+            raise _fault(path, f"it holds both 'edge_index' and '{stored[0]}'", "keep one form")
+        if "edge_index" not in arrays:
+            raise _missing(path, "edge_index")
+        return arrays["edge_index"]
+    for name in _EDGES[:2]:
+        if name not in arrays:
+            raise _missing(path, name)
+    if "edge_weight" in arrays:
+        raise _fault(path, "it holds 'edge_weight' beside 'edges_indices'", "use 'edges_data'")
+    indptr, indices, data, places = (arrays.get(name) for name in _EDGES)
+    assert indptr is not None
+    assert indices is not None
+    remedy = "write the graph again, for example with write_graph"
+    if indptr.shape != (num_nodes + 1,):
+        shape = f"'edges_indptr' must have {num_nodes + 1} values (got shape {indptr.shape})"
+        raise _fault(path, shape, remedy)
+    for name, part in zip(_EDGES[1:], (indices, data, places), strict=True):
+        if part is not None and (part.ndim != 1 or part.size != indices.size):
+            raise _fault(path, f"'{name}' must have {indices.size} values", remedy)
+    if indptr[0] != 0 or indptr[-1] != indices.size or (indptr[1:] < indptr[:-1]).any():
+        rise = f"'edges_indptr' must rise from 0 to {indices.size}, the length of edges_indices"
+        raise _fault(path, rise, remedy)
+    if indices.size and not 0 <= indices.min() <= indices.max() < num_nodes:
+        worst = int(indices.min() if indices.min() < 0 else indices.max())
+        raise _fault(
+            path, f"'edges_indices' holds {worst}, but there are {num_nodes} nodes", remedy
+        )
+    starts = np.zeros(indices.size + 1, bool)
+    starts[indptr] = True
+    if ((indices[1:] < indices[:-1]) & ~starts[1:-1]).any():
+        raise _fault(path, "'edges_indices' must ascend for each source", remedy)
+    if places is not None and not _is_permutation(places):
+        raise _fault(path, "'edges_places' must name every edge once", remedy)
+    weights = None if data is None else np.asarray(data, np.float32)
+    return SortedEdges(indptr, indices, weights, places)
+
+
+def _is_permutation(places: Array) -> bool:
+    """Whether each number from 0 to E - 1 is there once."""
+    if places.size and not 0 <= places.min() <= places.max() < places.size:
+        return False
+    seen = np.zeros(places.size, bool)
+    seen[places] = True
+    return bool(seen.all())

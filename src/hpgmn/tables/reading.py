@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hpgmn.edges import SortedEdges
 from hpgmn.errors import GraphError
 from hpgmn.graph import Array, Graph
 from hpgmn.tables.layout import Tables
@@ -65,13 +66,12 @@ def read_tables(tables: Tables, name: str = "graph", progress: Progress = _silen
     y, class_names = labels.classes()
     splits = _splits(tables, roles, y)
     x = _attributes(tables.nodes, tables.attributes, len(ids), progress)
-    edge_index, edge_weight = _edges(tables, ids, whole, progress)
+    edges = SortedEdges.of(*_edges(tables, ids, whole, progress))
     progress("Checking the graph", 0, None)
     return Graph(
         x,
-        edge_index,
+        edges,
         y,
-        edge_weight=edge_weight,
         directed=tables.directed,
         node_ids=_text_array(ids),
         class_names=class_names,
@@ -283,8 +283,10 @@ def _attributes(
     return x
 
 
-def _edges(tables: Tables, ids: Any, whole: bool, progress: Progress) -> tuple[Array, Array | None]:
-    """(2, E) positions and (E,) weights, or None; edges that name no node are refused."""
+def _edges(
+    tables: Tables, ids: Any, whole: bool, progress: Progress
+) -> tuple[Array, int, Array | None]:
+    """(2, E) positions, N and (E,) weights, or None; edges that name no node are refused."""
     table, what = tables.edges, f"Reading the edges in {tables.edges.label}"
     count = f"Counting the edges in {table.label}"
     num_edges = table.num_rows(lambda rows: progress(count, rows, None))
@@ -331,7 +333,7 @@ def _edges(tables: Tables, ids: Any, whole: bool, progress: Progress) -> tuple[A
             "weights must be finite and positive. Remove such edges, or ignore the column "
             "(--weight '')."
         )
-    return edge_index, edge_weight
+    return edge_index, len(ids), edge_weight
 
 
 def _unknown_end(ends: list[Any], block: Array, row: int) -> tuple[str, Any]:
