@@ -305,6 +305,19 @@ def test_progress_is_told_after_every_epoch(
     assert told[-1].val_score == pytest.approx(fitted.val_score[3:].mean().item())
 
 
+def test_progress_tells_the_seconds_of_statistics_so_far(
+    small_graph: Graph, at_most: Callable[[int], None]
+) -> None:
+    at_most(3)
+    told: list[Progress] = []
+    fitted = fit(small_graph, mixed(), report=told.append)
+    for batch in range(2):
+        spent = [p.seconds_statistics for p in told if p.batch == batch]
+        assert 0 < spent[0] == spent[3] < spent[4] == spent[9]  # each stage prepares once
+    both = told[9].seconds_statistics + told[19].seconds_statistics
+    assert both == pytest.approx(fitted.seconds["statistics"])
+
+
 # Interrupted and continued.
 
 

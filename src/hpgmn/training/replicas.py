@@ -58,7 +58,10 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a training stands, for a progress bar."""
+    """Where a training stands, for a progress bar or a clock.
+
+    ``seconds_statistics`` is what the batch has spent so far on preparing its stages.
+    """
 
     batch: int
     batches: int
@@ -67,6 +70,7 @@ class Progress:
     epochs: int
     loss: float
     val_score: float
+    seconds_statistics: float = 0.0
 
 
 def replica_bytes(graph: Graph, entry: ModelEntry, settings: Any) -> int:
@@ -234,6 +238,7 @@ class _Watcher:
                     epochs=stage.epochs,
                     loss=float(current.history["loss"][-1].nanmean()),
                     val_score=float(current.best_score.mean()),
+                    seconds_statistics=state.seconds["statistics"],
                 )
             )
         stop = self.should_stop()
