@@ -1,0 +1,87 @@
+"""What the tests of benchmarks share: records made by hand, and processes that are none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HEAD = {
+    "command": "hpgmn bench NAME --device cpu",
+    "version": "9.9",
+    "date": "2026-01-02",
+    "device_kind": "cpu",
+    "processor": "a processor",
+    "threads": 2,
+    "device": "cpu",
+    "torch": "3",
+    "python": "3.99",
+    "seeds": [0],
+    "settings": {"lr": 0.5},
+}
+"""What every record begins with, as :func:`hpgmn.bench.records.head` makes it."""
+
+
+def growth_size(nodes: int, seconds: float, memory: int, **changes: Any) -> dict[str, Any]:
+    """A size of ten edges per node; training takes all but 5 s of the time."""
+    stages = {"open": 1.0, "estimator": 2.0, "statistics": 1.5, "prediction": 0.5}
+    return {
+        "nodes": nodes,
+        "best_accuracy": 0.97,
+        "seconds_of_graph": 1.0,
+        "edges": 10 * nodes,
+        "train_nodes": nodes // 2,
+        "startup_seconds": 3.0,
+        "seconds": stages | {"training": seconds - 5},
+        "peak_bytes_after": {},
+        "peak_bytes": 2**30 + memory,
+        "level_bytes": 2**30,
+        "device_peak_bytes": None,
+        "cores_taken_by_others": 0.05,
+        "val_accuracy": 0.9512,
+        "test_accuracy": 0.9487,
+        "seconds_of_runs": [seconds],
+    } | changes
+
+
+@pytest.fixture
+def growth_record() -> dict[str, Any]:
+    """100,000 nodes in 15 s, 1,000,000 in 240 s: 1.6 times as much per edge, less memory."""
+    sizes = [growth_size(100_000, 15.0, 2**29), growth_size(1_000_000, 240.0, 4 * 2**30)]
+    graph = {"nodes": [100_000, 1_000_000], "degree": 10.0, "attributes": 64, "seed": 0}
+    return HEAD | {"benchmark": "growth", "graph": graph, "repeats": 1, "sizes": sizes}
+
+
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Tasks are done in this process: call with modules; gives the list of tasks done."""
+    from hpgmn.bench.worker import TASKS
+
+    def patch(*modules: Any) -> list[str]:
+        done: list[str] = []
+
+        def measured(task: str, *, limit: float | None = None, **arguments: Any) -> Any:
+            import importlib
+
+            done.append(task)
+            module, function = TASKS[task]
+            return getattr(importlib.import_module(f"hpgmn.bench.{module}"), function)(**arguments)
+
+        for module in modules:
+            monkeypatch.setattr(module, "measured", measured)
+        return done
+
+    return patch
+
+
+@pytest.fixture
+def said() -> list[str]:
+    """The lines of progress that were said."""
+    return []
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
