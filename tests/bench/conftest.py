@@ -54,6 +54,49 @@ def growth_record() -> dict[str, Any]:
     return HEAD | {"benchmark": "growth", "graph": graph, "repeats": 1, "sizes": sizes}
 
 
+def peer(test: float | None, curve: list[tuple[float, float]], **changes: Any) -> dict[str, Any]:
+    """A model that was measured: one trial of two epochs of one second each."""
+    trial = {
+        "settings": {"lr": 0.1},
+        "val_accuracy": curve[-1][1] if curve else None,
+        "preparation_seconds": curve[0][0] - 1 if curve else None,
+        "epoch_seconds": 1.0 if curve else None,
+        "seconds": curve[-1][0] if curve else None,
+        "epochs_trained": len(curve),
+        "epochs": 2,
+        "is_finished": len(curve) == 2,
+    }
+    return {
+        "nodes": 1000,
+        "edges": 10_000,
+        "trials": [trial],
+        "chosen": 0,
+        "curve": [list(point) for point in curve],
+        "test_accuracy": test,
+        "startup_seconds": 3.0,
+        "peak_bytes": 2**30,
+        "level_bytes": 2**29,
+        "device_peak_bytes": None,
+        "cores_taken_by_others": 0.02,
+    } | changes
+
+
+@pytest.fixture
+def peers_record() -> dict[str, Any]:
+    """HP-GMN has 92 % after 4 s and 95 % after 5 s; gcn is slower, linkx better, one was cut."""
+    models = {
+        "hpgmn": peer(0.94, [(4.0, 0.92), (5.0, 0.95)]),
+        "gcn": peer(0.50, [(5.0, 0.40), (6.0, 0.60)]),
+        "linkx": peer(0.948, [(2.0, 0.93), (3.0, 0.96)]),
+        "appnp": {"failed": "Out of memory while training appnp."},
+        "pyg-gcn": peer(None, [(2.0, 0.93)]),
+    }
+    settings = {"trials": {name: [{"lr": 0.1}] for name in models}}
+    graph = {"name": "trading-n1000-d10-f64-s0", "best_accuracy": 0.97}
+    own = {"graph": graph, "split": 0, "limit": 9.0, "models": models, "settings": settings}
+    return HEAD | {"benchmark": "peers"} | own
+
+
 @pytest.fixture
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     """Tasks are done in this process: call with modules; gives the list of tasks done."""
@@ -62,7 +105,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]
     def patch(*modules: Any) -> list[str]:
         done: list[str] = []
 
-        def measured(task: str, *, limit: float | None = None, **arguments: Any) -> Any:
+        def measured(task: str, *, patience: float | None = None, **arguments: Any) -> Any:
             import importlib
 
             done.append(task)

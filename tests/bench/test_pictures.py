@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hpgmn.bench.pictures import draw_growth
+from hpgmn.bench.pictures import draw_growth, draw_peers
 
 PNG = b"\x89PNG"
 
@@ -20,7 +20,7 @@ def test_growth_shows_every_stage_and_the_slope(
 ) -> None:
     draw_growth(growth_record, tmp_path / "growth")
     text = drawn(tmp_path / "growth")
-    for word in ("estimator", "prediction", "whole run", "proportional to edges", "peak memory"):
+    for word in ("estimator", "prediction", "whole run", "slope one", "peak memory"):
         assert word in text
     assert "GPU" not in text
     draw_growth(growth_record, tmp_path / "again")
@@ -33,3 +33,21 @@ def test_growth_on_a_gpu_shows_its_memory(tmp_path: Path, growth_record: dict[st
     growth_record["sizes"][0]["device_peak_bytes"] = 2**28
     draw_growth(growth_record, tmp_path / "growth")
     assert "GPU" in drawn(tmp_path / "growth")
+
+
+def test_peers_shows_every_model_that_has_a_curve(
+    tmp_path: Path, peers_record: dict[str, Any]
+) -> None:
+    draw_peers(peers_record, tmp_path / "peers")
+    text = drawn(tmp_path / "peers")
+    for word in ("hpgmn", "linkx", "PyG GCN", "seconds"):
+        assert word in text
+    assert "appnp" not in text
+
+
+def test_peers_without_any_curve_is_still_drawn(
+    tmp_path: Path, peers_record: dict[str, Any]
+) -> None:
+    peers_record["models"] = {"hpgmn": {"failed": "out of memory"}}
+    draw_peers(peers_record, tmp_path / "peers")
+    assert "seconds" in drawn(tmp_path / "peers")

@@ -63,7 +63,7 @@ def test_a_process_beyond_its_limit_is_ended(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(subprocess, "run", run)
     with pytest.raises(ProcessFailed, match="no answer after 0 s"):
-        measured("graph", limit=0.2)
+        measured("graph", patience=0.2)
 
 
 def test_the_process_finds_this_package_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,6 +54,29 @@ def test_growth_measures_writes_and_prints(hpgmn: Command, tmp_path: Path) -> No
     assert f"{record['sizes'][0]['edges']:,}" in answer.out
 
 
+def test_peers_measures_writes_and_prints(hpgmn: Command, tmp_path: Path, graph_file: Path) -> None:
+    few = ["--trials", "1", "--epochs", "2", "--peer-epochs", "2", "--models", "gcn"]
+    changes = ["--set", "hidden_dim=4", "--set", "gcn.layers=1"]
+    answer = hpgmn(
+        *("bench", "peers", "--graph", graph_file, "--split", "1", *few, *changes),
+        *("--limit", "60", "--device", "cpu"),
+    )
+    assert answer.code == 0, answer.err
+    record = json.loads((tmp_path / "bench" / "peers" / "peers.json").read_text())
+    assert list(record["models"]) == ["hpgmn", "gcn"]
+    [trial] = record["settings"]["trials"]["gcn"]
+    assert trial["hidden_dim"] == 4
+    assert trial["layers"] == 1
+    assert record["settings"]["trials"]["hpgmn"][0]["hidden_dim"] == 4
+    assert record["command"].endswith(
+        "--split 1 --models gcn --trials 1 --epochs 2 --peer-epochs 2 --limit 60.0 "
+        "--set hidden_dim=4 --set gcn.layers=1 --device cpu"
+    )
+    for word in ("minus hpgmn", "times faster", "verdict"):
+        assert word in answer.out
+    assert (tmp_path / "bench" / "peers" / "peers.svg").is_file()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpgmn.bench import growth
+from hpgmn.bench.peers import OURS
+from hpgmn.bench.trials import PYG, label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,6 +34,8 @@ _STYLE: dict[Any, Any] = {
     "grid.linewidth": 0.6,
     "legend.frameon": False,
     "legend.fontsize": 8.5,
+    "legend.handlelength": 1.4,
+    "legend.columnspacing": 1.2,
     "svg.fonttype": "none",
     "svg.hashsalt": "hpgmn",
 }
@@ -88,6 +92,36 @@ def draw_growth(record: Mapping[str, Any], path: Path) -> None:
             _legend_above(axes)
 
 
+def draw_peers(record: Mapping[str, Any], path: Path) -> None:
+    """Best validation score so far over seconds, the preparation counted; time is logarithmic.
+
+    Args:
+        record: of the benchmark peers.
+        path: where to, without an ending.
+    """
+    with _figure(7.5, 4.6, path) as figure:
+        axes = figure.add_subplot()
+        names = [name for name, own in record["models"].items() if own.get("curve")]
+        families = dict.fromkeys(name.removeprefix(PYG) for name in record["models"])
+        colours = dict(zip(families, COLOURS, strict=False))
+        for name in names:
+            moments, scores = zip(*record["models"][name]["curve"], strict=True)
+            axes.plot(
+                moments,
+                [100 * score for score in scores],
+                color=colours[name.removeprefix(PYG)],
+                linestyle="--" if name.startswith(PYG) else "-",
+                linewidth=2.4 if name == OURS else 1.3,
+                drawstyle="steps-post",
+                marker="o" if len(moments) == 1 else None,
+                label=label(name),
+            )
+        axes.set(xscale="log", xlabel="seconds", ylabel="best validation accuracy so far, %")
+        _plain_numbers(axes.xaxis)
+        if names:
+            axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=5, borderaxespad=0.2)
+
+
 def _plain_numbers(axis: Axis) -> None:
     """Numbers as people write them on a logarithmic axis."""
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
@@ -105,4 +139,4 @@ def _legend_above(axes: Axes) -> None:
 def _slope_one(axes: Axes, edges: list[int], last: float) -> None:
     """Where a cost proportional to the edges would be, through the largest size."""
     line = [last * count / edges[-1] for count in edges]
-    axes.plot(edges, line, linestyle=":", color=QUIET, label="proportional to edges")
+    axes.plot(edges, line, linestyle=":", color=QUIET, label="slope one")

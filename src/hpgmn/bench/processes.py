@@ -21,12 +21,12 @@ class ProcessFailed(HPGMNError):
     """A measured process ended without an answer; the message says why."""
 
 
-def measured(task: str, *, limit: float | None = None, **arguments: Any) -> Record:
+def measured(task: str, *, patience: float | None = None, **arguments: Any) -> Record:
     """The answer of one task, done in a fresh process that prints its progress itself.
 
     Args:
         task: a name in :data:`hpgmn.bench.worker.TASKS`.
-        limit: the process is ended after so many seconds; None lets it work.
+        patience: the process is ended after so many seconds; None lets it work.
         **arguments: what the task is called with, as JSON knows it.
     """
     with tempfile.TemporaryDirectory() as folder:
@@ -35,10 +35,14 @@ def measured(task: str, *, limit: float | None = None, **arguments: Any) -> Reco
         command = [sys.executable, "-m", "hpgmn.bench.worker", str(asked), str(answer)]
         try:
             done = subprocess.run(
-                command, env=_environment(), stdout=subprocess.DEVNULL, timeout=limit, check=False
+                command,
+                env=_environment(),
+                stdout=subprocess.DEVNULL,
+                timeout=patience,
+                check=False,
             )
         except subprocess.TimeoutExpired:
-            raise ProcessFailed(f"no answer after {limit:.0f} s") from None
+            raise ProcessFailed(f"no answer after {patience:.0f} s") from None
         if done.returncode == -signal.SIGKILL:  # what Linux does to a process that takes too much
             raise ProcessFailed(f"{NO_MEMORY}: the system ended the process")
         if done.returncode == -signal.SIGINT or done.returncode == 130:

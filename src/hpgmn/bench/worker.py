@@ -19,6 +19,7 @@ from hpgmn.experiments.run import write_text
 TASKS = {
     "graph": ("graphs", "make"),
     "growth": ("growth", "one_run"),
+    "peer": ("trials", "run_trials"),
 }
 """What can be asked: module and function."""
 

@@ -90,6 +90,73 @@ def growth(
     _tell_disturbance(benchmark.disturbance(record))
 
 
+@app.command()
+def peers(
+    context: typer.Context,
+    nodes: Annotated[int, typer.Option(help="Nodes of the generated graph.")] = 100_000,
+    degree: Degree = 10.0,
+    attributes: Attributes = 64,
+    graph: Annotated[
+        str | None,
+        typer.Option(help="A dataset's name, graph file or folder in place of a generated graph."),
+    ] = None,
+    split: Annotated[int, typer.Option(help="The number of the split.")] = 0,
+    models: Annotated[
+        str | None, typer.Option(help="Names with commas; hpgmn is always there [all].")
+    ] = None,
+    trials: Annotated[int, typer.Option(help="Settings tried for each model.")] = 4,
+    epochs: Annotated[int, typer.Option(help="Epochs of HP-GMN.")] = 20,
+    peer_epochs: Annotated[int, typer.Option(help="Epochs of all others.")] = 100,
+    limit: Annotated[
+        float | None, typer.Option(help="Most seconds for all trials of a model [none].")
+    ] = None,
+    seed: Seed = 0,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="[MODEL.]KEY=VALUE",
+            help="Change a setting in every trial of every model that knows it, or of one model.",
+        ),
+    ] = None,
+    device: Device = "auto",
+    graphs_folder: Graphs = None,
+    out_folder: Out = None,
+) -> None:
+    """HP-GMN beside other models on one graph: accuracy, memory, seconds to the same score."""
+    from hpgmn.bench import peers as benchmark
+    from hpgmn.bench.graphs import GraphSpec
+    from hpgmn.bench.pictures import draw_peers
+    from hpgmn.bench.trials import PYG
+    from hpgmn.cli.several import shared_assignments
+    from hpgmn.config import parse_assignments
+
+    asked = list(benchmark.TRIALS) if models is None else models.split(",")
+    names = benchmark.chosen_models([name.strip() for name in asked if name.strip()])
+    known = list(dict.fromkeys(name.removeprefix(PYG) for name in names))
+    changed = shared_assignments(known, set_ or [])
+    place = _device(device)
+    folder = _folder(out_folder, "peers")
+    record = benchmark.measure(
+        folder,
+        command=_typed(context, place),
+        graph=GraphSpec(nodes, degree, attributes, seed) if graph is None else graph,
+        split=split,
+        models=names,
+        trials=trials,
+        epochs=epochs,
+        peer_epochs=peer_epochs,
+        changes={name: parse_assignments(changed[name.removeprefix(PYG)]) for name in names},
+        limit=limit,
+        seed=seed,
+        graphs=graphs_folder,
+        device=place,
+        say=say,
+    )
+    _finish(record, folder, benchmark.tables(record), draw_peers)
+    _tell_disturbance(benchmark.disturbance(record))
+
+
 def whole_numbers(option: str, text: str) -> list[int]:
     """The numbers of an option such as ``--nodes 1000,2000``."""
     try:
