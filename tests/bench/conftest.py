@@ -24,6 +24,49 @@ HEAD = {
 """What every record begins with, as :func:`hpgmn.bench.records.head` makes it."""
 
 
+def yardstick_row(**changes: Any) -> dict[str, Any]:
+    """A graph of the whole result, 30 times faster than the yardstick."""
+    return {
+        "yardstick_seconds": 3000.0,
+        "yardstick_per_epoch": 1.0,
+        "yardstick_per_epoch_at_our_sizes": 0.25,
+        "yardstick_accuracy": [60.0, 2.0],
+        "ours_seconds": 100.0,
+        "ours_accuracy": [78.0, 1.0],
+        "ours_per_epoch_alone": 0.125,
+        "ours_per_epoch_together": 0.0625,
+        "ours_epochs": 150.0,
+        "hidden": 64,
+        "patterns": 50,
+        "cores_taken_by_others": 0.02,
+    } | changes
+
+
+@pytest.fixture
+def compare_record() -> dict[str, Any]:
+    """As benchmarks/compare.py wrote it before records had a common head."""
+    equal = {
+        "yardstick_per_epoch": 0.6,
+        "ours_per_epoch": 0.2,
+        "yardstick_memory": 600 * 2**20,
+        "ours_memory": 240 * 2**20,
+        "cores_taken_by_others": 0.07,
+    }
+    return {
+        "machine": "a machine",
+        "threads": 2,
+        "torch": "2",
+        "version": "0",
+        "date": "2026-01-01",
+        "repeats": 4,
+        "whole_result": {
+            "texas": yardstick_row(ours_seconds=400.0),
+            "squirrel": yardstick_row(),
+        },
+        "equal_sizes": {"diffusion": equal, "adjacency": equal},
+    }
+
+
 def growth_size(nodes: int, seconds: float, memory: int, **changes: Any) -> dict[str, Any]:
     """A size of ten edges per node; training takes all but 5 s of the time."""
     stages = {"open": 1.0, "estimator": 2.0, "statistics": 1.5, "prediction": 0.5}

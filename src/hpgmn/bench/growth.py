@@ -34,6 +34,14 @@ CUDA_SECONDS = 60.0
 
 GIB = 2**30
 
+ABOUT = """\
+HP-GMN with the settings for large graphs (`hpgmn.bench.settings`) on generated graphs of rising
+size, half of whose nodes train. Every run is a fresh process that opens a graph folder; imports and
+the compiling of kernels are counted apart as start-up. *Open* reads the graph and merges its edges,
+*estimator* trains the network that guesses labels, *statistics* computes class counts and class
+means of every node in both directions, *training* is in batches of rows, *prediction* is of all
+nodes. Memory per edge is that above the level after start-up."""
+
 
 def measure(
     sizes: Sequence[int],

@@ -53,6 +53,14 @@ TRIALS: dict[str, tuple[dict[str, Any], ...]] = {
 }
 """Every model that can be compared, with the settings of its trials in the order they are tried."""
 
+ABOUT = """\
+One graph, one split, one model after the other, each in a fresh process with the same number of
+trials, of which validation chooses one; its test score is read once. Peers train on all nodes in
+one step; *PyG* are PyTorch Geometric's own classes in a plain loop. *Before epochs* is everything
+that a model needs first: for hpgmn the label estimator and the statistics. The second table is a
+race: after how many seconds a peer has its best validation score, and after how many hpgmn has that
+score, both from the opened graph on."""
+
 BEHIND = 0.5
 """HP-GMN may be so many points behind the best peer."""
 FASTER_THAN = ("gcn", "linkx", f"{PYG}gcn", f"{PYG}linkx")

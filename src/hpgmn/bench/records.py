@@ -43,7 +43,7 @@ def head(
 
 def machine_words(record: Mapping[str, Any]) -> str:
     """What a record was measured on, in a line."""
-    where = record["processor"]
+    where = record.get("processor") or record["machine"]  # as early records call it
     if record.get("device_kind", "cpu") == "cuda":
         where = f"{record['device']}; host {where}"
     return (
