@@ -35,7 +35,7 @@ bench: $(DEMO_READY) ## measure against the yardstick; HPGMN_DATA names the fold
 
 results: $(DEMO_READY) ## write docs/RESULTS.md and docs/BENCHMARKS.md anew from their records
 	$(BIN)/python -m hpgmn.experiments.results
-	$(BIN)/python benchmarks/compare.py --docs-only
+	$(BIN)/python -m hpgmn.bench.page
 
 clean: ## remove .venv, caches and build outputs; runs/ stays
 	rm -rf $(VENV) build dist .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache

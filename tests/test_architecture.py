@@ -29,6 +29,7 @@ ARROW = (
     ("classifier", "evaluation"),
     ("audit",),
     ("experiments",),
+    ("bench",),
     ("report",),
     ("__init__",),
     ("cli",),

@@ -1,4 +1,4 @@
-"""The page and the arithmetic of benchmarks/compare.py, on numbers made by hand."""
+"""The arithmetic of benchmarks/compare.py, and the record and page it leaves."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from hpgmn.bench.yardstick import GRAPHS
+
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def compare() -> ModuleType:
     spec = importlib.util.spec_from_file_location("compare", ROOT / "benchmarks" / "compare.py")
     assert spec is not None
@@ -23,67 +25,49 @@ def compare() -> ModuleType:
     return module
 
 
-def row(**changes: Any) -> dict[str, Any]:
-    whole = {
-        "yardstick_seconds": 3000.0,
-        "yardstick_per_epoch": 1.0,
-        "yardstick_per_epoch_at_our_sizes": 0.25,
-        "yardstick_accuracy": [60.0, 2.0],
-        "ours_seconds": 100.0,
-        "ours_accuracy": [78.0, 1.0],
-        "ours_per_epoch_alone": 0.125,
-        "ours_per_epoch_together": 0.0625,
-        "ours_epochs": 150.0,
-        "hidden": 64,
-        "patterns": 50,
-        "cores_taken_by_others": 0.02,
-    }
-    return whole | changes
-
-
-def record() -> dict[str, Any]:
-    equal = {
-        "yardstick_per_epoch": 0.6,
-        "ours_per_epoch": 0.2,
-        "yardstick_memory": 600 * 2**20,
-        "ours_memory": 240 * 2**20,
-        "cores_taken_by_others": 0.07,
-    }
-    return {
-        "machine": "a machine",
-        "threads": 2,
-        "torch": "2",
-        "version": "0",
-        "date": "2026-01-01",
-        "whole_result": {"texas": row(ours_seconds=400.0), "squirrel": row()},
-        "equal_sizes": {"diffusion": equal, "adjacency": equal},
-    }
-
-
-def test_factors_multiply_to_the_measured_total(compare: ModuleType) -> None:
-    found = compare.factors(row())
-    assert found["size"] == 4.0
-    assert found["epochs"] == 2.0
-    assert found["algorithm"] == 2.0
-    assert found["replicas"] == 2.0
-    assert found["total"] == 30.0
-    assert found["rest"] == pytest.approx(30 / 32)
-
-
 def test_scaled_total_counts_shared_work_once(compare: ModuleType) -> None:
     assert compare.scaled_total({"seconds_shared": 3.0, "seconds_total": 13.0}) == 103.0
 
 
-def test_page_shows_the_numbers_and_says_what_is_short(compare: ModuleType) -> None:
-    page = compare.page(record())
-    assert "| squirrel | 3000 | 100.0 | 30.0 | 15 | reached | 60.0 ± 2.0 | 78.0 ± 1.0 |" in page
-    assert "| texas | 3000 | 400.0 | 7.5 | 10 | short by 2.50 |" in page
-    assert "| diffusion rows | 0.600 | 0.200 | 3.00 | 2.3 | reached | 600 | 240 | 0.40 |" in page
-    assert "| adjacency rows | 0.600 | 0.200 | 3.00 | 4.0 | short by 1.00 |" in page
-    assert "short by 0.07 |" in page
-    assert "at most 0.07 cores" in page
+def test_the_record_is_what_the_processes_measured_and_the_page_shows_it(
+    compare: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, str]] = []
 
+    def measured(script: str, graph: Path, *options: str) -> dict[str, Any]:
+        asked.append((script, graph.stem))
+        is_ours = script == "ours.py"
+        return {
+            "settings": {"hidden_dim": 64, "num_patterns": 50},
+            "seconds_shared": 1.0,
+            "seconds_total": 20.0 if is_ours else 31.0,
+            "seconds_per_epoch": 0.1 if is_ours else 0.5,
+            "accuracy_mean": 80.0,
+            "accuracy_std": 1.0,
+            "epochs_trained": [100, 200],
+            "peak_memory_bytes": (100 if is_ours else 400) * 2**20,
+            "cores_taken_by_others": 0.01 * len(asked),
+        }
 
-def test_committed_page_is_what_the_committed_record_gives(compare: ModuleType) -> None:
-    kept = json.loads(compare.RECORD.read_text(encoding="utf-8"))
-    assert compare.PAGE.read_text(encoding="utf-8") == compare.page(kept)
+    results = tmp_path / "results" / "benchmarks"
+    results.mkdir(parents=True)
+    for name in GRAPHS:
+        kept = json.dumps({"accuracy_mean": 60.0, "accuracy_std": 2.0})
+        (results / f"yardstick-{name}.json").write_text(kept)
+    monkeypatch.setattr(compare, "measured", measured)
+    monkeypatch.setattr(compare, "ROOT", tmp_path)
+    monkeypatch.setattr(compare, "RECORD", results / "compare.json")
+    compare.main(["--data", "somewhere", "--repeats", "2"])
+    record = json.loads((results / "compare.json").read_text())
+    assert record["benchmark"] == "compare"
+    assert record["command"].endswith("--data $HPGMN_DATA --repeats 2")
+    row = record["whole_result"]["squirrel"]
+    assert row["yardstick_seconds"] == 1 + 10 * 30
+    assert row["ours_seconds"] == 20.0
+    assert row["ours_epochs"] == 150
+    assert row["yardstick_accuracy"] == [60.0, 2.0]
+    worst = max(row["cores_taken_by_others"] for row in record["whole_result"].values())
+    assert worst == pytest.approx(0.01 * len(asked))
+    page = (tmp_path / "docs" / "BENCHMARKS.md").read_text()
+    assert "| squirrel | 301 | 20.0 | 15.1 | 15 | reached | 60.0 ± 2.0 | 80.0 ± 1.0 |" in page
+    assert "| diffusion rows | 0.500 | 0.100 | 5.00 | 2.3 | reached | 400 | 100 | 0.25 |" in page

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import numpy as np
@@ -184,6 +185,40 @@ def test_the_seed_decides_everything() -> None:
     assert one.graph.fingerprint == same.graph.fingerprint
     np.testing.assert_array_equal(one.graph.splits.train, same.graph.splits.train)
     assert one.graph.fingerprint != other.graph.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("settings", "digest", "best_accuracy"),
+    [
+        ({}, "c8c4c462af848747da01ca58", 0.9721439428532768),
+        (
+            {
+                **{"num_nodes": 700, "num_classes": 7, "num_features": 3, "degree": 5.5},
+                **{"homophily": 0.2, "noise": 0.3, "newcomers": 0.3, "seed": 4},
+            },
+            "7a1a70ed415ad1d1f482a1ba",
+            0.9168523467744314,
+        ),
+        (
+            {"num_nodes": 60, "num_classes": 3, "newcomers": 0, "seed": 9},
+            "5dfb2a46d8f74c2663dcf599",
+            1,
+        ),
+    ],
+)
+def test_graphs_of_known_seeds_keep_their_bits(
+    settings: dict[str, Any], digest: str, best_accuracy: float
+) -> None:
+    """Records name a graph by its parameters alone. (x passes through LAPACK: bits may differ.)"""
+    graph, best = trading_network(**settings)
+    assert graph.splits is not None
+    masks = (getattr(graph.splits, part) for part in ("train", "val", "test"))
+    found = hashlib.sha256()
+    for array in (graph.edge_index, graph.y, *masks):
+        found.update(f"{array.dtype}{array.shape}".encode())
+        found.update(array.tobytes())
+    assert found.hexdigest()[:24] == digest
+    assert best == pytest.approx(best_accuracy, rel=1e-6)
 
 
 def test_classes_have_names_and_connect_to_others() -> None:

@@ -319,6 +319,19 @@ def test_rows_of_a_slow_statistic_are_told(small_graph: Graph) -> None:
     assert math.isnan(rows.val_score)
 
 
+def test_progress_tells_the_seconds_of_statistics_so_far(
+    small_graph: Graph, at_most: Callable[[int], None]
+) -> None:
+    at_most(3)
+    told: list[Progress] = []
+    fitted = fit(small_graph, mixed(), report=told.append)
+    for batch in range(2):
+        spent = [p.seconds_statistics for p in told if p.batch == batch]
+        assert 0 < spent[0] == spent[3] < spent[4] == spent[9]  # each stage prepares once
+    both = told[9].seconds_statistics + told[19].seconds_statistics
+    assert both == pytest.approx(fitted.seconds["statistics"])
+
+
 # Interrupted and continued.
 
 

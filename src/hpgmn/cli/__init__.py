@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import typer
 
-from hpgmn.cli import convert, show, train, use
+from hpgmn.cli import bench, convert, show, train, use
 from hpgmn.cli.console import err, set_up_logging
 from hpgmn.errors import HPGMNError
 
@@ -37,6 +37,7 @@ for command in (
     show.settings,
 ):
     app.command()(command)
+app.add_typer(bench.app, name="bench")
 
 
 def _print_version(value: bool) -> None:
@@ -91,7 +92,16 @@ def _with_nearest(message: str, given: Sequence[str]) -> str:
     text = " ".join(line.strip() for line in message.splitlines() if line.strip())
     if not text.endswith((".", "?")):
         text += "."
-    names = [command.callback.__name__ for command in app.registered_commands if command.callback]
+    names = _commands(app)
     chosen = next((name for name in given if name in names), None)
     where = f"hpgmn {chosen} --help" if chosen else "hpgmn --help"
+    if chosen == "bench":
+        inner = next((name for name in given if name in _commands(bench.app)), None)
+        where = f"hpgmn bench {inner} --help" if inner else "hpgmn bench"
     return f"{text} See `{where}`."
+
+
+def _commands(group: typer.Typer) -> list[str]:
+    """The names of a group's commands and of the groups inside it."""
+    named = [command.callback.__name__ for command in group.registered_commands if command.callback]
+    return named + [str(inner.name) for inner in group.registered_groups]

@@ -10,7 +10,7 @@ counting neighbours class by class shows it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -82,7 +82,7 @@ def trading_network(
     established_degree = (degree - newcomers) / (1 - newcomers)
     payments = 1 + random.poisson(established_degree - 1, size=num_nodes)
     payments[is_new] = 1
-    source = np.repeat(np.arange(num_nodes), payments)
+    source = np.repeat(np.arange(num_nodes, dtype=_whole(num_nodes)), payments)
     target = _targets(source, y, is_new, pattern, random)
 
     posterior = class_posterior(x, source, target, y, is_new, means, pattern)
@@ -177,7 +177,8 @@ def class_posterior(
     log_pattern = np.log(np.maximum(pattern, 1e-300))  # no payment takes a way of probability 0
 
     def counts(center: Array, label: Array) -> Array:
-        cell = center * num_classes + label
+        cell = np.multiply(center, num_classes, dtype=np.int64)
+        cell += label
         return np.bincount(cell, minlength=num_nodes * num_classes).reshape(num_nodes, -1)
 
     paid = counts(source, y[target])  # (N, C) payments made, by the class of the target
@@ -249,22 +250,34 @@ def _plane(num_features: int, random: np.random.Generator) -> Array:
 def _targets(
     source: Array, y: Array, is_new: Array, pattern: Array, random: np.random.Generator
 ) -> Array:
-    """Whom each payment goes to: a class by the payer's row, then any account but the payer."""
-    steps = pattern.cumsum(axis=1)
-    draw = random.random(source.shape[0])
-    wanted = np.zeros(source.shape[0], dtype=np.int64)
-    for label in range(pattern.shape[0] - 1):
-        wanted += draw >= steps[y[source], label]
+    """Whom each payment goes to: a class by the payer's row, then any account but the payer.
 
-    established = np.flatnonzero(~is_new)
+    What has an entry for each payment is as narrow as its values allow: there may be 10⁸ of them.
+    """
+    steps = pattern.cumsum(axis=1)
+    payer_class = y.astype(np.min_scalar_type(pattern.shape[0]))[source]
+    draw = random.random(source.shape[0])
+    wanted = np.zeros_like(payer_class)
+    for label in range(pattern.shape[0] - 1):
+        wanted += draw >= steps[payer_class, label]
+    del draw
+
+    established = np.flatnonzero(~is_new).astype(source.dtype)
     members = established[np.argsort(y[established], kind="stable")]  # grouped by class
-    size = np.bincount(y[established], minlength=pattern.shape[0])
-    first = np.cumsum(size) - size
-    place = np.zeros(y.shape[0], dtype=np.int64)  # where an account stands within its class
+    size = np.bincount(y[established], minlength=pattern.shape[0]).astype(source.dtype)
+    first = np.cumsum(size, dtype=source.dtype) - size
+    place = np.zeros(y.shape[0], dtype=source.dtype)  # where an account stands within its class
     place[members] = np.arange(members.shape[0]) - first[y[members]]
 
-    is_rival = (wanted == y[source]) & ~is_new[source]  # the payer is in that class itself
-    chosen = (random.random(source.shape[0]) * (size[wanted] - is_rival)).astype(np.int64)
+    is_rival = (wanted == payer_class) & ~is_new[source]  # the payer is in that class itself
+    share = random.random(source.shape[0])
+    share *= size[wanted] - is_rival
+    chosen = share.astype(source.dtype)
     chosen += is_rival & (chosen >= place[source])  # skip the payer
     found: Array = members[first[wanted] + chosen]
     return found
+
+
+def _whole(count: int) -> type[np.signedinteger[Any]]:
+    """The narrowest type of whole numbers that graph files use for so many nodes."""
+    return np.int32 if count <= np.iinfo(np.int32).max else np.int64

@@ -63,10 +63,11 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a training stands, for a progress bar.
+    """Where a training stands, for a progress bar or a clock.
 
     While a statistic is computed that takes long, the stage is its name, epochs are its rows, and
-    loss and score are NaN.
+    loss and score are NaN. ``seconds_statistics`` is what the batch has spent so far on preparing
+    its stages.
     """
 
     batch: int
@@ -76,6 +77,7 @@ class Progress:
     epochs: int
     loss: float
     val_score: float
+    seconds_statistics: float = 0.0
 
 
 def replica_bytes(graph: Graph, entry: ModelEntry, settings: Any) -> int:
@@ -259,6 +261,7 @@ class _Watcher:
                     epochs=stage.epochs,
                     loss=float(current.history["loss"][-1].nanmean()),
                     val_score=float(current.best_score.mean()),
+                    seconds_statistics=state.seconds["statistics"],
                 )
             )
         stop = self.should_stop()

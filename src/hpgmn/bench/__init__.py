@@ -1,0 +1,9 @@
+"""Benchmarks that anyone can run again: each measures, writes a record, and judges it by bars."""
+
+BENCHMARKS = {
+    "growth": "the cost of each stage as the graph grows, up to millions of nodes",
+    "peers": "HP-GMN beside other models on one graph: seconds to the same validation score",
+    "forms": "diffusion as largest entries or as a sketch, against the exact matrix",
+    "batches": "training in batches of rows, against all rows at once",
+}
+"""Every benchmark and what it measures, in a line."""

@@ -1,0 +1,47 @@
+"""What a process takes of the machine: memory at its peak, and who else was at work."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from hpgmn.experiments.run import peak_memory_mb
+
+_STAT = Path("/proc/stat")
+
+
+def peak_bytes() -> int:
+    """The most memory of this process since it was forgotten (VmHWM)."""
+    return round(peak_memory_mb("cpu") * 1e6)
+
+
+def device_peak_bytes(device: str) -> int | None:
+    """The most memory that torch held on the GPU; None on a CPU."""
+    return round(peak_memory_mb("cuda") * 1e6) if device == "cuda" else None
+
+
+class Neighbours:
+    """How many cores other processes keep busy, from its making on."""
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter()
+        self._machine, self._own = _busy_seconds(), time.process_time()
+
+    def cores_taken(self) -> float | None:
+        """The mean number of cores that others took; None where nobody says."""
+        now = _busy_seconds()
+        if now is None or self._machine is None:
+            return None
+        others = now - self._machine - (time.process_time() - self._own)
+        return max(0.0, others) / max(time.perf_counter() - self._began, 1e-9)
+
+
+def _busy_seconds() -> float | None:
+    """Seconds of processor time that the whole machine has spent since it started."""
+    try:
+        fields = _STAT.read_text(encoding="ascii").splitlines()[0].split()
+    except (OSError, IndexError):
+        return None
+    user, nice, system, _, _, irq, softirq = map(int, fields[1:8])
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,65 @@
+"""Every measurement is a fresh process, so that its peak memory is its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hpgmn.bench.records import Record
+from hpgmn.errors import HPGMNError
+
+NO_MEMORY = "out of memory"
+
+
+class ProcessFailed(HPGMNError):
+    """A measured process ended without an answer; the message says why."""
+
+
+def measured(task: str, *, patience: float | None = None, **arguments: Any) -> Record:
+    """The answer of one task, done in a fresh process that prints its progress itself.
+
+    Args:
+        task: a name in :data:`hpgmn.bench.worker.TASKS`.
+        patience: the process is ended after so many seconds; None lets it work.
+        **arguments: what the task is called with, as JSON knows it.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        asked, answer = Path(folder) / "asked.json", Path(folder) / "answer.json"
+        asked.write_text(json.dumps({"task": task, "arguments": arguments}), encoding="utf-8")
+        command = [sys.executable, "-m", "hpgmn.bench.worker", str(asked), str(answer)]
+        try:
+            done = subprocess.run(
+                command,
+                env=_environment(),
+                stdout=subprocess.DEVNULL,
+                timeout=patience,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise ProcessFailed(f"no answer after {patience:.0f} s") from None
+        if done.returncode == -signal.SIGKILL:  # what Linux does to a process that takes too much
+            raise ProcessFailed(f"{NO_MEMORY}: the system ended the process")
+        if done.returncode == -signal.SIGINT or done.returncode == 130:
+            raise KeyboardInterrupt
+        if not answer.exists():
+            raise HPGMNError(
+                f"The process that measures '{task}' broke off with code {done.returncode}; what "
+                "it printed above says why."
+            )
+        content: Record = json.loads(answer.read_text(encoding="utf-8"))
+    if "failed" in content:
+        raise ProcessFailed(content["failed"])
+    return content
+
+
+def _environment() -> dict[str, str]:
+    """This environment, in which Python finds this package and no other of its name."""
+    source = str(Path(__file__).parents[2])
+    path = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(path)}

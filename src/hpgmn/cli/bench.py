@@ -1,0 +1,240 @@
+"""The command that measures: bench and its benchmarks."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Column
+from rich.table import Table as RichTable
+
+from hpgmn.cli.console import out, say
+from hpgmn.errors import SettingError, unknown_name
+
+if TYPE_CHECKING:
+    from hpgmn.bench.records import Table
+
+_DEVICES = ("auto", "cpu", "cuda")
+_NOT_IN_COMMAND = ("out_folder", "graphs_folder", "device")  # these do not change what is measured
+
+app = typer.Typer(
+    invoke_without_command=True, rich_markup_mode=None, pretty_exceptions_enable=False
+)
+
+Out = Annotated[Path | None, typer.Option("--out", help="The folder of the record [bench/NAME].")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Assignments = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated."),
+]
+Degree = Annotated[float, typer.Option(help="Edges per node of the generated graph.")]
+Attributes = Annotated[int, typer.Option(help="Attributes of the generated graph.")]
+Seed = Annotated[int, typer.Option(help="Of the generated graph and of the training.")]
+Graphs = Annotated[
+    Path | None,
+    typer.Option("--graphs", help="Where generated graphs are kept and found [OUT/graphs]."),
+]
+
+
+@app.callback()
+def bench(context: typer.Context) -> None:
+    """Measure speed, memory and accuracy; without a name, list what can be measured."""
+    if context.invoked_subcommand is None:
+        from hpgmn.bench import BENCHMARKS
+
+        table = RichTable("name", "what it measures")
+        for name, words in (BENCHMARKS | {"all": "all of them; --quick in tiny form"}).items():
+            table.add_row(name, words)
+        out.print(table)
+        say("Start with `hpgmn bench all --quick` (two minutes), then `hpgmn bench growth`.")
+
+
+@app.command()
+def growth(
+    context: typer.Context,
+    nodes: Annotated[str, typer.Option(help="Rising sizes.")] = "10000,100000,1000000",
+    degree: Degree = 10.0,
+    attributes: Attributes = 64,
+    epochs: Annotated[int, typer.Option(help="Epochs of HP-GMN.")] = 20,
+    repeats: Annotated[int, typer.Option(help="Runs of each size; the median counts.")] = 1,
+    seed: Seed = 0,
+    set_: Assignments = None,
+    device: Device = "auto",
+    graphs_folder: Graphs = None,
+    out_folder: Out = None,
+) -> None:
+    """The cost of each stage of HP-GMN as a generated graph grows."""
+    from hpgmn.bench import growth as benchmark
+    from hpgmn.bench.graphs import GraphSpec
+    from hpgmn.bench.pictures import draw_growth
+    from hpgmn.config import parse_assignments
+
+    sizes = whole_numbers("--nodes", nodes)
+    place = _device(device)
+    folder = _folder(out_folder, "growth")
+    record = benchmark.measure(
+        sizes,
+        folder,
+        command=_typed(context, place),
+        graph=GraphSpec(sizes[0], degree, attributes, seed),
+        changes={"epochs": epochs} | parse_assignments(set_ or []),
+        repeats=repeats,
+        graphs=graphs_folder,
+        device=place,
+        say=say,
+    )
+    _finish(record, folder, benchmark.tables(record), draw_growth)
+    _tell_disturbance(benchmark.disturbance(record))
+
+
+@app.command()
+def peers(
+    context: typer.Context,
+    nodes: Annotated[int, typer.Option(help="Nodes of the generated graph.")] = 100_000,
+    degree: Degree = 10.0,
+    attributes: Attributes = 64,
+    graph: Annotated[
+        str | None,
+        typer.Option(help="A dataset's name, graph file or folder in place of a generated graph."),
+    ] = None,
+    split: Annotated[int, typer.Option(help="The number of the split.")] = 0,
+    models: Annotated[
+        str | None, typer.Option(help="Names with commas; hpgmn is always there [all].")
+    ] = None,
+    trials: Annotated[int, typer.Option(help="Settings tried for each model.")] = 4,
+    epochs: Annotated[int, typer.Option(help="Epochs of HP-GMN.")] = 20,
+    peer_epochs: Annotated[int, typer.Option(help="Epochs of all others.")] = 100,
+    limit: Annotated[
+        float | None, typer.Option(help="Most seconds for all trials of a model [none].")
+    ] = None,
+    seed: Seed = 0,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="[MODEL.]KEY=VALUE",
+            help="Change a setting in every trial of every model that knows it, or of one model.",
+        ),
+    ] = None,
+    device: Device = "auto",
+    graphs_folder: Graphs = None,
+    out_folder: Out = None,
+) -> None:
+    """HP-GMN beside other models on one graph: accuracy, memory, seconds to the same score."""
+    from hpgmn.bench import peers as benchmark
+    from hpgmn.bench.graphs import GraphSpec
+    from hpgmn.bench.pictures import draw_peers
+    from hpgmn.bench.trials import PYG
+    from hpgmn.cli.several import shared_assignments
+    from hpgmn.config import parse_assignments
+
+    asked = list(benchmark.TRIALS) if models is None else models.split(",")
+    names = benchmark.chosen_models([name.strip() for name in asked if name.strip()])
+    known = list(dict.fromkeys(name.removeprefix(PYG) for name in names))
+    changed = shared_assignments(known, set_ or [])
+    place = _device(device)
+    folder = _folder(out_folder, "peers")
+    record = benchmark.measure(
+        folder,
+        command=_typed(context, place),
+        graph=GraphSpec(nodes, degree, attributes, seed) if graph is None else graph,
+        split=split,
+        models=names,
+        trials=trials,
+        epochs=epochs,
+        peer_epochs=peer_epochs,
+        changes={name: parse_assignments(changed[name.removeprefix(PYG)]) for name in names},
+        limit=limit,
+        seed=seed,
+        graphs=graphs_folder,
+        device=place,
+        say=say,
+    )
+    _finish(record, folder, benchmark.tables(record), draw_peers)
+    _tell_disturbance(benchmark.disturbance(record))
+
+
+def whole_numbers(option: str, text: str) -> list[int]:
+    """The numbers of an option such as ``--nodes 1000,2000``."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise SettingError(
+            f"{option} takes whole numbers such as 1000,2000 (got '{text}')."
+        ) from None
+
+
+def _device(name: str) -> str:
+    from hpgmn.experiments.run import resolve_device
+
+    if name not in _DEVICES:
+        raise SettingError(unknown_name("device", name, _DEVICES))
+    return resolve_device(name)
+
+
+def _folder(asked: Path | None, name: str) -> Path:
+    """The folder of a benchmark, made now: a measurement that cannot be kept is not begun."""
+    from hpgmn.bench.records import make_folder
+
+    folder = Path("bench") / name if asked is None else asked
+    make_folder(folder)
+    return folder
+
+
+def _typed(context: typer.Context, device: str) -> str:
+    """What to type to make this record again: the options that were given, and the device."""
+    words = ["hpgmn", "bench", str(context.info_name)]
+    for parameter in context.command.params:
+        source = context.get_parameter_source(str(parameter.name))
+        value = context.params[str(parameter.name)]
+        if parameter.name in _NOT_IN_COMMAND or source is None or source.name != "COMMANDLINE":
+            continue
+        if isinstance(value, bool):
+            words.append(parameter.opts[0])
+        else:
+            each = value if isinstance(value, list | tuple) else [value]
+            words += [word for one in each for word in (parameter.opts[0], str(one))]
+    return shlex.join([*words, "--device", device])
+
+
+def _finish(
+    record: Mapping[str, Any],
+    folder: Path,
+    tables: Sequence[Table],
+    draw: Callable[[Mapping[str, Any], Path], None],
+) -> None:
+    """Print the tables and leave record and picture in the folder."""
+    from hpgmn.bench.records import write_record
+
+    name = record["benchmark"]
+    write_record(record, folder / f"{name}.json")
+    for table in tables:
+        print_table(table)
+    draw(record, folder / name)
+    say(f"Record: {folder / name}.json; picture: {name}.png and {name}.svg beside it.")
+
+
+def print_table(table: Table) -> None:
+    """A table of a record on the terminal."""
+    shown = RichTable(
+        *(
+            Column(name, justify="left" if place == 0 else "right", overflow="fold")
+            for place, name in enumerate(table.columns)
+        ),
+        title=table.title or None,
+        title_justify="left",
+        box=None,
+        padding=(0, 2, 0, 0),
+    )
+    for row in table.rows:
+        shown.add_row(*row)
+    out.print(shown)
+    out.print()
+
+
+def _tell_disturbance(cores: float) -> None:
+    if cores > 0.1:
+        say(f"Others kept {cores:.1f} cores busy meanwhile: these times are too long.")

@@ -1,0 +1,173 @@
+"""What the tests of benchmarks share: records made by hand, and processes that are none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HEAD = {
+    "command": "hpgmn bench NAME --device cpu",
+    "version": "9.9",
+    "date": "2026-01-02",
+    "device_kind": "cpu",
+    "processor": "a processor",
+    "threads": 2,
+    "device": "cpu",
+    "torch": "3",
+    "python": "3.99",
+    "seeds": [0],
+    "settings": {"lr": 0.5},
+}
+"""What every record begins with, as :func:`hpgmn.bench.records.head` makes it."""
+
+
+def yardstick_row(**changes: Any) -> dict[str, Any]:
+    """A graph of the whole result, 30 times faster than the yardstick."""
+    return {
+        "yardstick_seconds": 3000.0,
+        "yardstick_per_epoch": 1.0,
+        "yardstick_per_epoch_at_our_sizes": 0.25,
+        "yardstick_accuracy": [60.0, 2.0],
+        "ours_seconds": 100.0,
+        "ours_accuracy": [78.0, 1.0],
+        "ours_per_epoch_alone": 0.125,
+        "ours_per_epoch_together": 0.0625,
+        "ours_epochs": 150.0,
+        "hidden": 64,
+        "patterns": 50,
+        "cores_taken_by_others": 0.02,
+    } | changes
+
+
+@pytest.fixture
+def compare_record() -> dict[str, Any]:
+    """As benchmarks/compare.py wrote it before records had a common head."""
+    equal = {
+        "yardstick_per_epoch": 0.6,
+        "ours_per_epoch": 0.2,
+        "yardstick_memory": 600 * 2**20,
+        "ours_memory": 240 * 2**20,
+        "cores_taken_by_others": 0.07,
+    }
+    return {
+        "machine": "a machine",
+        "threads": 2,
+        "torch": "2",
+        "version": "0",
+        "date": "2026-01-01",
+        "repeats": 4,
+        "whole_result": {
+            "texas": yardstick_row(ours_seconds=400.0),
+            "squirrel": yardstick_row(),
+        },
+        "equal_sizes": {"diffusion": equal, "adjacency": equal},
+    }
+
+
+def growth_size(nodes: int, seconds: float, memory: int, **changes: Any) -> dict[str, Any]:
+    """A size of ten edges per node; training takes all but 5 s of the time."""
+    stages = {"open": 1.0, "estimator": 2.0, "statistics": 1.5, "prediction": 0.5}
+    return {
+        "nodes": nodes,
+        "best_accuracy": 0.97,
+        "seconds_of_graph": 1.0,
+        "edges": 10 * nodes,
+        "train_nodes": nodes // 2,
+        "startup_seconds": 3.0,
+        "seconds": stages | {"training": seconds - 5},
+        "peak_bytes_after": {},
+        "peak_bytes": 2**30 + memory,
+        "level_bytes": 2**30,
+        "device_peak_bytes": None,
+        "cores_taken_by_others": 0.05,
+        "val_accuracy": 0.9512,
+        "test_accuracy": 0.9487,
+        "seconds_of_runs": [seconds],
+    } | changes
+
+
+@pytest.fixture
+def growth_record() -> dict[str, Any]:
+    """100,000 nodes in 15 s, 1,000,000 in 240 s: 1.6 times as much per edge, less memory."""
+    sizes = [growth_size(100_000, 15.0, 2**29), growth_size(1_000_000, 240.0, 4 * 2**30)]
+    graph = {"nodes": [100_000, 1_000_000], "degree": 10.0, "attributes": 64, "seed": 0}
+    return HEAD | {"benchmark": "growth", "graph": graph, "repeats": 1, "sizes": sizes}
+
+
+def peer(test: float | None, curve: list[tuple[float, float]], **changes: Any) -> dict[str, Any]:
+    """A model that was measured: one trial of two epochs of one second each."""
+    trial = {
+        "settings": {"lr": 0.1},
+        "val_accuracy": curve[-1][1] if curve else None,
+        "preparation_seconds": curve[0][0] - 1 if curve else None,
+        "epoch_seconds": 1.0 if curve else None,
+        "seconds": curve[-1][0] if curve else None,
+        "epochs_trained": len(curve),
+        "epochs": 2,
+        "is_finished": len(curve) == 2,
+    }
+    return {
+        "nodes": 1000,
+        "edges": 10_000,
+        "trials": [trial],
+        "chosen": 0,
+        "curve": [list(point) for point in curve],
+        "test_accuracy": test,
+        "startup_seconds": 3.0,
+        "peak_bytes": 2**30,
+        "level_bytes": 2**29,
+        "device_peak_bytes": None,
+        "cores_taken_by_others": 0.02,
+    } | changes
+
+
+@pytest.fixture
+def peers_record() -> dict[str, Any]:
+    """HP-GMN has 92 % after 4 s and 95 % after 5 s; gcn is slower, linkx better, one was cut."""
+    models = {
+        "hpgmn": peer(0.94, [(4.0, 0.92), (5.0, 0.95)]),
+        "gcn": peer(0.50, [(5.0, 0.40), (6.0, 0.60)]),
+        "linkx": peer(0.948, [(2.0, 0.93), (3.0, 0.96)]),
+        "appnp": {"failed": "Out of memory while training appnp."},
+        "pyg-gcn": peer(None, [(2.0, 0.93)]),
+    }
+    settings = {"trials": {name: [{"lr": 0.1}] for name in models}}
+    graph = {"name": "trading-n1000-d10-f64-s0", "best_accuracy": 0.97}
+    own = {"graph": graph, "split": 0, "limit": 9.0, "models": models, "settings": settings}
+    return HEAD | {"benchmark": "peers"} | own
+
+
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Tasks are done in this process: call with modules; gives the list of tasks done."""
+    from hpgmn.bench.worker import TASKS
+
+    def patch(*modules: Any) -> list[str]:
+        done: list[str] = []
+
+        def measured(task: str, *, patience: float | None = None, **arguments: Any) -> Any:
+            import importlib
+
+            done.append(task)
+            module, function = TASKS[task]
+            return getattr(importlib.import_module(f"hpgmn.bench.{module}"), function)(**arguments)
+
+        for module in modules:
+            monkeypatch.setattr(module, "measured", measured)
+        return done
+
+    return patch
+
+
+@pytest.fixture
+def said() -> list[str]:
+    """The lines of progress that were said."""
+    return []
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"

@@ -1,0 +1,109 @@
+"""hpgmn bench as a user types it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from .conftest import Command
+
+TINY = ["--set", "estimator_epochs=1", "--set", "hidden_dim=8", "--device", "cpu"]
+
+
+def test_without_a_name_the_benchmarks_are_listed(hpgmn: Command) -> None:
+    from hpgmn.bench import BENCHMARKS
+
+    answer = hpgmn("bench")
+    assert answer.code == 0
+    for name in BENCHMARKS:
+        assert name in answer.out
+    assert "Start with `hpgmn bench all --quick`" in answer.err
+
+
+def test_an_unknown_name_is_told_where_to_look(hpgmn: Command) -> None:
+    answer = hpgmn("bench", "grwth")
+    assert answer.code == 2
+    assert "'grwth'" in answer.err
+    assert answer.err.endswith("See `hpgmn bench`.\n")
+    answer = hpgmn("bench", "growth", "--nods", "3")
+    assert answer.code == 2
+    assert answer.err.endswith("See `hpgmn bench growth --help`.\n")
+
+
+def test_growth_measures_writes_and_prints(hpgmn: Command, tmp_path: Path) -> None:
+    sizes = ["--nodes", "300", "--degree", "3", "--attributes", "4", "--epochs", "2"]
+    answer = hpgmn("bench", "growth", *sizes, *TINY, "--out", "mine")
+    assert answer.code == 0, answer.err
+    record = json.loads((tmp_path / "mine" / "growth.json").read_text())
+    assert [size["nodes"] for size in record["sizes"]] == [300]
+    assert record["command"] == (
+        "hpgmn bench growth --nodes 300 --degree 3.0 --attributes 4 --epochs 2 "
+        "--set estimator_epochs=1 --set hidden_dim=8 --device cpu"
+    )
+    assert record["settings"]["estimator_epochs"] == 1
+    for word in ("whole run, s", "training, µs", "verdict"):
+        assert word in answer.out
+    assert {path.name for path in (tmp_path / "mine").iterdir()} == {
+        *("growth.json", "growth.png", "growth.svg", "graphs")
+    }
+    assert f"{record['sizes'][0]['edges']:,}" in answer.out
+
+
+def test_peers_measures_writes_and_prints(hpgmn: Command, tmp_path: Path, graph_file: Path) -> None:
+    few = ["--trials", "1", "--epochs", "2", "--peer-epochs", "2", "--models", "gcn"]
+    changes = ["--set", "hidden_dim=4", "--set", "gcn.layers=1"]
+    answer = hpgmn(
+        *("bench", "peers", "--graph", graph_file, "--split", "1", *few, *changes),
+        *("--limit", "60", "--device", "cpu"),
+    )
+    assert answer.code == 0, answer.err
+    record = json.loads((tmp_path / "bench" / "peers" / "peers.json").read_text())
+    assert list(record["models"]) == ["hpgmn", "gcn"]
+    [trial] = record["settings"]["trials"]["gcn"]
+    assert trial["hidden_dim"] == 4
+    assert trial["layers"] == 1
+    assert record["settings"]["trials"]["hpgmn"][0]["hidden_dim"] == 4
+    assert record["command"].endswith(
+        "--split 1 --models gcn --trials 1 --epochs 2 --peer-epochs 2 --limit 60.0 "
+        "--set hidden_dim=4 --set gcn.layers=1 --device cpu"
+    )
+    for word in ("minus hpgmn", "times faster", "verdict"):
+        assert word in answer.out
+    assert (tmp_path / "bench" / "peers" / "peers.svg").is_file()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--nodes", "many"], "--nodes takes whole numbers such as 1000,2000 (got 'many')."),
+        (["--nodes", "50"], "--nodes must be at least 100 (got 50)."),
+        (["--device", "gpu"], "Unknown device 'gpu'."),
+        (["--set", "lr"], "--set takes key=value (got 'lr')"),
+        (["--set", "hiden_dim=3"], "Unknown setting 'hiden_dim'. Did you mean 'hidden_dim'?"),
+    ],
+)
+def test_mistakes_get_one_sentence(hpgmn: Command, options: list[str], message: str) -> None:
+    answer = hpgmn("bench", "growth", *options)
+    assert answer.code == 2
+    assert f"Error: {message}" in answer.err
+    assert len(answer.err.splitlines()) == 1
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_without_permission_is_told(hpgmn: Command, tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0o500)
+    answer = hpgmn("bench", "growth", "--out", "closed/inner")
+    assert answer.code == 2
+    assert "Cannot write into the folder closed/inner" in answer.err
+
+
+def test_a_file_in_the_place_of_the_folder_is_told(hpgmn: Command, tmp_path: Path) -> None:
+    (tmp_path / "taken").touch()
+    answer = hpgmn("bench", "growth", "--out", "taken/inner")
+    assert answer.code == 2
+    assert "Cannot write into the folder taken/inner" in answer.err
