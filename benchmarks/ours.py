@@ -203,6 +203,7 @@ def in_full(
         "seconds_total": time.perf_counter() - started,
         "seconds_statistics": fitted.seconds["statistics"],
         "seconds_training": fitted.seconds["training"],
+        "seconds_epochs": fitted.seconds["training main"],
         "epochs_trained": values["epochs"],
         "accuracy_mean": statistics.mean(accuracy),
         "accuracy_std": statistics.stdev(accuracy) if len(accuracy) > 1 else None,

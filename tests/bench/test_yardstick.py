@@ -23,7 +23,7 @@ def test_factors_multiply_to_the_measured_total() -> None:
 
 def test_sections_show_the_numbers_and_say_what_is_short(compare_record: dict[str, Any]) -> None:
     page = "\n".join(sections(compare_record))
-    assert "| squirrel | 3000 | 100.0 | 30.0 | 15 | reached | 60.0 ± 2.0 | 78.0 ± 1.0 |" in page
+    assert "| squirrel | 3000 | 100.0 | 30.0 | 25 | reached | 60.0 ± 2.0 | 78.0 ± 1.0 |" in page
     assert "| texas | 3000 | 400.0 | 7.5 | 10 | short by 2.50 |" in page
     assert "| squirrel | 4.00 | 2.00 | 2.00 | 2.00 | 0.94 | 30.00 | 64, 50 |" in page
     assert "| diffusion rows | 0.600 | 0.200 | 3.00 | 2.3 | reached | 600 | 240 | 0.40 |" in page

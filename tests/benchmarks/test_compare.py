@@ -56,7 +56,7 @@ def test_the_record_is_what_the_processes_measured_and_the_page_shows_it(
         (results / f"yardstick-{name}.json").write_text(kept)
     monkeypatch.setattr(compare, "measured", measured)
     monkeypatch.setattr(compare, "ROOT", tmp_path)
-    monkeypatch.setattr(compare, "RECORD", results / "compare.json")
+    monkeypatch.setattr(compare, "RECORDS", results)
     compare.main(["--data", "somewhere", "--repeats", "2"])
     record = json.loads((results / "compare.json").read_text())
     assert record["benchmark"] == "compare"
@@ -69,5 +69,55 @@ def test_the_record_is_what_the_processes_measured_and_the_page_shows_it(
     worst = max(row["cores_taken_by_others"] for row in record["whole_result"].values())
     assert worst == pytest.approx(0.01 * len(asked))
     page = (tmp_path / "docs" / "BENCHMARKS.md").read_text()
-    assert "| squirrel | 301 | 20.0 | 15.1 | 15 | reached | 60.0 ± 2.0 | 80.0 ± 1.0 |" in page
+    assert "| squirrel | 301 | 20.0 | 15.1 | 25 | short by 9.95 | 60.0 ± 2.0 | 80.0 ± 1.0 |" in page
     assert "| diffusion rows | 0.500 | 0.100 | 5.00 | 2.3 | reached | 400 | 100 | 0.25 |" in page
+
+
+def test_on_a_gpu_both_sides_train_in_full(compare, tmp_path, monkeypatch):
+    asked = []
+
+    def measured(script, graph, *options):
+        asked.append((script, graph.stem, *options))
+        is_ours = script == "ours.py"
+        record = {
+            "seconds_total": 4.0 if is_ours else 36.0,
+            "accuracy_mean": 70.0,
+            "accuracy_std": 1.5,
+            "cores_taken_by_others": 0.2,
+        }
+        if is_ours:
+            return record | {"seconds_epochs": 2.0}
+        return record | {"runs": [{"seconds_epochs": 2.5}] * 10}
+
+    results = tmp_path / "results" / "benchmarks"
+    results.mkdir(parents=True)
+    monkeypatch.setattr(compare, "measured", measured)
+    monkeypatch.setattr(
+        compare, "head", lambda name, command, device, **more: HEAD | {"command": command}
+    )
+    monkeypatch.setattr(compare, "ROOT", tmp_path)
+    monkeypatch.setattr(compare, "RECORDS", results)
+    compare.main(["--data", "somewhere", "--repeats", "1", "--device", "cuda"])
+    options = ("--neighbors", "undirected", "--device", "cuda", "--tf32")
+    assert asked[:2] == [("yardstick.py", "texas", *options), ("ours.py", "texas", *options)]
+    record = json.loads((results / "compare-gpu.json").read_text())
+    assert record["command"].endswith("--repeats 1 --device cuda")
+    assert record["graphs"]["squirrel"]["yardstick_epochs_seconds"] == 25.0
+    page = (tmp_path / "docs" / "BENCHMARKS.md").read_text()
+    assert "| squirrel | epochs | 25.0 | 2.00 | 12.5 | 6 | reached | 70.0 ± 1.5 |" in page
+    assert "| texas | whole | 36.0 | 4.00 | 9.0 | 10 | short by 1.00 | 70.0 ± 1.5 |" in page
+    assert "0.20 cores" in page
+
+
+HEAD = {
+    "benchmark": "compare-gpu",
+    "device_kind": "cuda",
+    "device": "a GPU",
+    "processor": "a processor",
+    "threads": 4,
+    "torch": "2",
+    "version": "0",
+    "date": "2026-01-01",
+    "seeds": [0],
+    "settings": {},
+}

@@ -51,6 +51,12 @@ SECTIONS = {
         yardstick.sections,
         yardstick.disturbance,
     ),
+    "compare-gpu": _Section(
+        "Against a plain implementation, on a GPU",
+        yardstick.ABOUT_GPU,
+        yardstick.gpu_sections,
+        yardstick.gpu_disturbance,
+    ),
     "growth": _Section("Growth", growth.ABOUT, _tables(growth.tables), growth.disturbance),
     "peers": _Section("Peers", peers.ABOUT, _tables(peers.tables), peers.disturbance),
 }

@@ -48,7 +48,7 @@ class Fitted:
         val_loss: (R,) there.
         best_epoch: (R,) for each stage.
         history: for each stage and each recorded number (epochs, R).
-        seconds: time of statistics and of training.
+        seconds: time of statistics, of training, and of training each stage.
     """
 
     replicas: list[Replica]
@@ -317,7 +317,7 @@ def _joined(replicas: list[Replica], results: list[tuple[list[int], TrainState, 
         best_epoch={stage: join([state.best_epoch[stage] for state in states]) for stage in stages},
         history=history,
         seconds={
-            key: sum(state.seconds[key] for state in states) for key in ("statistics", "training")
+            key: sum(state.seconds.get(key, 0.0) for state in states) for key in states[0].seconds
         },
     )
 

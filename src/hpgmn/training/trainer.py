@@ -103,9 +103,7 @@ def _run_stage(
             current.epoch += 1
             if watch is not None:
                 watch(state, running.stage)
-            now = time.perf_counter()
-            state.seconds["training"] += now - last
-            last = now
+            last = _count_seconds(state, name, last)
     require_a_best(current, running.stage)
     state.done[name] = current.best
     state.best_score[name] = current.best_score
@@ -115,8 +113,16 @@ def _run_stage(
         key: torch.stack(rows).cpu() if rows else torch.empty(0, replicas)
         for key, rows in current.history.items()
     }
-    state.seconds["training"] += time.perf_counter() - last  # a GPU may have had work left
+    _count_seconds(state, name, last)  # a GPU may have had work left
     state.current = None
+
+
+def _count_seconds(state: TrainState, stage: str, since: float) -> float:
+    """Add the time since then to that of training, and of training this stage; returns now."""
+    now = time.perf_counter()
+    for key in ("training", f"training {stage}"):
+        state.seconds[key] = state.seconds.get(key, 0.0) + now - since
+    return now
 
 
 def _values(running: Running) -> Parameters:
