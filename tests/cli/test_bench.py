@@ -77,6 +77,46 @@ def test_peers_measures_writes_and_prints(hpgmn: Command, tmp_path: Path, graph_
     assert (tmp_path / "bench" / "peers" / "peers.svg").is_file()
 
 
+def test_forms_and_batches_measure_write_and_print(
+    hpgmn: Command, tmp_path: Path, graph_file: Path
+) -> None:
+    few = ["--set", "epochs=2", "--splits", "1,0", "--device", "cpu"]
+    answer = hpgmn("bench", "forms", "--graphs", graph_file, "--error-graphs", "", *few)
+    assert answer.code == 0, answer.err
+    record = json.loads((tmp_path / "bench" / "forms" / "forms.json").read_text())
+    assert record["graphs"]["small"]["splits"] == [1, 0]
+    assert record["errors"] == {}
+    assert "minus dense" in answer.out
+    answer = hpgmn(
+        *("bench", "batches", "--graphs", f"{graph_file},{graph_file}", *few),
+        *("--batch-size", "3", "--lr-factors", "1"),
+    )
+    assert answer.code == 0, answer.err
+    record = json.loads((tmp_path / "bench" / "batches" / "batches.json").read_text())
+    assert record["lr_factors"] == [1.0]
+    assert list(record["graphs"]) == ["small"]
+    assert "in batches of 3" in answer.out
+    assert (tmp_path / "bench" / "batches" / "batches.png").is_file()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["forms", "--splits", "x"], "--splits takes whole numbers such as 1000,2000 (got 'x')."),
+        (["batches", "--lr-factors", "x"], "--lr-factors takes numbers such as 1,0.5 (got 'x')."),
+        (["forms", "--graphs", "texsas"], "Unknown dataset 'texsas'. Did you mean 'texas'?"),
+        (["peers", "--graph", "texsas"], "Unknown dataset 'texsas'. Did you mean 'texas'?"),
+    ],
+)
+def test_mistakes_of_the_others_get_one_sentence(
+    hpgmn: Command, options: list[str], message: str
+) -> None:
+    answer = hpgmn("bench", *options, *(["--error-graphs", ""] if options[0] == "forms" else []))
+    assert answer.code == 2
+    assert f"Error: {message}" in answer.err
+    assert len(answer.err.splitlines()) == 1
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
