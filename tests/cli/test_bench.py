@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -97,6 +97,41 @@ def test_forms_and_batches_measure_write_and_print(
     assert list(record["graphs"]) == ["small"]
     assert "in batches of 3" in answer.out
     assert (tmp_path / "bench" / "batches" / "batches.png").is_file()
+
+
+def test_all_runs_every_benchmark_with_its_own_options(
+    hpgmn: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hpgmn.bench import BENCHMARKS, graphs
+    from hpgmn.cli import bench
+
+    called: list[list[str]] = []
+    monkeypatch.setattr(bench, "app", lambda args, **_: called.append(args))
+    monkeypatch.setattr(graphs, "generated", lambda *_: {"path": "a b.graph"})
+    assert hpgmn_all(bench, quick=True) is None
+    assert [words[0] for words in called] == list(BENCHMARKS)
+    assert "a b.graph" in called[2]
+    assert called[0][-2:] == ["--out", str(Path("bench") / "quick" / "growth")]
+    called.clear()
+    hpgmn_all(bench, quick=False)
+    assert called[1] == ["peers", "--device", "cpu", "--out", str(Path("bench") / "peers")]
+
+
+def hpgmn_all(bench: Any, *, quick: bool) -> None:
+    bench.run_all(quick=quick, device="cpu", out_folder=None)
+
+
+@pytest.mark.slow
+def test_all_in_tiny_form_works_without_any_data(
+    hpgmn: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HPGMN_DATA", raising=False)
+    answer = hpgmn("bench", "all", "--quick", "--device", "cpu")
+    assert answer.code == 0, answer.err
+    for name in ("growth", "peers", "forms", "batches"):
+        record = json.loads((tmp_path / "bench" / "quick" / name / f"{name}.json").read_text())
+        assert record["command"].startswith(f"hpgmn bench {name} ")
+        assert (tmp_path / "bench" / "quick" / name / f"{name}.png").is_file()
 
 
 @pytest.mark.parametrize(

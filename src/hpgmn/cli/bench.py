@@ -246,6 +246,49 @@ def batches(
     _finish(record, folder, benchmark.tables(record), draw_batches)
 
 
+# In tiny form: every kind of work once, on generated graphs in the folder {graphs}.
+_QUICK = {
+    "growth": "--nodes 300,600 --degree 5 --attributes 8 --epochs 3 --graphs {graphs}",
+    "peers": "--nodes 600 --degree 5 --attributes 8 --models gcn,linkx,pyg-gcn --trials 2 "
+    "--epochs 10 --peer-epochs 20 --graphs {graphs}",
+    "forms": "--graphs {graph} --error-graphs {graph} --splits 0,1,2 --set epochs=20 "
+    "--set diffusion_dim=32",
+    "batches": "--graphs {graph} --splits 0,1,2 --batch-size 64 --lr-factors 0.25 --set epochs=60",
+}
+
+
+@app.command("all")
+def run_all(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Tiny sizes: what it looks like, in two minutes.")
+    ] = False,
+    device: Device = "auto",
+    out_folder: Annotated[
+        Path | None,
+        typer.Option("--out", help="One folder for each inside it [bench; --quick: bench/quick]."),
+    ] = None,
+) -> None:
+    """Every benchmark, one after the other."""
+    from hpgmn.bench import BENCHMARKS
+    from hpgmn.bench.graphs import GraphSpec, generated
+
+    place = _device(device)
+    folder = _folder(out_folder or (Path("bench/quick") if quick else Path("bench")), "all")
+    found = {}
+    if quick:
+        say("a small graph")
+        graphs = folder / "graphs"
+        path = generated(GraphSpec(600, 5.0, 8), graphs)["path"]
+        found = {"graph": shlex.quote(path), "graphs": shlex.quote(str(graphs))}
+    for name in BENCHMARKS:
+        options = shlex.split(_QUICK[name].format(**found)) if quick else []
+        ends = ["--device", place, "--out", str(folder / name)]
+        say(f"== {shlex.join(['hpgmn', 'bench', name, *options, *ends])}")
+        app(args=[name, *options, *ends], prog_name="hpgmn bench", standalone_mode=False)
+    if quick:
+        say("These sizes are too small for any verdict; leave --quick out to measure.")
+
+
 def _names(text: str | None, default: Sequence[str]) -> list[str]:
     """The graphs of an option, each once."""
     if text is None:
