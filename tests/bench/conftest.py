@@ -140,6 +140,41 @@ def peers_record() -> dict[str, Any]:
     return HEAD | {"benchmark": "peers"} | own
 
 
+def side(*scores: float, lr: float = 0.02) -> dict[str, Any]:
+    """Runs on two splits that took nine seconds."""
+    return {"test_score": list(scores), "seconds": 9.0, "settings": {"lr": lr}}
+
+
+ABOUT = {"splits": [0, 1], "test_per_train": 0.5}
+
+
+@pytest.fixture
+def forms_record() -> dict[str, Any]:
+    """topk is half a point better, the sketch a point worse on every split."""
+    runs = {"dense": side(0.70, 0.72), "topk": side(0.71, 0.72), "sketch": side(0.69, 0.71)}
+    words = ("with self entries", "without")
+    error = {
+        "topk": dict(zip(words, (0.185, 0.3), strict=True)),
+        "sketch": dict(zip(words, (0.41, 0.19), strict=True)),
+    }
+    graphs = {"squirrel": ABOUT | {"runs": runs}}
+    return HEAD | {"benchmark": "forms", "errors": {"texas": error}, "graphs": graphs}
+
+
+@pytest.fixture
+def batches_record() -> dict[str, Any]:
+    """A point worse both times: by chance on squirrel, on every split on pubmed."""
+    graphs = {
+        "squirrel": {"all at once": side(0.70, 0.72), "in batches": side(0.67, 0.73, lr=0.01)},
+        "pubmed": {"all at once": side(0.70, 0.72), "in batches": side(0.69, 0.71, lr=0.01)},
+    }
+    return HEAD | {
+        "benchmark": "batches",
+        "batch_size": 64,
+        "graphs": {name: ABOUT | {"runs": runs} for name, runs in graphs.items()},
+    }
+
+
 @pytest.fixture
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     """Tasks are done in this process: call with modules; gives the list of tasks done."""

@@ -29,25 +29,34 @@ def test_every_record_has_its_section_machine_and_command(
     compare_record: dict[str, Any],
     growth_record: dict[str, Any],
     peers_record: dict[str, Any],
+    forms_record: dict[str, Any],
+    batches_record: dict[str, Any],
 ) -> None:
     for name, record in (
         ("compare", compare_record),
         ("growth", growth_record | {"command": "hpgmn bench growth --repeats 3"}),
         ("peers", peers_record),
+        ("forms", forms_record),
+        ("batches", batches_record),
     ):
         write_record(record, results / "benchmarks" / f"{name}.json")
     (results / "benchmarks" / "yardstick-texas.json").write_text("{}")  # an input, not a record
     text = page(results)
     headings = [line for line in text.splitlines() if line.startswith("## ")]
-    assert headings == ["## Against a plain implementation", "## Growth", "## Peers"]
+    assert headings == [
+        *("## Against a plain implementation", "## Growth", "## Peers"),
+        *("## Forms of diffusion", "## Batches of rows"),
+    ]
     assert "```sh\nhpgmn bench growth --repeats 3\n```" in text
     assert "```sh\npython benchmarks/compare.py --data $HPGMN_DATA --repeats 4\n```" in text
-    assert text.count("Machine: ") == 3
+    assert text.count("Machine: ") == 5
     assert "Machine: a processor; 2 threads; torch 3; hpgmn 9.9; 2026-01-02." in text
     assert "| whole run, µs | 15 | 24 | 1.60 × |" in text
     assert "short by 0.10 ×" in text
     assert "| appnp | – | – | – | – | – | – | Out of memory while training appnp. |" in text
     assert "Other processes took at most 0.07 cores" in text
+    assert "| squirrel | sketch | 70.0 ± 1.4 | -1.00 (-1.00 to -1.00) | 9 |" in text
+    assert "reached: the interval holds 0" in text
     assert "![" not in text
     assert page(results) == text
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hpgmn.bench.pictures import draw_growth, draw_peers
+from hpgmn.bench.pictures import draw_batches, draw_forms, draw_growth, draw_peers
 
 PNG = b"\x89PNG"
 
@@ -51,3 +51,19 @@ def test_peers_without_any_curve_is_still_drawn(
     peers_record["models"] = {"hpgmn": {"failed": "out of memory"}}
     draw_peers(peers_record, tmp_path / "peers")
     assert "seconds" in drawn(tmp_path / "peers")
+
+
+def test_differences_show_every_pair_and_the_bar(
+    tmp_path: Path, forms_record: dict[str, Any], batches_record: dict[str, Any]
+) -> None:
+    draw_forms(forms_record, tmp_path / "forms")
+    text = drawn(tmp_path / "forms")
+    for word in ("squirrel, topk", "squirrel, sketch", "minus dense", "bar, -0.5"):
+        assert word in text
+    batches_record["graphs"]["squirrel"]["splits"] = [0]  # one value: no interval
+    for runs in batches_record["graphs"]["squirrel"]["runs"].values():
+        runs["test_score"] = runs["test_score"][:1]
+    draw_batches(batches_record, tmp_path / "batches")
+    text = drawn(tmp_path / "batches")
+    assert "pubmed" in text
+    assert "in batches minus all at once" in text

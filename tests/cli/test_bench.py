@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -75,6 +75,81 @@ def test_peers_measures_writes_and_prints(hpgmn: Command, tmp_path: Path, graph_
     for word in ("minus hpgmn", "times faster", "verdict"):
         assert word in answer.out
     assert (tmp_path / "bench" / "peers" / "peers.svg").is_file()
+
+
+def test_forms_and_batches_measure_write_and_print(
+    hpgmn: Command, tmp_path: Path, graph_file: Path
+) -> None:
+    few = ["--set", "epochs=2", "--splits", "1,0", "--device", "cpu"]
+    answer = hpgmn("bench", "forms", "--graphs", graph_file, "--error-graphs", "", *few)
+    assert answer.code == 0, answer.err
+    record = json.loads((tmp_path / "bench" / "forms" / "forms.json").read_text())
+    assert record["graphs"]["small"]["splits"] == [1, 0]
+    assert record["errors"] == {}
+    assert "minus dense" in answer.out
+    answer = hpgmn(
+        *("bench", "batches", "--graphs", f"{graph_file},{graph_file}", *few),
+        *("--batch-size", "3", "--lr-factors", "1"),
+    )
+    assert answer.code == 0, answer.err
+    record = json.loads((tmp_path / "bench" / "batches" / "batches.json").read_text())
+    assert record["lr_factors"] == [1.0]
+    assert list(record["graphs"]) == ["small"]
+    assert "in batches of 3" in answer.out
+    assert (tmp_path / "bench" / "batches" / "batches.png").is_file()
+
+
+def test_all_runs_every_benchmark_with_its_own_options(
+    hpgmn: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hpgmn.bench import BENCHMARKS, graphs
+    from hpgmn.cli import bench
+
+    called: list[list[str]] = []
+    monkeypatch.setattr(bench, "app", lambda args, **_: called.append(args))
+    monkeypatch.setattr(graphs, "generated", lambda *_: {"path": "a b.graph"})
+    assert hpgmn_all(bench, quick=True) is None
+    assert [words[0] for words in called] == list(BENCHMARKS)
+    assert "a b.graph" in called[2]
+    assert called[0][-2:] == ["--out", str(Path("bench") / "quick" / "growth")]
+    called.clear()
+    hpgmn_all(bench, quick=False)
+    assert called[1] == ["peers", "--device", "cpu", "--out", str(Path("bench") / "peers")]
+
+
+def hpgmn_all(bench: Any, *, quick: bool) -> None:
+    bench.run_all(quick=quick, device="cpu", out_folder=None)
+
+
+@pytest.mark.slow
+def test_all_in_tiny_form_works_without_any_data(
+    hpgmn: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HPGMN_DATA", raising=False)
+    answer = hpgmn("bench", "all", "--quick", "--device", "cpu")
+    assert answer.code == 0, answer.err
+    for name in ("growth", "peers", "forms", "batches"):
+        record = json.loads((tmp_path / "bench" / "quick" / name / f"{name}.json").read_text())
+        assert record["command"].startswith(f"hpgmn bench {name} ")
+        assert (tmp_path / "bench" / "quick" / name / f"{name}.png").is_file()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["forms", "--splits", "x"], "--splits takes whole numbers such as 1000,2000 (got 'x')."),
+        (["batches", "--lr-factors", "x"], "--lr-factors takes numbers such as 1,0.5 (got 'x')."),
+        (["forms", "--graphs", "texsas"], "Unknown dataset 'texsas'. Did you mean 'texas'?"),
+        (["peers", "--graph", "texsas"], "Unknown dataset 'texsas'. Did you mean 'texas'?"),
+    ],
+)
+def test_mistakes_of_the_others_get_one_sentence(
+    hpgmn: Command, options: list[str], message: str
+) -> None:
+    answer = hpgmn("bench", *options, *(["--error-graphs", ""] if options[0] == "forms" else []))
+    assert answer.code == 2
+    assert f"Error: {message}" in answer.err
+    assert len(answer.err.splitlines()) == 1
 
 
 @pytest.mark.parametrize(

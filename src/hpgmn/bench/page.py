@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpgmn.bench import growth, peers, yardstick
+from hpgmn.bench import batches, forms, growth, peers, yardstick
 from hpgmn.bench.records import Record, Table, machine_words, read_record
 from hpgmn.errors import HPGMNError, unknown_name
 from hpgmn.experiments.run import write_text
@@ -41,7 +41,7 @@ class _Section:
     heading: str
     about: str
     body: Callable[[Record], list[str]]
-    disturbance: Callable[[Mapping[str, Any]], float]
+    disturbance: Callable[[Mapping[str, Any]], float] | None = None  # None: seconds are no claim
 
 
 SECTIONS = {
@@ -59,6 +59,8 @@ SECTIONS = {
     ),
     "growth": _Section("Growth", growth.ABOUT, _tables(growth.tables), growth.disturbance),
     "peers": _Section("Peers", peers.ABOUT, _tables(peers.tables), peers.disturbance),
+    "forms": _Section("Forms of diffusion", forms.ABOUT, _tables(forms.tables)),
+    "batches": _Section("Batches of rows", batches.ABOUT, _tables(batches.tables)),
 }
 """Every benchmark that the page can show, in its order."""
 
@@ -103,13 +105,13 @@ def _shown(section: _Section, path: Path, record: Record) -> list[str]:
     picture = path.with_suffix(".svg")
     if picture.is_file():
         parts.append(f"![{section.heading}](../results/{RECORDS}/{picture.name})")
-    taken = section.disturbance(record)
+    if section.disturbance is not None:
+        taken = section.disturbance(record)
+        parts.append(
+            f"Other processes took at most {taken:.2f} cores during any of these measurements."
+        )
     command = record.get("command") or yardstick.command_for(record["repeats"])  # as early ones
-    return [
-        *parts,
-        f"Other processes took at most {taken:.2f} cores during any of these measurements.",
-        f"```sh\n{command}\n```",
-    ]
+    return [*parts, f"```sh\n{command}\n```"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

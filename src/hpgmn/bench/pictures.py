@@ -8,9 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpgmn.bench import growth
+from hpgmn.bench import batches, forms, growth
+from hpgmn.bench.paired import BEHIND
 from hpgmn.bench.peers import OURS
 from hpgmn.bench.trials import PYG, label
+from hpgmn.evaluation import Difference
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -120,6 +122,34 @@ def draw_peers(record: Mapping[str, Any], path: Path) -> None:
         _plain_numbers(axes.xaxis)
         if names:
             axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=5, borderaxespad=0.2)
+
+
+def draw_forms(record: Mapping[str, Any], path: Path) -> None:
+    """Differences of the forms to the exact matrix; see :func:`_draw_differences`."""
+    found = {f"{name}, {form}": one for (name, form), one in forms.differences(record).items()}
+    _draw_differences(found, f"test score minus {forms.EXACT}, points", path)
+
+
+def draw_batches(record: Mapping[str, Any], path: Path) -> None:
+    """Differences of batches to all rows at once; see :func:`_draw_differences`."""
+    _draw_differences(batches.differences(record), "in batches minus all at once, points", path)
+
+
+def _draw_differences(found: Mapping[str, Difference], words: str, path: Path) -> None:
+    """Mean differences with their 95 % intervals, zero and the bar as lines."""
+    with _figure(6.0, 1.2 + 0.38 * max(len(found), 1), path) as figure:
+        axes = figure.add_subplot()
+        axes.axvline(0, color=QUIET, linewidth=1)
+        axes.axvline(-BEHIND, color=COLOURS[1], linestyle=":", label=f"bar, -{BEHIND:g}")
+        for place, one in enumerate(found.values()):
+            if one.low is not None and one.high is not None:
+                axes.plot([one.low, one.high], [place, place], color=COLOURS[0], linewidth=2)
+            axes.plot([one.mean], [place], marker="o", color=COLOURS[0])
+        axes.set_yticks(range(len(found)), list(found))
+        axes.invert_yaxis()
+        axes.margins(y=0.2)
+        axes.set_xlabel(f"{words} (95 % interval)")
+        _legend_above(axes)
 
 
 def _plain_numbers(axis: Axis) -> None:

@@ -123,6 +123,7 @@ class Bar:
         unit: of both.
         at_most: whether the value must not be above the bar, rather than not below.
         why_missing: what stands in the place of a value that could not be measured.
+        excuse: what is said where the value is short and that suffices; empty: nothing does.
     """
 
     what: str
@@ -131,13 +132,15 @@ class Bar:
     unit: str = ""
     at_most: bool = True
     why_missing: str = "not measured"
+    excuse: str = ""
 
     @property
     def words(self) -> str:
         """Reached, short by how much, or why nobody knows."""
         if self.value is None:
             return self.why_missing
-        return verdict(self.value, self.required, at_most=self.at_most, unit=self.unit)
+        found = verdict(self.value, self.required, at_most=self.at_most, unit=self.unit)
+        return found if found == "reached" else self.excuse or found
 
 
 @dataclass(frozen=True)

@@ -157,6 +157,157 @@ def peers(
     _tell_disturbance(benchmark.disturbance(record))
 
 
+GraphNames = Annotated[
+    str | None, typer.Option("--graphs", help="Datasets, graph files or folders, with commas.")
+]
+Splits = Annotated[str, typer.Option(help="all, or numbers: 0,3.")]
+Seeds = Annotated[int, typer.Option(help="Seeds per split.")]
+
+
+@app.command()
+def forms(
+    context: typer.Context,
+    graphs: GraphNames = None,
+    error_graphs: Annotated[
+        str | None, typer.Option(help="Where errors are measured; '' for nowhere.")
+    ] = None,
+    splits: Splits = "all",
+    seeds: Seeds = 1,
+    set_: Assignments = None,
+    device: Device = "auto",
+    out_folder: Out = None,
+) -> None:
+    """Diffusion as largest entries or as a sketch, against the exact matrix: error and score.
+
+    Interrupted, it goes on where it was when it is called again with the same --out.
+    """
+    from hpgmn.bench import forms as benchmark
+    from hpgmn.bench.pictures import draw_forms
+    from hpgmn.config import parse_assignments
+
+    place = _device(device)
+    folder = _folder(out_folder, "forms")
+    record = benchmark.measure(
+        folder,
+        command=_typed(context, place),
+        graphs=_names(graphs, benchmark.GRAPHS),
+        error_graphs=_names(error_graphs, benchmark.ERROR_GRAPHS),
+        splits=_splits(splits),
+        seeds=seeds,
+        changes=parse_assignments(set_ or []),
+        device=place,
+        say=say,
+    )
+    _finish(record, folder, benchmark.tables(record), draw_forms)
+
+
+@app.command()
+def batches(
+    context: typer.Context,
+    graphs: GraphNames = None,
+    batch_size: Annotated[int, typer.Option(help="Train nodes of a step.")] = 512,
+    lr_factors: Annotated[
+        str,
+        typer.Option(
+            help="Learning rates of batches as shares of the shipped one; validation chooses."
+        ),
+    ] = "1,0.25",
+    splits: Splits = "all",
+    seeds: Seeds = 1,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of batches alone."),
+    ] = None,
+    device: Device = "auto",
+    out_folder: Out = None,
+) -> None:
+    """Training in batches of rows, against all rows at once: score and seconds.
+
+    Interrupted, it goes on where it was when it is called again with the same --out.
+    """
+    from hpgmn.bench import batches as benchmark
+    from hpgmn.bench.pictures import draw_batches
+    from hpgmn.config import parse_assignments
+
+    place = _device(device)
+    folder = _folder(out_folder, "batches")
+    record = benchmark.measure(
+        folder,
+        command=_typed(context, place),
+        graphs=_names(graphs, benchmark.GRAPHS),
+        batch_size=batch_size,
+        factors=_numbers("--lr-factors", lr_factors),
+        splits=_splits(splits),
+        seeds=seeds,
+        changes=parse_assignments(set_ or []),
+        device=place,
+        say=say,
+    )
+    _finish(record, folder, benchmark.tables(record), draw_batches)
+
+
+# In tiny form: every kind of work once, on generated graphs in the folder {graphs}.
+_QUICK = {
+    "growth": "--nodes 300,600 --degree 5 --attributes 8 --epochs 3 --graphs {graphs}",
+    "peers": "--nodes 600 --degree 5 --attributes 8 --models gcn,linkx,pyg-gcn --trials 2 "
+    "--epochs 10 --peer-epochs 20 --graphs {graphs}",
+    "forms": "--graphs {graph} --error-graphs {graph} --splits 0,1,2 --set epochs=20 "
+    "--set diffusion_dim=32",
+    "batches": "--graphs {graph} --splits 0,1,2 --batch-size 64 --lr-factors 0.25 --set epochs=60",
+}
+
+
+@app.command("all")
+def run_all(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Tiny sizes: what it looks like, in two minutes.")
+    ] = False,
+    device: Device = "auto",
+    out_folder: Annotated[
+        Path | None,
+        typer.Option("--out", help="One folder for each inside it [bench; --quick: bench/quick]."),
+    ] = None,
+) -> None:
+    """Every benchmark, one after the other."""
+    from hpgmn.bench import BENCHMARKS
+    from hpgmn.bench.graphs import GraphSpec, generated
+
+    place = _device(device)
+    folder = _folder(out_folder or (Path("bench/quick") if quick else Path("bench")), "all")
+    found = {}
+    if quick:
+        say("a small graph")
+        graphs = folder / "graphs"
+        path = generated(GraphSpec(600, 5.0, 8), graphs)["path"]
+        found = {"graph": shlex.quote(path), "graphs": shlex.quote(str(graphs))}
+    for name in BENCHMARKS:
+        options = shlex.split(_QUICK[name].format(**found)) if quick else []
+        ends = ["--device", place, "--out", str(folder / name)]
+        say(f"== {shlex.join(['hpgmn', 'bench', name, *options, *ends])}")
+        app(args=[name, *options, *ends], prog_name="hpgmn bench", standalone_mode=False)
+    if quick:
+        say("These sizes are too small for any verdict; leave --quick out to measure.")
+
+
+def _names(text: str | None, default: Sequence[str]) -> list[str]:
+    """The graphs of an option, each once."""
+    if text is None:
+        return list(default)
+    return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+
+
+def _splits(text: str) -> list[int] | None:
+    """The numbers behind ``--splits``; None for all."""
+    return None if text == "all" else whole_numbers("--splits", text)
+
+
+def _numbers(option: str, text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise SettingError(f"{option} takes numbers such as 1,0.5 (got '{text}').") from None
+
+
 def whole_numbers(option: str, text: str) -> list[int]:
     """The numbers of an option such as ``--nodes 1000,2000``."""
     try:
