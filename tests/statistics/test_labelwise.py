@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpgmn.graph import Graph
+from hpgmn.statistics import labelwise
 from hpgmn.statistics.labelwise import (
     FactoredMeans,
     attributes_by_class,
@@ -147,6 +148,19 @@ def test_averaging_weights_match_a_loop(case: Case) -> None:
                 expected[center, neighbor] = weight[center, neighbor] / total
         found = averaging(case.adjacency, labels, NUM_CLASSES)
         np.testing.assert_allclose(found.toarray(), expected, rtol=1e-5)
+
+
+@given(cases())
+def test_averaging_does_not_depend_on_the_size_of_blocks(case: Case) -> None:
+    for labels in case.labels:
+        whole = averaging(case.adjacency, labels, NUM_CLASSES).toarray()
+        rows = class_mean_rows(case.adjacency, case.x, labels, NUM_CLASSES)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(labelwise, "_BLOCK", 2)
+            found = averaging(case.adjacency, labels, NUM_CLASSES).toarray()
+            np.testing.assert_array_equal(found, whole)
+            found = class_mean_rows(case.adjacency, case.x, labels, NUM_CLASSES)
+            np.testing.assert_array_equal(found, rows)
 
 
 @given(cases())

@@ -83,12 +83,16 @@ def averaging(adjacency: sp.csr_array, labels: Array, num_classes: int) -> sp.cs
         unknown label has value 0.
     """
     totals = class_counts(adjacency, labels, num_classes)
-    neighbor = adjacency.indices
-    center = np.repeat(np.arange(adjacency.shape[0]), np.diff(adjacency.indptr))
-    known = labels[neighbor] >= 0
-    total = totals[center, np.maximum(labels[neighbor], 0)]
-    values = np.divide(adjacency.data, total, out=np.zeros_like(adjacency.data), where=known)
-    return sp.csr_array((values, neighbor, adjacency.indptr), shape=adjacency.shape)
+    indptr, data = adjacency.indptr, adjacency.data
+    values = np.zeros_like(data)
+    for first in range(0, adjacency.shape[0], _BLOCK):  # what is held for an edge would add up
+        starts = indptr[first : first + _BLOCK + 1]
+        some = slice(starts[0], starts[-1])
+        label = labels[adjacency.indices[some]]
+        center = np.repeat(np.arange(first, first + starts.size - 1), np.diff(starts))
+        total = totals[center, np.maximum(label, 0)]
+        np.divide(data[some], total, out=values[some], where=label >= 0)
+    return sp.csr_array((values, adjacency.indices, indptr), shape=adjacency.shape)
 
 
 def attributes_by_class(x: Attributes, labels: Array, num_classes: int) -> sp.csr_array:
@@ -98,12 +102,13 @@ def attributes_by_class(x: Attributes, labels: Array, num_classes: int) -> sp.cs
     """
     num_nodes, width = x.shape
     matrix = x if sp.issparse(x) else sp.csr_array(x)
-    row = np.repeat(np.arange(num_nodes), np.diff(matrix.indptr))
-    known = labels[row] >= 0
-    data = np.where(known, matrix.data, np.float32(0))
-    indices = matrix.indices + width * np.maximum(labels[row], 0)
+    label = np.repeat(labels.astype(np.int32), np.diff(matrix.indptr))
+    data = np.where(label >= 0, matrix.data, np.float32(0))
+    indices = np.maximum(label, 0, out=label)
+    indices *= np.int32(width)
+    indices += matrix.indices
     shape = (num_nodes, num_classes * width)
-    return sp.csr_array((data, indices.astype(np.int32), matrix.indptr), shape=shape)
+    return sp.csr_array((data, indices, matrix.indptr), shape=shape)
 
 
 def class_means(
@@ -159,11 +164,12 @@ def class_mean_rows(
         return rows
     mean = averaging(adjacency, labels, num_classes)
     squared = np.zeros(num_nodes, np.float32)
-    neighbor_class = labels[mean.indices]
+    neighbor_class = labels.astype(np.int32)[mean.indices]
+    starts = np.zeros(mean.nnz + 1, mean.indptr.dtype)
     for number in range(num_classes):
         kept = neighbor_class == number
-        starts = np.concatenate([[0], np.cumsum(kept)])[mean.indptr]
-        edges = (mean.data[kept], mean.indices[kept], starts.astype(mean.indptr.dtype))
+        np.cumsum(kept, out=starts[1:])
+        edges = (mean.data[kept], mean.indices[kept], starts[mean.indptr])
         block = slice(number * width, (number + 1) * width)
         part = sp.csr_array(edges, shape=mean.shape)
         for first in range(0, num_nodes, _BLOCK):
