@@ -44,6 +44,7 @@ def test_the_record_is_what_the_processes_measured_and_the_page_shows_it(
             "seconds_per_epoch": 0.1 if is_ours else 0.5,
             "accuracy_mean": 80.0,
             "accuracy_std": 1.0,
+            "runs": [{}],
             "epochs_trained": [100, 200],
             "peak_memory_bytes": (100 if is_ours else 400) * 2**20,
             "cores_taken_by_others": 0.01 * len(asked),
@@ -87,7 +88,7 @@ def test_on_a_gpu_both_sides_train_in_full(compare, tmp_path, monkeypatch):
         }
         if is_ours:
             return record | {"seconds_epochs": 2.0}
-        return record | {"runs": [{"seconds_epochs": 2.5}] * 10}
+        return record | {"seconds_shared": 6.0, "runs": [{"seconds_epochs": 2.5}] * 3}
 
     results = tmp_path / "results" / "benchmarks"
     results.mkdir(parents=True)
@@ -99,13 +100,16 @@ def test_on_a_gpu_both_sides_train_in_full(compare, tmp_path, monkeypatch):
     monkeypatch.setattr(compare, "RECORDS", results)
     compare.main(["--data", "somewhere", "--repeats", "1", "--device", "cuda"])
     options = ("--neighbors", "undirected", "--device", "cuda", "--tf32")
-    assert asked[:2] == [("yardstick.py", "texas", *options), ("ours.py", "texas", *options)]
+    few = ("--splits", "0", "1", "2")
+    assert asked[:2] == [("yardstick.py", "texas", *options, *few), ("ours.py", "texas", *options)]
     record = json.loads((results / "compare-gpu.json").read_text())
     assert record["command"].endswith("--repeats 1 --device cuda")
     assert record["graphs"]["squirrel"]["yardstick_epochs_seconds"] == 25.0
     page = (tmp_path / "docs" / "BENCHMARKS.md").read_text()
-    assert "| squirrel | epochs | 25.0 | 2.00 | 12.5 | 6 | reached | 70.0 ± 1.5 |" in page
-    assert "| texas | whole | 36.0 | 4.00 | 9.0 | 10 | short by 1.00 | 70.0 ± 1.5 |" in page
+    assert (
+        "| squirrel | epochs | 25.0 | 2.00 | 12.5 | 6 | reached | 60.0 ± 2.0 | 70.0 ± 1.5 |" in page
+    )
+    assert "| texas | whole | 106.0 | 4.00 | 26.5 | 10 | reached | 60.0 ± 2.0 |" in page
     assert "0.20 cores" in page
 
 
