@@ -19,8 +19,7 @@ from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.stage import Replica, Task, make_task
 from hpgmn.statistics import STATISTICS, LocalStatistics, StatisticsSettings
-from hpgmn.training import trainer
-from hpgmn.training.replay import Replay
+from hpgmn.training import replay, running, trainer
 from hpgmn.training.running import Running
 from hpgmn.training.state import TrainState
 from hpgmn.training.trainer import logits, train
@@ -65,16 +64,17 @@ def assert_alike(one: TrainState, other: TrainState, tolerance: float) -> None:
 
 
 @pytest.fixture
-def recordings(monkeypatch: pytest.MonkeyPatch) -> list[Replay | None]:
-    """Every attempt to record an epoch."""
-    made: list[Replay | None] = []
-    real = trainer.try_replay
+def recordings(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Every attempt to record an epoch or a step."""
+    made: list[Any] = []
+    real = replay.attempt
 
-    def watched(*given: Any) -> Replay | None:
-        made.append(real(*given))
+    def watched(make: Any) -> Any:
+        made.append(real(make))
         return made[-1]
 
-    monkeypatch.setattr(trainer, "try_replay", watched)
+    monkeypatch.setattr(trainer, "attempt", watched)
+    monkeypatch.setattr(running, "attempt", watched)
     return made
 
 
@@ -86,8 +86,20 @@ def test_every_model_is_replayed_as_it_runs(
     replayed = train(task, MODELS[name])
     assert recordings
     assert all(recordings), "an epoch could not be recorded"
-    monkeypatch.setattr(trainer, "can_replay", lambda running: False)
+    monkeypatch.setattr(Running, "can_replay", False)
     assert_alike(train(task, MODELS[name]), replayed, 2e-3)
+
+
+def test_steps_on_batches_are_replayed_as_they_run(
+    graph: Graph, recordings: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds = ("attributes", "class_counts", "class_means")
+    task = task_of(graph, "hpgmn", batch_size=40, statistics=kinds, entropy_weight=0.5)
+    replayed = train(task, MODELS["hpgmn"])
+    assert len(recordings) == 2
+    assert all(recordings)
+    monkeypatch.setattr(Running, "can_replay", False)
+    assert_alike(train(task, MODELS["hpgmn"]), replayed, 2e-3)
 
 
 def test_replays_go_on_with_fewer_replicas_and_other_rates(
@@ -107,7 +119,7 @@ def test_replays_go_on_with_fewer_replicas_and_other_rates(
     task = make_task(graph, replicas, [(split.train, split.val)] * 3, "cuda")
     replayed = train(task, MODELS["hpgmn"])
     assert len(recordings) > 2  # one more each time that half of the replicas have stopped
-    monkeypatch.setattr(trainer, "can_replay", lambda running: False)
+    monkeypatch.setattr(Running, "can_replay", False)
     alone = train(task, MODELS["hpgmn"])
     assert_alike(alone, replayed, 5e-3)
 
@@ -120,7 +132,7 @@ def test_agreement_between_passes_is_replayed(
     task = task_of(graph, name, **values)
     replayed = train(task, MODELS[name])
     assert all(recordings)
-    monkeypatch.setattr(trainer, "can_replay", lambda running: False)
+    monkeypatch.setattr(Running, "can_replay", False)
     assert_alike(train(task, MODELS[name]), replayed, 2e-3)
 
 
@@ -136,23 +148,23 @@ def test_an_epoch_asks_the_gpu_nothing(graph: Graph, name: str, batch_size: int)
     task = task_of(graph, name, **values)
     state = TrainState()
     for stage, build in MODELS[name].stages.items():
-        running = Running(task, build, state, [0, 1], "accuracy")
-        if running.stage.epochs:
-            optimizer = running.optimizer(None)
+        stage_run = Running(task, build, state, [0, 1], "accuracy")
+        if stage_run.stage.epochs:
+            optimizer = stage_run.optimizer(None)
             current = trainer.begin(
                 stage,
-                trainer._values(running),
+                trainer._values(stage_run),
                 (optimizer.first, optimizer.second),
                 2,
                 task.device,
             )
-            running.epoch(optimizer, current, 1)  # sets libraries up
+            stage_run.epoch(optimizer, current, 1)  # sets libraries up
             torch.cuda.set_sync_debug_mode("error")  # any wait for the GPU is an error
             try:
-                running.epoch(optimizer, current, 2)
+                stage_run.epoch(optimizer, current, 2)
             finally:
                 torch.cuda.set_sync_debug_mode("default")
-        state.done[stage] = trainer._values(running)
+        state.done[stage] = trainer._values(stage_run)
 
 
 @pytest.mark.parametrize("form", ["dense", "half", "factored"])

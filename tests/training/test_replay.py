@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hpgmn.randomness import Noise
 from hpgmn.training import replay
-from hpgmn.training.replay import Replay, try_replay
+from hpgmn.training.replay import Replay, attempt
 
 KEYS = torch.tensor([11, 12])
 STEPS = [[2 * epoch, 2 * epoch + 1] for epoch in range(8)]
@@ -46,6 +46,6 @@ def test_what_cannot_be_recorded_is_said_and_left(
     monkeypatch.setattr(replay, "recorded", refuses)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     with caplog.at_level(logging.INFO):
-        assert try_replay(drawn, KEYS, STEPS, done=2, shape=(2, 3)) is None
+        assert attempt(lambda: Replay(drawn, KEYS, STEPS, done=2, shape=(2, 3))) is None
     assert "not permitted when stream is capturing" in caplog.text
     assert "more" not in caplog.text

@@ -16,7 +16,9 @@ from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.models.stage import Replica, Task, make_task
 from hpgmn.randomness import Noise
-from hpgmn.training import replay, running, trainer
+from hpgmn.statistics import STATISTICS
+from hpgmn.training import replay, running
+from hpgmn.training.replay import StepReplay
 from hpgmn.training.running import Labelled, Running, ahead, rows_of
 from hpgmn.training.trainer import train
 
@@ -121,7 +123,7 @@ def test_replayed_epochs_are_those_run_one_by_one(
         return work
 
     monkeypatch.setattr(replay, "recorded", repeat)
-    monkeypatch.setattr(trainer, "can_replay", lambda running: True)
+    monkeypatch.setattr(Running, "can_replay", True)
     found = train(task, MODELS[name])
     assert len(calls) >= len(MODELS[name].stages)  # and one each time that replicas leave
     for stage, history in expected.history.items():
@@ -131,6 +133,29 @@ def test_replayed_epochs_are_those_run_one_by_one(
             )
     for key, value in expected.done["main"].items():
         torch.testing.assert_close(found.done["main"][key], value, rtol=1e-6, atol=1e-6)
+
+
+def test_replayed_steps_are_those_made_one_by_one(
+    small_graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(SETTINGS, batch_size=2, statistics=STATISTICS[:3], entropy_weight=0.1)
+    task = task_of(small_graph, settings, settings)
+    expected = train(task, ENTRY)
+    sizes: list[int] = []
+
+    class Watched(StepReplay):
+        def step(self, batch: Any, number: int) -> Tensor:
+            sizes.append(batch[0].shape[1])
+            return super().step(batch, number)
+
+    monkeypatch.setattr(replay, "recorded", lambda work: work)
+    monkeypatch.setattr(running, "StepReplay", Watched)
+    monkeypatch.setattr(running, "is_on_gpu", lambda stage: True)
+    monkeypatch.setattr(Running, "can_replay", True)
+    found = train(task, ENTRY)
+    assert set(sizes) == {2}  # a shorter batch at the end of an epoch is run as it is
+    for key, value in expected.done["main"].items():
+        assert torch.equal(found.done["main"][key], value), key
 
 
 def test_a_stage_in_batches_asks_for_rows_of_its_batch_alone(

@@ -1,4 +1,4 @@
-"""An epoch as a CUDA graph: recorded once, then replayed by a single call.
+"""An epoch, or a step on a batch, as a CUDA graph: recorded once, then replayed by a single call.
 
 Small graphs leave a GPU waiting for its host, which needs far longer to launch the few hundred
 kernels of an epoch than they take to run. A recording is one launch. Nothing in it comes from the
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -18,8 +19,10 @@ from hpgmn.randomness import Noise, step_key
 
 logger = logging.getLogger(__name__)
 
+Made = TypeVar("Made")
+
 WARM_UP = 2
-"""Epochs run as they are before one is recorded: libraries set themselves up in their first."""
+"""What is run as it is before one is recorded: libraries set themselves up in their first run."""
 
 
 class Replay:
@@ -68,6 +71,43 @@ class Replay:
         return self._notes[self._done]
 
 
+class StepReplay:
+    """Steps on batches of one size, replayed.
+
+    Args:
+        step: makes one step, given a batch's tensors and its noise; returns the loss.
+        keys: (R,) the roots of the replicas' random numbers.
+        batch: the tensors of any batch; those of others must have their shapes.
+    """
+
+    def __init__(
+        self,
+        step: Callable[[Sequence[Tensor], Noise], Tensor],
+        keys: Tensor,
+        batch: Sequence[Tensor],
+    ) -> None:
+        self._batch = [tensor.clone() for tensor in batch]
+        self._key = torch.zeros((), dtype=torch.int64, device=keys.device)
+        self._loss = torch.zeros(keys.shape[0], device=keys.device)
+
+        def once() -> None:
+            self._loss.copy_(step(self._batch, Noise(keys, self._key)))
+
+        self._again = recorded(once)
+
+    def fits(self, batch: Sequence[Tensor]) -> bool:
+        """Whether a batch has the size that was recorded."""
+        return all(one.shape == own.shape for one, own in zip(batch, self._batch, strict=True))
+
+    def step(self, batch: Sequence[Tensor], number: int) -> Tensor:
+        """Make a step; returns its loss, (R,)."""
+        for own, tensor in zip(self._batch, batch, strict=True):
+            own.copy_(tensor)
+        self._key.fill_(step_key(number))
+        self._again()
+        return self._loss.clone()
+
+
 def recorded(work: Callable[[], None]) -> Callable[[], None]:
     """A call that repeats all that a function does on the GPU; the function runs only now."""
     graph = torch.cuda.CUDAGraph()
@@ -76,16 +116,10 @@ def recorded(work: Callable[[], None]) -> Callable[[], None]:
     return graph.replay
 
 
-def try_replay(
-    epoch: Callable[[Tensor, list[Noise]], Tensor],
-    keys: Tensor,
-    noise_steps: Sequence[Sequence[int]],
-    done: int,
-    shape: Sequence[int],
-) -> Replay | None:
-    """A :class:`Replay`, or None where the epoch cannot be recorded, which the log says."""
+def attempt(make: Callable[[], Made]) -> Made | None:
+    """A recording, or None where the work cannot be recorded, which the log says."""
     try:
-        return Replay(epoch, keys, noise_steps, done, shape)
+        return make()
     except RuntimeError as error:
         torch.cuda.synchronize()
         logger.info("No CUDA graph of this stage: %s", str(error).splitlines()[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ from hpgmn.models.stage import Rates, Stage, StageBuilder, Task
 from hpgmn.randomness import Noise
 from hpgmn.statistics import Statistic
 from hpgmn.training.optimizer import ReplicaAdam, all_parameters
+from hpgmn.training.replay import WARM_UP, StepReplay, attempt
 from hpgmn.training.state import StageState, TrainState, keep_better
 
 READ_NODES = 65536
@@ -102,6 +103,8 @@ class Running:
         self._consistency_weights = torch.tensor(
             [one.consistency_weight for one in self.stage.consistency or ()], device=device
         )
+        self._recorded: StepReplay | None = None
+        self._until_recorded = WARM_UP
         self._val_inputs = self._kept(self.val.nodes)
         self._train_inputs = None
         if not self.stage.needs_all_nodes and not self.stage.batch_size:
@@ -141,6 +144,11 @@ class Running:
         """Noisy passes in a step that reads all train nodes."""
         consistency = self.stage.consistency
         return 1 if consistency is None else consistency[0].consistency_passes
+
+    @property
+    def can_replay(self) -> bool:
+        """Whether what the stage does may become a CUDA graph."""
+        return self.keys.is_cuda and self.stage.is_replayable
 
     def noise_steps(self, epoch: int) -> list[int]:
         """The numbers by which the passes of an epoch without batches draw their noise."""
@@ -188,15 +196,39 @@ class Running:
 
     def _epoch_in_batches(self, optimizer: ReplicaAdam, epoch: int) -> Tensor:
         """One pass over the train nodes; returns the mean loss of each replica, (R,)."""
-        losses, sizes = [], []
         parts = self.train.batches(self.stage.batch_size, Noise(self.keys, epoch))
-        for number, (part, inputs) in enumerate(fetched(self.stage, parts, self._rows)):
-            noise = Noise(self.keys, (epoch - 1) * self.steps + number + 1)
-            output = self._forward(inputs, noise)
-            losses.append(self._step(optimizer, self._weighted(output, output.logits, part)))
-            sizes.append(part.valid.sum(dim=1))
+        first = (epoch - 1) * self.steps + 1
+        losses, sizes = [], []
+        if self.can_replay and is_on_gpu(self.stage):
+            for number, part in enumerate(parts, first):
+                losses.append(self._step_alike(optimizer, part, number))
+                sizes.append(part.valid.sum(dim=1))
+        else:
+            for number, (part, inputs) in enumerate(ahead(parts, self._rows), first):
+                losses.append(self._step_on(optimizer, part, inputs, Noise(self.keys, number)))
+                sizes.append(part.valid.sum(dim=1))
         weights = torch.stack(sizes).float()
         return (torch.stack(losses) * weights).sum(dim=0) / weights.sum(dim=0).clamp(min=1)
+
+    def _step_alike(self, optimizer: ReplicaAdam, part: Labelled, number: int) -> Tensor:
+        """A step on a batch, replayed if it has the size of those before."""
+
+        def step(batch: Sequence[Tensor], noise: Noise) -> Tensor:
+            own = Labelled(*batch)
+            return self._step_on(optimizer, own, self._rows(own), noise)
+
+        batch = (part.nodes, part.labels, part.valid)
+        is_whole = part.nodes.shape[1] == self.stage.batch_size
+        if self._until_recorded == 0 and is_whole:
+            self._recorded = attempt(lambda: StepReplay(step, self.keys, batch))
+        self._until_recorded -= is_whole
+        if self._recorded is not None and self._recorded.fits(batch):
+            return self._recorded.step(batch, number)
+        return step(batch, Noise(self.keys, number))
+
+    def _step_on(self, optimizer: ReplicaAdam, part: Labelled, inputs: Any, noise: Noise) -> Tensor:
+        output = self._forward(inputs, noise)
+        return self._step(optimizer, self._weighted(output, output.logits, part))
 
     def _rows(self, part: Labelled) -> dict[str, Any]:
         return rows_of(self.stage, part.nodes)
@@ -280,15 +312,15 @@ def logits_of(model: nn.Module, stage: Stage, nodes: Tensor | None) -> Tensor:
         output: Output = model(stage.inputs, None, nodes)
         return output.logits
     parts = torch.split(nodes, READ_NODES, dim=1)
-    pairs = fetched(stage, parts, lambda part: rows_of(stage, part))
+    if is_on_gpu(stage):
+        return torch.cat([model(rows_of(stage, part)).logits for part in parts], dim=1)
+    pairs = ahead(parts, lambda part: rows_of(stage, part))
     return torch.cat([model(inputs).logits for _, inputs in pairs], dim=1)
 
 
-def fetched(stage: Stage, items: Iterable[T], fetch: Callable[[T], U]) -> Iterator[tuple[T, U]]:
-    """Each item with its rows; :func:`ahead` of time where that is work for the host."""
-    if all(statistic.is_on_gpu for statistic in stage.inputs.values()):
-        return ((item, fetch(item)) for item in items)
-    return ahead(items, fetch)
+def is_on_gpu(stage: Stage) -> bool:
+    """Whether the rows of a batch are a matter of the GPU alone."""
+    return all(statistic.is_on_gpu for statistic in stage.inputs.values())
 
 
 def ahead(items: Iterable[T], fetch: Callable[[T], U]) -> Iterator[tuple[T, U]]:

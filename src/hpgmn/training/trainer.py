@@ -19,7 +19,7 @@ from hpgmn.models.stage import ModelEntry, Parameters, Stage, StageBuilder, Task
 from hpgmn.randomness import Noise
 from hpgmn.training.optimizer import ReplicaAdam, all_parameters
 from hpgmn.training.precision import products_in
-from hpgmn.training.replay import WARM_UP, Replay, try_replay
+from hpgmn.training.replay import WARM_UP, Replay, attempt
 from hpgmn.training.running import Running, logits_of
 from hpgmn.training.state import (
     HISTORY,
@@ -136,19 +136,13 @@ def _continued(running: Running, current: StageState) -> ReplicaAdam:
     return running.optimizer(current)
 
 
-def can_replay(running: Running) -> bool:
-    """Whether the epochs of a stage may become a CUDA graph."""
-    stage = running.stage
-    return running.keys.is_cuda and stage.is_replayable and not stage.batch_size
-
-
 class _Epochs:
     """The epochs of a stage with one batch of replicas; on a GPU replayed where possible."""
 
     def __init__(self, running: Running, optimizer: ReplicaAdam, current: StageState) -> None:
         self.running, self.optimizer, self.current = running, optimizer, current
         self._replay: Replay | None = None
-        self._warm_up = WARM_UP if can_replay(running) else -1
+        self._warm_up = WARM_UP if running.can_replay and not running.stage.batch_size else -1
 
     def next(self) -> Tensor:
         """Run the next epoch; returns its row of the history, (3, R)."""
@@ -156,7 +150,7 @@ class _Epochs:
             steps = [self.running.noise_steps(e) for e in range(self.running.stage.epochs + 1)]
             shape = (len(HISTORY), self.current.best_score.shape[0])
             keys, done = self.running.keys, self.current.epoch
-            self._replay = try_replay(self._run, keys, steps, done, shape)
+            self._replay = attempt(lambda: Replay(self._run, keys, steps, done, shape))
             if self._replay is None:
                 self._warm_up = -1
         if self._replay is not None:
