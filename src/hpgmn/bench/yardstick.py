@@ -48,8 +48,8 @@ Memory is the peak of a fresh process above the level after imports."""
 ABOUT_GPU = """\
 The paper's model in full on a GPU: ten splits, hidden 500, K 200, 300 epochs of label estimator and
 model, a train step and an evaluation each, products in TF32 on both sides. The yardstick trains one
-split after the other (three are timed, and scaled to ten; its accuracy is that of an earlier run of
-all ten), ours trains ten as one model, whose epochs are CUDA graphs. *Epochs* are those of the
+split after the other (of four the first sets libraries up, the others are timed and scaled to ten;
+its accuracy is that of an earlier run of all ten), ours trains ten as one model, whose epochs are CUDA graphs. *Epochs* are those of the
 model alone; *whole* is from the graph file to the scores: statistics, estimator, epochs, and the
 compiling and recording of kernels. Imports are in neither."""
 
