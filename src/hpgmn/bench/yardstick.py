@@ -49,9 +49,9 @@ ABOUT_GPU = """\
 The paper's model in full on a GPU: ten splits, hidden 500, K 200, 300 epochs of label estimator and
 model, a train step and an evaluation each, products in TF32 on both sides. The yardstick trains one
 split after the other (of four the first sets libraries up, the others are timed and scaled to ten;
-its accuracy is that of an earlier run of all ten), ours trains ten as one model, whose epochs are CUDA graphs. *Epochs* are those of the
-model alone; *whole* is from the graph file to the scores: statistics, estimator, epochs, and the
-compiling and recording of kernels. Imports are in neither."""
+its accuracy is that of an earlier run of all ten). Ours trains ten as one model, whose epochs are
+CUDA graphs. *Epochs* are those of the model alone; *whole* is from the graph file to the scores:
+statistics, estimator, epochs, and the compiling and recording of kernels. Imports are in neither."""
 
 
 def command_for(repeats: int, device: str = "cpu") -> str:
