@@ -73,6 +73,29 @@ def test_every_form_is_trained_on_the_same_splits(
     assert [row[0] for row in bars.rows] == ["own, topk minus dense", "own, sketch minus dense"]
 
 
+def test_validation_chooses_the_dropout_of_each_form(
+    out: Path, said: list[str], source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, list[float]] = {}
+
+    def runs_of(graph: Any, candidates: Any, *given: Any, **more: Any) -> dict[str, Any]:
+        asked[more["what"]] = [one["diffusion_dropout"] for one in candidates]
+        return {"settings": candidates[0], "test_score": [0.5, 0.6], "seconds": 1.0}
+
+    monkeypatch.setattr(forms, "runs_of", runs_of)
+    for dropouts, expected in (((0.5, 0.0), [0.5, 0.0]), ((), [0.6])):
+        forms.measure(
+            out,
+            command="c",
+            graphs=[source],
+            error_graphs=[],
+            changes=FEW,
+            dropouts=dropouts,
+            say=said.append,
+        )
+        assert asked == {f"own {form}": expected for form in ("dense", "topk", "sketch")}
+
+
 def test_the_settings_are_the_shipped_ones_but_for_the_statistics() -> None:
     found = forms.settings_of("squirrel", "topk", {"lr": "0.5"})
     assert found["statistics"] == ["attributes", "class_counts", "class_means", "diffusion"]
@@ -86,14 +109,14 @@ def test_bars_and_tables_of_a_record(forms_record: dict[str, Any]) -> None:
     assert [bar.words for bar in forms.bars(forms_record)] == ["reached", "short by 0.50 points"]
     errors, scores, _ = forms.tables(forms_record)
     assert errors.rows == [["texas", "0.185", "0.3", "0.41", "0.19"]]
-    assert [row[:3] for row in scores.rows] == [
-        ["squirrel", "dense", "71.0 ± 1.4"],
-        ["squirrel", "topk", "71.5 ± 0.7"],
-        ["squirrel", "sketch", "70.0 ± 1.4"],
+    assert [row[:4] for row in scores.rows] == [
+        ["squirrel", "dense", "0.6", "71.0 ± 1.4"],
+        ["squirrel", "topk", "0.6", "71.5 ± 0.7"],
+        ["squirrel", "sketch", "0.6", "70.0 ± 1.4"],
     ]
-    assert scores.rows[1][3].startswith("+0.50 (")
-    assert scores.rows[2][3] == "-1.00 (-1.00 to -1.00)"
-    assert scores.rows[0][3:] == ["", "9"]
+    assert scores.rows[1][4].startswith("+0.50 (")
+    assert scores.rows[2][4] == "-1.00 (-1.00 to -1.00)"
+    assert scores.rows[0][4:] == ["", "9"]
     assert forms.tables(forms_record | {"errors": {}, "graphs": {}}) == []
 
 

@@ -43,8 +43,9 @@ matrix (`dense`). The error of `topk` is ‖S - found‖ / ‖S‖ over all rows
 ‖SΩ(SΩ)ᵀ - SSᵀ‖ / ‖SSᵀ‖, because a layer on a sketch sees which rows are alike, not their entries;
 both in Frobenius norm, for neighbours "out". Test scores are those of HP-GMN with the settings
 shipped for the graph and the statistics {", ".join(STATISTICS).replace("_", " ")}, the form alone
-changed; differences are paired over splits, and their 95 % intervals widened for the overlap of
-splits."""
+changed. Where several rates of dropping columns of diffusion are given, validation chooses one for
+each form: a column of the sketch is a mixture of all nodes, of the others a node. Differences are
+paired over splits, and their 95 % intervals widened for the overlap of splits."""
 
 
 def settings_of(graph: str, form: str, changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,6 +64,7 @@ def measure(
     splits: Sequence[int] | None = None,
     seeds: int = 1,
     changes: Mapping[str, Any],
+    dropouts: Sequence[float] = (),
     device: str = "cpu",
     say: Callable[[str], None],
 ) -> Record:
@@ -76,6 +78,8 @@ def measure(
         splits: their numbers; None for all.
         seeds: how many on each split.
         changes: settings other than the shipped ones.
+        dropouts: rates of ``diffusion_dropout`` of which validation chooses one for each form; if
+            empty, the shipped one.
         device: "cpu" or "cuda".
         say: called with a line of progress.
     """
@@ -96,9 +100,10 @@ def measure(
         runs = {}
         for form in (EXACT, *FORMS):
             say(f"{name}: {form}")
+            own = [{"diffusion_dropout": rate} for rate in dropouts] or [{}]
             runs[form] = runs_of(
                 graph,
-                [settings_of(name, form, changes)],
+                [settings_of(name, form, dict(changes) | one) for one in own],
                 numbers,
                 seeds,
                 device=device,
@@ -176,6 +181,7 @@ def tables(record: Mapping[str, Any]) -> list[Table]:
         [
             name,
             form,
+            f"{runs['settings']['diffusion_dropout']:g}",
             score_words(runs),
             "" if form == EXACT else difference_words(found[name, form]),
             f"{runs['seconds']:.0f}",
@@ -189,6 +195,6 @@ def tables(record: Mapping[str, Any]) -> list[Table]:
         columns = ("error on", *(f"{form}, {word}" for form in FORMS for word in words))
         shown.append(Table(columns, error_rows))
     if rows:
-        columns = ("graph", "form", "test %", f"minus {EXACT} (95 %)", "seconds")
+        columns = ("graph", "form", "dropout", "test %", f"minus {EXACT} (95 %)", "seconds")
         shown += [Table(columns, rows), bars_table(bars(record))]
     return shown

@@ -75,7 +75,7 @@ def page(results: Path) -> str:
             parts += [f"## {section.heading}", section.about]
         for path, record in own.items():
             if len(own) > 1:
-                parts.append(f"### {_place(record)}")
+                parts.append(f"### {_place(record)}: `{record['command']}`")
             parts += _shown(section, path, record)
     return "\n\n".join(parts) + "\n"
 

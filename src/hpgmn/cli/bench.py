@@ -173,6 +173,12 @@ def forms(
     ] = None,
     splits: Splits = "all",
     seeds: Seeds = 1,
+    dropouts: Annotated[
+        str,
+        typer.Option(
+            help="Rates of diffusion_dropout; validation chooses one for each form [shipped]."
+        ),
+    ] = "",
     set_: Assignments = None,
     device: Device = "auto",
     out_folder: Out = None,
@@ -195,6 +201,7 @@ def forms(
         splits=_splits(splits),
         seeds=seeds,
         changes=parse_assignments(set_ or []),
+        dropouts=_numbers("--dropouts", dropouts) if dropouts else (),
         device=place,
         say=say,
     )

@@ -123,7 +123,7 @@ class StatisticsSettings:
     diffusion_threshold: float = setting(
         1e-4, "topk: the largest residual that is pushed no further", low=1e-9, high=0.1
     )
-    diffusion_dim: int = setting(128, "sketch: its columns", low=16)
+    diffusion_dim: int = setting(256, "sketch: its columns", low=16)
     diffusion_scaling: str = setting(
         "unit", "diffusion rows as they are or of unit length", choices=("raw", "unit")
     )
