@@ -58,7 +58,7 @@ def _drop(
     if BIAS:
         value += tl.load(biases + replica * width + place % width)
     if RECTIFY:
-        value = tl.maximum(value, 0.0)
+        value = tl.where(value < 0, 0.0, value)  # NaN stays
     value = tl.where(keep, value * tl.load(scales + replica), 0.0)
     tl.store(out + replica.to(tl.int64) * count + place, value, mask=inside)
 
@@ -128,6 +128,12 @@ def dropped(
         BLOCK=_BLOCK,
     )
     return out
+
+
+def check() -> None:
+    """Compile and run one kernel, so that a machine that cannot is known before it trains."""
+    ones = torch.ones(1, device="cuda")
+    replace(torch.ones(1, dtype=torch.bool, device="cuda"), ones, torch.zeros_like(ones))
 
 
 def passed_back(gradient: Tensor, result: Tensor, scale: Tensor) -> Tensor:

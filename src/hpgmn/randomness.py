@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import logging
 import math
 from collections.abc import Sequence
 from functools import cache
@@ -19,6 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+logger = logging.getLogger(__name__)
 
 _GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit number
 _FIRST = -4658895280553007687  # 0xBF58476D1CE4E5B9
@@ -142,9 +145,15 @@ class Noise:
 def fused() -> Any:
     """:mod:`hpgmn.kernels`: the same by one kernel each on a GPU; None without Triton."""
     try:
-        return importlib.import_module("hpgmn.kernels")
+        kernels = importlib.import_module("hpgmn.kernels")
     except ImportError:
         return None
+    try:
+        kernels.check()  # kernels are compiled when they are used, which needs a C compiler
+    except Exception as error:
+        logger.info("Dropout runs without kernels of its own: %s", str(error).splitlines()[:1])
+        return None
+    return kernels
 
 
 class _Masked(torch.autograd.Function):

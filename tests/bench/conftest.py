@@ -142,7 +142,11 @@ def peers_record() -> dict[str, Any]:
 
 def side(*scores: float, lr: float = 0.02) -> dict[str, Any]:
     """Runs on two splits that took nine seconds."""
-    return {"test_score": list(scores), "seconds": 9.0, "settings": {"lr": lr, "diffusion_dropout": 0.6}}
+    return {
+        "test_score": list(scores),
+        "seconds": 9.0,
+        "settings": {"lr": lr, "diffusion_dropout": 0.6},
+    }
 
 
 ABOUT = {"splits": [0, 1], "test_per_train": 0.5}

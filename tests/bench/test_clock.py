@@ -21,16 +21,16 @@ def test_gaps_are_divided_into_preparation_and_epochs(monkeypatch: pytest.Monkey
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     told: list[Progress] = []
     clock = StageClock(told.append)
-    # at second …: stage, validation score, seconds of statistics so far
-    for moment, stage, val, statistics in (
-        (103.0, "estimator", 0.4, 2.0),
-        (104.5, "estimator", 0.5, 2.0),
-        (110.0, "main", 0.6, 6.0),
-        (111.0, "main", 0.7, 6.0),
-        (113.0, "main", 0.7, 6.0),
+    # at second …: stage, epoch, validation score, seconds of statistics so far
+    for moment, stage, epoch, val, statistics in (
+        (103.0, "estimator", 1, 0.4, 2.0),
+        (104.5, "estimator", 2, 0.5, 2.0),
+        (110.0, "main", 1, 0.6, 6.0),
+        (111.0, "main", 2, 0.7, 6.0),
+        (113.0, "main", 3, 0.7, 6.0),
     ):
         now[0] = moment
-        clock(progress(stage, len(told) + 1, val, statistics))
+        clock(progress(stage, epoch, val, statistics))
     assert clock.prepared == {"estimator": 2.0, "main": 4.0}
     assert clock.epochs == {"estimator": [1.0, 1.5], "main": [1.5, 1.0, 2.0]}
     assert clock.curve == [(10.0, 0.6), (11.0, 0.7), (13.0, 0.7)]
@@ -38,6 +38,17 @@ def test_gaps_are_divided_into_preparation_and_epochs(monkeypatch: pytest.Monkey
     assert clock.seconds("main") == 8.5
     assert set(clock.peaks) == {"estimator", "main"}
     assert len(told) == 5
+
+
+def test_epochs_told_of_together_share_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    clock = StageClock()
+    for moment, epoch in ((2.0, 2), (8.0, 5), (9.0, 6)):
+        now[0] = moment
+        clock(progress("main", epoch, 0.5, 0.0))
+    assert clock.epochs == {"main": [1.0, 1.0, 2.0, 2.0, 2.0, 1.0]}
+    assert clock.curve == [(2.0, 0.5), (8.0, 0.5), (9.0, 0.5)]
 
 
 def test_stages_of_a_real_training_add_up(small_graph: Graph) -> None:

@@ -96,7 +96,7 @@ def test_a_refusal_names_the_forms_that_fit(monkeypatch: pytest.MonkeyPatch) -> 
     assert str(caught.value) == (
         "The dense form of diffusion would take 3.1 GiB for 20,000 nodes, and 200.0 MiB are free. "
         "Set diffusion_form=implicit (156.4 MiB) or diffusion_form=topk (30.3 MiB) or "
-        "diffusion_form=sketch (18.6 MiB), or leave diffusion out of statistics."
+        "diffusion_form=sketch (28.4 MiB), or leave diffusion out of statistics."
     )
 
 
@@ -180,7 +180,7 @@ def test_whether_it_is_a_sketch_does_not_depend_on_the_neighbour_mode(
     assert built["diffusion"].width == 18
     monkeypatch.setattr(forms, "IMPLICIT_LIMIT", 18 * edges - 1)
     built = LocalStatistics(small_graph).build(labels, 3, each)
-    assert built["diffusion"].width == 128
+    assert built["diffusion"].width == 256
 
 
 def test_a_trained_model_keeps_its_number_of_columns(
@@ -407,3 +407,18 @@ def test_free_memory_is_the_least_that_anyone_says(
 
 def test_this_machine_says_what_is_free() -> None:
     assert 2**20 < free_bytes(CPU) < 2**50
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_attributes_beyond_half_precision_are_refused(sparse: bool) -> None:
+    x: Any = np.float32([[0, 65504], [-65504, 3]])
+    forms.refuse_beyond_half(sp.csr_array(x) if sparse else x)
+    x[1, 0] = -70000
+    with pytest.raises(HPGMNError, match=r"as large as 70000 .* set class_means_scaling=unit"):
+        forms.refuse_beyond_half(sp.csr_array(x) if sparse else x)
+    graph = Graph(x, [[0], [1]], [0, 1])
+    settings = replace(BATCHES, statistics=("class_means",), class_means_form="half")
+    with pytest.raises(HPGMNError, match="beyond half precision"):
+        LocalStatistics(graph).build(graph.y[None], 2, [settings])
+    fine = replace(settings, class_means_scaling="unit")
+    LocalStatistics(graph).build(graph.y[None], 2, [fine])

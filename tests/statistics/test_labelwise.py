@@ -286,3 +286,15 @@ def test_inverse_of_zero_is_zero() -> None:
     found = inverse_or_zero(np.array([4.0, 0.0, 0.5], np.float32))
     assert found.tolist() == [0.25, 0.0, 2.0]
     assert found.dtype == np.float32
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_large_attributes_have_rows_of_unit_length(kind: str) -> None:
+    edges = sp.csr_array(np.float32([[0, 1, 1], [0, 0, 1], [0, 0, 0]]))
+    x: Any = np.float32([[1e6, 2e6], [3e6, -4e6], [1e-3, 2e-3]])
+    labels = np.array([0, 1, 0])
+    given = sp.csr_array(x) if kind == "sparse" else x
+    rows = class_mean_rows(edges, given, labels, 2, unit_length=True)
+    expected = class_means(edges, x, labels, 2).toarray()
+    lengths = np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(rows, expected / np.where(lengths > 0, lengths, 1), atol=1e-3)

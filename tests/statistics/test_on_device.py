@@ -46,3 +46,12 @@ def test_half_precision_is_the_single_one_rounded() -> None:
     given = (SparseMatrix(edges), torch.from_numpy(x), torch.from_numpy(labels), 3)
     half = class_means_on_device(*given, dtype=torch.float16)
     assert torch.equal(half, class_means_on_device(*given).half())
+
+
+def test_large_attributes_have_rows_of_unit_length_in_half_precision() -> None:
+    edges, x, labels = graph(0.3)
+    given = (SparseMatrix(edges), torch.from_numpy(x * 1e6), torch.from_numpy(labels), 3)
+    half = class_means_on_device(*given, unit_length=True, dtype=torch.float16)
+    single = class_means_on_device(*given, unit_length=True)
+    torch.testing.assert_close(half.float(), single, atol=1e-3, rtol=1e-3)
+    assert single.square().sum(dim=-1).max() <= 1.001

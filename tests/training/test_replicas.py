@@ -110,7 +110,9 @@ def test_replicas_that_differ_only_in_rates_weights_and_neighbours_are_one_batch
         replace(TINY, neighbors="in"),
         replace(TINY, neighbors="out"),
     ]
-    assert batches(small_graph, ENTRY, replicas_of(*different), CPU) == [[0, 1, 2, 3, 4, 5]]
+    assert batches(small_graph, ENTRY, replicas_of(*different), CPU, [8] * 6) == [
+        [0, 1, 2, 3, 4, 5]
+    ]
 
 
 @pytest.mark.parametrize(
@@ -137,7 +139,7 @@ def test_replicas_of_different_shapes_are_trained_apart(
     small_graph: Graph, change: dict[str, Any]
 ) -> None:
     other = replace(TINY, **change)
-    found = batches(small_graph, ENTRY, replicas_of(TINY, other, TINY, other), CPU)
+    found = batches(small_graph, ENTRY, replicas_of(TINY, other, TINY, other), CPU, [8] * 4)
     assert found == [[0, 2], [1, 3]]
 
 
@@ -147,7 +149,7 @@ def test_no_batch_is_larger_than_what_fits(
 ) -> None:
     at_most(limit)
     wide = replace(TINY, hidden_dim=7)
-    found = batches(small_graph, ENTRY, replicas_of(*[TINY] * 10, *[wide] * 3), CPU)
+    found = batches(small_graph, ENTRY, replicas_of(*[TINY] * 10, *[wide] * 3), CPU, [8] * 13)
     assert sorted(itertools.chain.from_iterable(found)) == list(range(13))
     assert max(map(len, found)) <= limit
     assert len(found) == -(-10 // limit) + -(-3 // limit)  # and no more batches than needed
@@ -522,3 +524,31 @@ def test_running_out_of_memory_says_what_to_do(
     replicas = replicas_of(TINY)
     with pytest.raises(HPGMNError, match=r"Out of memory while training hpgmn on .*hidden_dim"):
         fit_replicas(small_graph, ENTRY, replicas, masks_of(small_graph, replicas))
+
+
+# Batches of rows.
+
+
+def test_replicas_in_batches_are_apart_where_their_train_nodes_differ_in_number() -> None:
+    random = np.random.default_rng(0)
+    part = np.arange(30)
+    train = np.stack([part < 12, part < 12, part < 9], axis=1)
+    val = np.stack([(part >= 12) & (part < 20)] * 3, axis=1)
+    graph = Graph(
+        random.normal(size=(30, 4)),
+        random.integers(0, 30, (2, 80)),
+        np.arange(30) % 3,
+        train_mask=train,
+        val_mask=val,
+        test_mask=np.stack([part >= 20] * 3, axis=1),
+    )
+    settings = replace(TINY, batch_size=5, entropy_weight=0.5)
+    every = [Replica(split, 0, settings) for split in range(3)]
+    cpu = torch.device("cpu")
+    assert batches(graph, MODELS["hpgmn"], every, cpu, [12, 12, 9]) == [[0, 1], [2]]
+    whole = [replace(one, settings=TINY) for one in every]
+    assert batches(graph, MODELS["hpgmn"], whole, cpu, [12, 12, 9]) == [[0, 1, 2]]
+    masks = [(train[:, split], val[:, split]) for split in range(3)]
+    together = fit_replicas(graph, MODELS["hpgmn"], every, masks)
+    alone = fit_replicas(graph, MODELS["hpgmn"], every[2:], masks[2:])
+    torch.testing.assert_close(together.logits[2:], alone.logits)

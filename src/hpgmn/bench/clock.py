@@ -24,7 +24,7 @@ class StageClock:
 
     Attributes:
         prepared: for each stage the seconds before its first epoch (statistics, transfers).
-        epochs: for each stage the seconds of each epoch.
+        epochs: for each stage the seconds of each epoch; those told of together have the mean.
         curve: (seconds since the clock was made, best validation score so far) after each epoch of
             the stage under way.
         peaks: for each stage the process's peak memory at its end.
@@ -49,7 +49,8 @@ class StageClock:
         if stage not in self.epochs:
             self.epochs[stage], self.prepared[stage], self.curve = [], 0.0, []
         self.prepared[stage] += prepared
-        self.epochs[stage].append(now - self.last - prepared)
+        number = max(progress.epoch - len(self.epochs[stage]), 1)  # a GPU does not tell of each
+        self.epochs[stage] += [(now - self.last - prepared) / number] * number
         self.curve.append((now - self.began, progress.val_score))
         self.peaks[stage] = peak_bytes()
         self.last = now

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -63,7 +64,7 @@ def runs_of(
         what: what lines of progress begin with.
     """
     asked = {
-        "graph": graph.fingerprint,
+        "graph": [graph.fingerprint, _labels_digest(graph)],
         "candidates": [dict(one) for one in candidates],
         "splits": list(splits),
         "seeds": seeds,
@@ -71,6 +72,15 @@ def runs_of(
         "machine": hardware(device),
     }
     return kept(path, asked, lambda: _runs(graph, candidates, splits, seeds, device, what))
+
+
+def _labels_digest(graph: Graph) -> str:
+    """Of labels and splits, which the fingerprint of a graph does not hold."""
+    digest = hashlib.blake2b(graph.y.tobytes(), digest_size=16)
+    if graph.splits is not None:
+        for mask in (graph.splits.train, graph.splits.val, graph.splits.test):
+            digest.update(mask.tobytes())
+    return digest.hexdigest()
 
 
 def _runs(

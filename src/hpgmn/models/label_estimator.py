@@ -19,6 +19,8 @@ from hpgmn.randomness import DropRate, Noise
 from hpgmn.statistics import Statistic
 from hpgmn.statistics.operators import take_nodes
 
+_READ_NODES = 65536  # whose labels are guessed at once in batches
+
 
 @dataclass(frozen=True, kw_only=True)
 class EstimatorSettings:
@@ -127,8 +129,12 @@ def estimator_logits(task: Task, parameters: Parameters) -> Tensor:
     model = stage.model.to(task.device)
     load_parameters(model, parameters)
     with torch.no_grad():
-        output: Output = model(stage.inputs)
-    return output.logits
+        if not stage.batch_size:
+            output: Output = model(stage.inputs)
+            return output.logits
+        every = torch.arange(task.graph.num_nodes, device=task.device)
+        parts = torch.split(every.expand(len(task.replicas), -1), _READ_NODES, dim=1)
+        return torch.cat([model(stage.inputs, None, part).logits for part in parts], dim=1)
 
 
 def estimated_labels(task: Task, parameters: Parameters) -> Array:

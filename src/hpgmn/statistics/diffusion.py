@@ -225,6 +225,11 @@ class DenseDiffusion(Statistic):
         self.dense: Statistic = DenseRows(torch.from_numpy(columns).to(device))
         self.own = torch.from_numpy(own).to(device).unsqueeze(-1) if own.any() else None
 
+    @property
+    @override
+    def is_on_gpu(self) -> bool:
+        return self.dense.is_on_gpu
+
     @override
     def times(
         self, weight: Tensor, nodes: Tensor | None = None, columns: Tensor | None = None

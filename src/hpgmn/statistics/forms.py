@@ -57,6 +57,9 @@ MEANS_FORMS = ("dense", "half", "sparse", "sketch", "factored")
 MEANS_LIMIT_BYTES = 512 * 2**20
 """``auto`` without batches takes dense class means up to this size, if the attributes are dense."""
 
+HALF_LIMIT = 65504
+"""The largest number of half precision."""
+
 MEANS_GPU_SHARE = 0.2
 """On a GPU it takes them up to this share of the free memory, where that is more."""
 
@@ -261,6 +264,17 @@ def chosen_means_form(
             f"and {in_words(free)} are free. Set {remedy}, or leave class_means out of statistics."
         )
     return form
+
+
+def refuse_beyond_half(x: Attributes) -> None:
+    """Refuse attributes whose means could exceed the largest number of half precision."""
+    values = x.data if sp.issparse(x) else x
+    largest = max(float(values.max(initial=0)), -float(values.min(initial=0)))
+    if largest > HALF_LIMIT:
+        raise HPGMNError(
+            f"Attributes as large as {largest:g} have class means beyond half precision (at most "
+            f"{HALF_LIMIT:,}). Scale the attributes, or set class_means_scaling=unit."
+        )
 
 
 def means_bytes(

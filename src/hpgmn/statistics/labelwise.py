@@ -5,6 +5,7 @@ Labels are hard; -1 means unknown, and such a neighbour counts for no class.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from copy import copy
 
 import numpy as np
@@ -163,27 +164,34 @@ def class_mean_rows(
         fill_class_means(adjacency, x, labels, num_classes, rows, unit_length=unit_length)
         return rows
     mean = averaging(adjacency, labels, num_classes)
-    squared = np.zeros(num_nodes, np.float32)
+    scale = np.ones(num_nodes, np.float32)
+    if unit_length:  # known before anything is rounded: half precision ends at 65504
+        squared = np.zeros(num_nodes, np.float32)
+        for some, _, found in _mean_blocks(mean, x, labels, num_classes):
+            squared[some] += np.square(found).sum(axis=1)
+        scale = inverse_or_zero(np.sqrt(squared))
+    for some, block, found in _mean_blocks(mean, x, labels, num_classes):
+        rows[some, block] = found * scale[some, None]
+    return rows
+
+
+def _mean_blocks(
+    mean: sp.csr_array, x: Attributes, labels: Array, num_classes: int
+) -> Iterator[tuple[slice, slice, Array]]:
+    """Class means by blocks: which rows, which columns, and their values."""
+    num_nodes, width = x.shape
     neighbor_class = labels.astype(np.int32)[mean.indices]
     starts = np.zeros(mean.nnz + 1, mean.indptr.dtype)
     for number in range(num_classes):
         kept = neighbor_class == number
         np.cumsum(kept, out=starts[1:])
         edges = (mean.data[kept], mean.indices[kept], starts[mean.indptr])
-        block = slice(number * width, (number + 1) * width)
         part = sp.csr_array(edges, shape=mean.shape)
         for first in range(0, num_nodes, _BLOCK):
             some = slice(first, first + _BLOCK)
             found = part[some] @ x
             found = found.toarray() if sp.issparse(found) else found
-            squared[some] += np.square(found).sum(axis=1)
-            rows[some, block] = found
-    if unit_length:
-        scale = inverse_or_zero(np.sqrt(squared))
-        for first in range(0, num_nodes, _BLOCK):
-            some = slice(first, first + _BLOCK)
-            rows[some] = rows[some] * scale[some, None]
-    return rows
+            yield some, slice(number * width, (number + 1) * width), found
 
 
 def row_lengths(matrix: sp.csr_array) -> Array:

@@ -31,6 +31,7 @@ from hpgmn.statistics.forms import (
     chosen_means_form,
     is_sketched,
     means_are_sketched,
+    refuse_beyond_half,
 )
 from hpgmn.statistics.labelwise import (
     FactoredMeans,
@@ -357,6 +358,8 @@ class LocalStatistics:
             )
         if form == "sketch":
             x = sketched_attributes(x, settings.class_means_dim)
+        if form in ("half", "sketch") and not unit_length:
+            refuse_beyond_half(x)
         if self.device.type == "cuda":
             return ReplicaRows(
                 class_means_on_device(

@@ -38,16 +38,19 @@ def class_means_on_device(
     )
     if not adjacency.host.nnz:  # cuSPARSE and MKL refuse empty matrices
         return rows.zero_()
+
+    def means(theirs: Tensor, number: int) -> Tensor:
+        edges = adjacency.scaled((theirs == number).to(x.dtype))
+        weight = edges @ x.new_ones(num_nodes, 1)
+        return (edges @ x).div_(torch.where(weight > 0, weight, 1))
+
     for own, out in zip(labels, rows, strict=True):
-        theirs = own[neighbor]
-        squares = torch.zeros(num_nodes, device=x.device)
+        theirs, scale = own[neighbor], x.new_ones(num_nodes, 1)
+        if unit_length:  # known before anything is rounded: half precision ends at 65504
+            squares = torch.zeros(num_nodes, 1, device=x.device)
+            for number in range(num_classes):
+                squares += means(theirs, number).square_().sum(dim=1, keepdim=True)
+            scale = torch.where(squares > 0, squares.rsqrt(), 0)
         for number in range(num_classes):
-            members = (theirs == number).to(x.dtype)
-            edges = adjacency.scaled(members)
-            weight = edges @ x.new_ones(num_nodes, 1)
-            mean = (edges @ x).div_(torch.where(weight > 0, weight, 1))
-            squares += mean.square().sum(dim=1)
-            out[:, number * width : (number + 1) * width] = mean
-        if unit_length:
-            out.mul_(torch.where(squares > 0, squares.rsqrt(), 0).to(dtype).unsqueeze(1))
+            out[:, number * width : (number + 1) * width] = means(theirs, number).mul_(scale)
     return rows

@@ -7,6 +7,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -100,11 +101,18 @@ def replicas_at_once(graph: Graph, entry: ModelEntry, settings: Any, device: tor
 
 
 def batches(
-    graph: Graph, entry: ModelEntry, replicas: Sequence[Replica], device: torch.device
+    graph: Graph,
+    entry: ModelEntry,
+    replicas: Sequence[Replica],
+    device: torch.device,
+    train_sizes: Sequence[int],
 ) -> list[list[int]]:
-    """Positions of the replicas trained together: equal shapes, and no more than fit."""
+    """Positions of the replicas trained together: equal shapes, and no more than fit.
+
+    Replicas that read batches of nodes have equally many train nodes, too, and so as many steps.
+    """
     groups: dict[str, list[int]] = {}
-    for place, replica in enumerate(replicas):
+    for place, (replica, size) in enumerate(zip(replicas, train_sizes, strict=True)):
         free = per_replica_names(type(replica.settings))
         shape = {k: v for k, v in settings_dict(replica.settings).items() if k not in free}
         if "neighbors" in free:
@@ -114,6 +122,8 @@ def batches(
         shape["everywhere"] = any(  # whether a step reads all nodes decides where dropout falls
             getattr(replica.settings, f"{name}_weight", 0) for name in ("kpattern", "entropy")
         )
+        if getattr(replica.settings, "batch_size", 0):
+            shape["train nodes"] = size
         groups.setdefault(repr(sorted(shape.items())), []).append(place)
     result = []
     for places in groups.values():
@@ -157,14 +167,18 @@ def fit_replicas(
         def stop() -> bool:
             return interrupted.is_set() or should_stop()
 
-        return _fit(graph, entry, replicas, masks, place, metric, folder, identity, report, stop)
+        with torch.cuda.device(place) if place.type == "cuda" else nullcontext():
+            return _fit(
+                graph, entry, replicas, masks, place, metric, folder, identity, report, stop
+            )
 
     try:
         return without_denormals(work)
     except (MemoryError, torch.OutOfMemoryError):
         raise HPGMNError(
             f"Out of memory while training {entry.name} on '{graph.name}'. Choose a smaller "
-            "hidden_dim, fewer layers, or a model that reads neighbours only."
+            "hidden_dim, fewer layers, batches of rows (batch_size, where the model has it), or a "
+            "model that reads neighbours only."
         ) from None
     except RuntimeError as error:
         if not is_own(entry.name):
@@ -185,7 +199,8 @@ def _fit(
     should_stop: Callable[[], bool],
 ) -> Fitted:
     task = make_task(graph, replicas, masks, device)
-    plan = _plan(folder, identity, lambda: batches(graph, entry, replicas, device))
+    sizes = (task.train_labels >= 0).sum(axis=1).tolist()
+    plan = _plan(folder, identity, lambda: batches(graph, entry, replicas, device, sizes))
     results: list[tuple[list[int], TrainState, Tensor]] = []
     for number, places in enumerate(plan):
         path = None if folder is None else folder / f"state-{number:03d}.safetensors"

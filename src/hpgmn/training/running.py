@@ -32,7 +32,11 @@ U = TypeVar("U")
 
 @dataclass(frozen=True)
 class Labelled:
-    """The labelled nodes of each replica, padded to one length."""
+    """The labelled nodes of each replica, padded to one length.
+
+    Replicas trained in batches have equally many (:func:`hpgmn.training.replicas.batches`): padding
+    would be steps of their own, and nodes that the penalties see.
+    """
 
     nodes: Tensor  # (R, T)
     labels: Tensor  # (R, T)
@@ -51,7 +55,7 @@ class Labelled:
     def batches(self, size: int, noise: Noise) -> Iterator[Labelled]:
         """All of them once, in a random order of each replica's own, so many at a time."""
         order = noise.uniform("order", (self.nodes.shape[1],))
-        order = torch.argsort(order + 2.0 * ~self.valid, dim=1)  # padding stays at the end
+        order = torch.argsort(order + 2.0 * ~self.valid, dim=1, stable=True)  # padding at the end
         for places in torch.split(order, size, dim=1):
             yield Labelled(
                 self.nodes.gather(1, places),
@@ -283,7 +287,10 @@ class Running:
         loss = torch.stack(
             [self._weighted(one, one.logits.gather(1, index), self.train) for one in outputs]
         ).mean(dim=0)
-        chances = torch.stack([one.logits.softmax(dim=-1) for one in outputs])  # (P, R, N, C)
+        chances = torch.stack(
+            [one.logits.float().softmax(dim=-1) for one in outputs]
+        )  # (P, R, N, C)
+        # (P, R, N, C): passes, replicas, nodes, classes
         sharp = chances.mean(dim=0).detach().pow(1 / first.consistency_temperature)
         target = sharp / sharp.sum(dim=-1, keepdim=True)
         distance = (chances - target).square().sum(dim=-1).mean(dim=(0, 2))  # (R,)

@@ -86,24 +86,25 @@ def _run_stage(
     check_every = 10 if task.device.type == "cuda" else 1
     epochs = _Epochs(running, optimizer, current)
     last = time.perf_counter()
-    with products_in(running.stage.precision, task.device):
-        while current.epoch < running.stage.epochs:
-            if current.epoch and current.epoch % check_every == 0:  # a resumed run decides alike
-                waiting = still_waiting(current, running.stage)
-                if len(waiting) <= len(current.live) // 2:
-                    shrink(current, waiting)
-                    if not waiting:
-                        break
-                    running = Running(task, build, state, current.live, metric)
-                    epochs = _Epochs(running, _continued(running, current), current)
-                    last = time.perf_counter()
+    while current.epoch < running.stage.epochs:
+        if current.epoch and current.epoch % check_every == 0:  # a resumed run decides alike
+            waiting = still_waiting(current, running.stage)
+            if len(waiting) <= len(current.live) // 2:
+                shrink(current, waiting)
+                if not waiting:
+                    break
+                running = Running(task, build, state, current.live, metric)
+                epochs = _Epochs(running, _continued(running, current), current)
+                last = time.perf_counter()
+        with products_in(running.stage.precision, task.device):
             row = epochs.next()
-            for key, values in zip(HISTORY, row, strict=True):
-                current.history[key].append(values)
-            current.epoch += 1
-            if watch is not None:
-                watch(state, running.stage)
-            last = _count_seconds(state, name, last)
+        for key, values in zip(HISTORY, row, strict=True):
+            current.history[key].append(values)
+        current.epoch += 1
+        last = _count_seconds(state, name, last)
+        if watch is not None:
+            watch(state, running.stage)
+            last = _count_seconds(state, name, last)  # a look at the numbers waits for a GPU
     require_a_best(current, running.stage)
     state.done[name] = current.best
     state.best_score[name] = current.best_score
