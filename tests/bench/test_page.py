@@ -55,7 +55,7 @@ def test_every_record_has_its_section_machine_and_command(
     assert "short by 0.10 ×" in text
     assert "| appnp | – | – | – | – | – | – | Out of memory while training appnp. |" in text
     assert "Other processes took at most 0.07 cores" in text
-    assert "| squirrel | sketch | 70.0 ± 1.4 | -1.00 (-1.00 to -1.00) | 9 |" in text
+    assert "| squirrel | sketch | 0.6 | 70.0 ± 1.4 | -1.00 (-1.00 to -1.00) | 9 |" in text
     assert "reached: the interval holds 0" in text
     assert "![" not in text
     assert page(results) == text
@@ -73,7 +73,7 @@ def test_two_records_of_one_benchmark_are_told_apart_and_pictures_shown(
     (folder / "growth-gpu.svg").touch()
     text = page(results)
     assert text.count("## Growth\n") == 1
-    assert "### a processor" in text
+    assert "### a processor: `hpgmn bench NAME --device cpu`" in text
     assert "### a GPU" in text
     assert text.count("![") == 1
     assert "![Growth](../results/benchmarks/growth-gpu.svg)" in text
