@@ -239,13 +239,15 @@ class StatisticsCache:
             return None
         key = recipe.key()
         place = self.folder / key
+        if not os.path.lexists(place):  # asked first: one that appears now is not a damaged one
+            return None
         try:
             found = read_entry(self.folder, key)
         except PermissionError as error:
             self._warn(error)
             return None
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            if os.path.lexists(place):  # or there is none, or somebody dropped it just now
+            if os.path.lexists(place):  # or somebody dropped it just now
                 logger.warning("'%s' is damaged (%s): it is computed again.", place, error)
                 drop(place)
             return None
