@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpgmn.config import (
+    BatchSettings,
     TrainSettings,
     allowed,
     describe_settings,
@@ -322,3 +323,9 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         with pytest.raises(SettingError, match="Cannot read the config file") as caught:
             read_yaml(path)
         assert str(path) in str(caught.value)
+
+
+def test_batches_cannot_have_agreement_between_passes() -> None:
+    assert make_settings(BatchSettings, {"batch_size": 2}).batch_size == 2
+    with pytest.raises(SettingError, match="Set batch_size=0 or consistency_weight=0"):
+        make_settings(BatchSettings, {"batch_size": "2", "consistency_weight": "0.5"})

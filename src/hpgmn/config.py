@@ -99,6 +99,14 @@ class BatchSettings(TrainSettings):
 
     batch_size: int = setting(0, "train nodes read in a step; 0: all of them in one", low=0)
 
+    def __post_init__(self) -> None:
+        """Refuse what batches cannot have."""
+        if self.batch_size and self.consistency_weight:
+            raise SettingError(
+                "Agreement between noisy passes is about all nodes, so batches cannot have it. Set "
+                "batch_size=0 or consistency_weight=0."
+            )
+
 
 AnySettings = TypeVar("AnySettings", bound=TrainSettings)
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from hpgmn.errors import SettingError
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMNSettings
@@ -174,9 +173,3 @@ def test_a_stage_in_batches_asks_for_rows_of_its_batch_alone(
     monkeypatch.setattr(running, "READ_NODES", 3)
     train(task_of(small_graph, settings, settings), ENTRY)
     assert widest == 3
-
-
-def test_batches_cannot_have_agreement_between_passes(small_graph: Graph) -> None:
-    settings = replace(SETTINGS, batch_size=2, consistency_weight=0.5)
-    with pytest.raises(SettingError, match="Set batch_size=0 or consistency_weight=0"):
-        train(task_of(small_graph, settings), ENTRY)

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from hpgmn.config import TrainSettings
-from hpgmn.errors import SettingError
 from hpgmn.graph import Array, Graph
 from hpgmn.randomness import DropRate, stable_key
 from hpgmn.statistics import LocalStatistics
@@ -194,12 +193,6 @@ def main_stage(task: Task, model: nn.Module, inputs: Mapping[str, Any], **more: 
     """The stage that trains a model with its own settings; most models have no other."""
     settings = task.settings
     consistent = any(one.consistency_weight for one in settings)
-    batch_size: int = getattr(settings[0], "batch_size", 0)
-    if consistent and batch_size:
-        raise SettingError(
-            "Agreement between noisy passes is about all nodes, so batches cannot have it. Set "
-            "batch_size=0 or consistency_weight=0."
-        )
     return Stage(
         name="main",
         model=model,
@@ -209,7 +202,7 @@ def main_stage(task: Task, model: nn.Module, inputs: Mapping[str, Any], **more: 
         epochs=settings[0].epochs,
         patience=settings[0].patience,
         consistency=list(settings) if consistent else None,
-        batch_size=batch_size,
+        batch_size=getattr(settings[0], "batch_size", 0),
         precision=settings[0].precision,
         **more,
     )
