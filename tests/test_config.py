@@ -253,7 +253,13 @@ def test_descriptions_tell_type_default_range_and_meaning() -> None:
 
 def test_allowed_values_are_told_as_they_are_checked() -> None:
     for info in dataclasses.fields(TrainSettings):
-        low = info.metadata["low"]
+        low, choices = info.metadata["low"], info.metadata["choices"]
+        if choices:
+            assert allowed(info) == ", ".join(choices)
+            make_settings(TrainSettings, {info.name: choices[-1]})
+            with pytest.raises(SettingError):
+                make_settings(TrainSettings, {info.name: "none of these"})
+            continue
         assert f"{low:g}" in allowed(info)
         make_settings(TrainSettings, {info.name: low})
         with pytest.raises(SettingError):
