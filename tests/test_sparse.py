@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hpgmn.sparse import SparseMatrix, block_diagonal, diagonal_rows, moved
+from hpgmn.sparse import SparseMatrix, at_least_single, block_diagonal, diagonal_rows, moved
 
 
 @st.composite
@@ -213,3 +213,11 @@ def test_what_moves_to_a_gpu_arrives_whole() -> None:
     assert found.is_cuda
     assert torch.equal(found.cpu(), tensor)
     assert moved(found, torch.device("cuda")) is found
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_only_half_precision_is_widened(dtype: torch.dtype) -> None:
+    given = torch.tensor([1.5, -2.0], dtype=dtype)
+    found = at_least_single(given)
+    assert found.dtype == (torch.float64 if dtype is torch.float64 else torch.float32)
+    assert found.tolist() == [1.5, -2.0]

@@ -87,6 +87,11 @@ def moved(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
+def at_least_single(tensor: Tensor) -> Tensor:
+    """A tensor of half precision in single precision; any other as it is."""
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
 class SparseMatrix:
     """A sparse matrix on a device; ``matrix @ dense`` is differentiable in ``dense``.
 
@@ -180,7 +185,7 @@ class SparseMatrix:
         if self.host.nnz == 0:  # MKL refuses empty matrices; keep the graph of autograd whole
             return dense.new_zeros(self.shape[0], dense.shape[1]) + dense[:0].sum(dim=0)
         with torch.autocast(self.device.type, enabled=False):  # sparse products are single
-            result: Tensor = cast(Any, _Product).apply(dense.float(), self, columns)
+            result: Tensor = cast(Any, _Product).apply(at_least_single(dense), self, columns)
         return result
 
     def __matmul__(self, dense: Tensor) -> Tensor:

@@ -545,7 +545,7 @@ def test_a_sketch_serves_nodes_that_were_added_later(small_graph: Graph) -> None
     after = LocalStatistics(new, columns=columns, width=18).build(
         np.zeros((1, 19), int), 3, [settings]
     )["diffusion"]
-    assert after.width == before.width == 128
+    assert after.width == before.width == 256
     nodes = torch.arange(18)
     torch.testing.assert_close(after.rows(nodes), before.rows(nodes))
     assert after.rows(torch.tensor([18])).any()

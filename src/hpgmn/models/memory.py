@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from hpgmn.models.layers import Initialised, draw_glorot
 from hpgmn.models.penalties import nearest_distance, negative_entropy, norm_penalty
 from hpgmn.randomness import Noise
+from hpgmn.sparse import at_least_single
 from hpgmn.statistics.operators import add_nodes, take_nodes
 
 USE_SHARE = 0.1
@@ -96,7 +97,7 @@ class Memory(Initialised):
             that were asked for (R, B, D_q).
         """
         with torch.autocast(query.device.type, enabled=False):  # distances are differences of these
-            query = query.float()
+            query = at_least_single(query)
             scores, lengths, chosen = cast(Any, _Compared).apply(query, self.patterns, nodes)
         return scores, lengths, query if nodes is None else chosen
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from hpgmn.graph import Array
-from hpgmn.sparse import SparseMatrix
+from hpgmn.sparse import SparseMatrix, at_least_single
 from hpgmn.statistics.labelwise import inverse_or_zero
 from hpgmn.statistics.operators import (
     DenseRows,
@@ -109,7 +109,7 @@ def series(matrix: Any, start: Any, theta: Array) -> Any:
 def diffuse(matrix: SparseMatrix, start: Tensor, theta: Array) -> Tensor:
     """:func:`series` on a device, differentiable in ``start``; the way back is a series too."""
     with torch.autocast(matrix.device.type, enabled=False):
-        result: Tensor = cast(Any, _Series).apply(start.float(), matrix, theta)
+        result: Tensor = cast(Any, _Series).apply(at_least_single(start), matrix, theta)
     return result
 
 
