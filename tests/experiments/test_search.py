@@ -11,7 +11,15 @@ import pytest
 
 from hpgmn import __version__
 from hpgmn.config import make_settings, per_replica_names, settings_dict
-from hpgmn.experiments.search import append_record, best_trials, run_trials, sample_trials
+from hpgmn.experiments.literature import literature
+from hpgmn.experiments.search import (
+    append_record,
+    best_trials,
+    planned_trials,
+    run_trials,
+    sample_trials,
+)
+from hpgmn.experiments.spaces import space_for
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMNSettings
@@ -83,6 +91,32 @@ def test_variants_share_the_shapes_of_their_structure() -> None:
         }
         assert len(shapes) == 1
     assert len({str(trial) for trial in trials}) > 4
+
+
+# The plan of a comparison.
+
+
+def test_a_plan_starts_with_the_literature_and_goes_on_at_random() -> None:
+    planned = planned_trials("fsgnn", "chameleon", 8)
+    assert len(planned) == 8
+    assert planned[0] == literature("fsgnn", "chameleon")
+    space = space_for("fsgnn", "chameleon")
+    for trial in planned[1:]:
+        assert trial.keys() == space.keys()
+        assert all(value in space[name] for name, value in trial.items())
+    assert planned_trials("fsgnn", "chameleon", 5) == planned[:5]
+    free = per_replica_names(MODELS["fsgnn"].settings)
+    shapes = [str([v for name, v in trial.items() if name not in free]) for trial in planned[1:]]
+    assert shapes[0] == shapes[1] == shapes[2]
+    assert shapes[3] == shapes[4] == shapes[5]
+
+
+def test_a_plan_can_draw_from_another_space() -> None:
+    planned = planned_trials("hpgmn", "texas", 4, SPACE)
+    assert planned[0] == {}
+    assert all(trial.keys() == SPACE.keys() for trial in planned[1:])
+    with pytest.raises(ValueError, match="at least one trial"):
+        planned_trials("hpgmn", "texas", 0)
 
 
 # Running.

@@ -8,8 +8,9 @@ import pytest
 
 from hpgmn.config import make_settings
 from hpgmn.datasets import DATASETS
+from hpgmn.experiments.baseline_spaces import baseline_space
 from hpgmn.experiments.search import sample_trials
-from hpgmn.experiments.spaces import NARROWED, SPACES
+from hpgmn.experiments.spaces import NARROWED, PAPER_SPACE, SPACES, space_for
 from hpgmn.models import MODELS
 
 ALL = [
@@ -53,3 +54,19 @@ def test_the_paper_s_graphs_are_all_searched() -> None:
     graphs = {graph for _, graph in SPACES}
     assert {"texas", "wisconsin", "cornell", "chameleon", "squirrel", "crocodile"} <= graphs
     assert {"cora", "citeseer", "pubmed"} <= graphs
+
+
+def test_a_model_has_one_space_for_each_kind_of_graph() -> None:
+    assert space_for("hpgmn", "texas") == SPACES["hpgmn", "texas"] == space_for("hpgmn", "cornell")
+    assert space_for("hpgmn", "squirrel-filtered") == SPACES["hpgmn", "squirrel"]
+    assert space_for("hpgmn", "actor") == space_for("hpgmn", "a graph nobody knows")
+    assert space_for("hpgmn", "actor")["neighbors"] == ["undirected", "out"]
+    assert space_for("hpgmn-appnp", "actor") == SPACES["hpgmn-appnp", "cora"]
+    assert space_for("gcn", "cora") == baseline_space("gcn", "cora")
+
+
+def test_the_papers_space_is_the_printed_one() -> None:
+    assert PAPER_SPACE["num_patterns"] == [20, 50, 100, 200, 300, 500]
+    assert PAPER_SPACE["hidden_dim"] == [100, 200, 300, 500]
+    weights = [10.0**exponent for exponent in range(-4, 3)]
+    assert PAPER_SPACE["kpattern_weight"] == PAPER_SPACE["entropy_weight"] == weights

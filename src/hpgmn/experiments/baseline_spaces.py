@@ -10,7 +10,8 @@ from hpgmn.models import find_model
 
 Values = dict[str, list[Any]]
 
-KINDS = ("webkb", "wikipedia", "crocodile", "citation")
+KINDS = ("webkb", "wikipedia", "crocodile", "citation", "other")
+_WIKIPEDIA = ("chameleon", "squirrel", "chameleon-filtered", "squirrel-filtered")
 
 _SHARED: dict[str, Values] = {
     "webkb": {
@@ -53,6 +54,17 @@ _SHARED: dict[str, Values] = {
         "hidden_dim": [64],
         "epochs": [500],
         "patience": [150],
+    },
+    "other": {
+        "lr": [0.003, 0.01, 0.03],
+        "weight_decay": [0.0, 5e-5, 5e-4, 5e-3],
+        "dropout": [0.0, 0.2, 0.5],
+        "attributes_dropout": [0.0, 0.3, 0.6],
+        "attributes_scaling": ["raw", "unit"],
+        "hidden_dim": [64, 128],
+        "neighbors": ["undirected", "out"],
+        "epochs": [400],
+        "patience": [100],
     },
 }
 """What most models have, by kind of graph."""
@@ -199,7 +211,9 @@ def kind_of(graph: str) -> str:
         return "webkb"
     if graph in CITATION:
         return "citation"
-    return "crocodile" if graph == "crocodile" else "wikipedia"
+    if graph in _WIKIPEDIA:
+        return "wikipedia"
+    return "crocodile" if graph == "crocodile" else "other"
 
 
 def baseline_space(model: str, graph: str) -> Values:

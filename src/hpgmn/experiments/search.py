@@ -17,13 +17,15 @@ import torch
 
 from hpgmn import __version__
 from hpgmn.config import make_settings, per_replica_names, settings_dict
+from hpgmn.experiments.literature import literature
+from hpgmn.experiments.spaces import Space, space_for
 from hpgmn.graph import Graph
 from hpgmn.models import find_model
 from hpgmn.models.stage import Replica
 from hpgmn.training.replicas import fit_replicas
 
-Space = Mapping[str, Sequence[Any]]
-"""For each setting the values to try."""
+VARIANTS = 3
+"""How many planned trials in a row share their shapes, and so are trained as one batch."""
 
 
 def sample_trials(
@@ -41,6 +43,29 @@ def sample_trials(
             variant = {name: draw.choice(values) for name, values in space.items() if name in free}
             trials.append(structure | variant)
     return trials
+
+
+def planned_trials(
+    model: str, graph: str, count: int, space: Space | None = None
+) -> list[dict[str, Any]]:
+    """The trials that every model of a comparison gets, known before the first is trained.
+
+    The first is what the literature gives, or else the model's defaults; the others are drawn from
+    the model's space for that kind of graph, :data:`VARIANTS` in a row with the same shapes. Fewer
+    trials are the first of more.
+
+    Args:
+        model: the model's name.
+        graph: the dataset's name.
+        count: how many.
+        space: other values to draw from.
+    """
+    if count < 1:
+        raise ValueError(f"A search needs at least one trial (got {count}).")
+    values = space_for(model, graph) if space is None else space
+    structures = -(-(count - 1) // VARIANTS)
+    drawn = sample_trials(model, values, structures, VARIANTS, seed=0)
+    return [literature(model, graph), *drawn][:count]
 
 
 def run_trials(

@@ -1,8 +1,14 @@
-"""The search spaces behind the shipped settings: for each kind of graph the values to try."""
+"""The search spaces of HP-GMN: for each kind of graph the values to try; and the paper's own."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from hpgmn.experiments.baseline_spaces import baseline_space, kind_of
+
+Space = Mapping[str, Sequence[Any]]
+"""For each setting the values to try."""
 
 _FOUR = ("attributes", "class_counts", "class_means", "diffusion")
 _ADJACENCY = ("attributes", "class_counts", "class_means", "adjacency")
@@ -77,6 +83,20 @@ _CROCODILE: dict[str, list[Any]] = _WIKIPEDIA | {
     "estimator_dropout": [0.0, 0.3],
 }
 
+_OTHER: dict[str, list[Any]] = _WIKIPEDIA | {
+    "statistics": [_FOUR, _ADJACENCY],
+    "class_counts_scaling": ["log", "fraction"],
+    "normalization": ["column", "symmetric"],
+    "neighbors": ["undirected", "out"],
+    "lr": [0.003, 0.01, 0.03],
+    "weight_decay": [0.0, 5e-5, 5e-4, 5e-3],
+    "dropout": [0.0, 0.2, 0.5],
+    "attributes_dropout": [0.0, 0.3, 0.6],
+    "class_means_dropout": [0.0, 0.3, 0.6],
+    "diffusion_dropout": [0.3, 0.6, 0.9],
+    "adjacency_dropout": [0.3, 0.6, 0.9],
+}
+
 _CITATION: dict[str, list[Any]] = {
     "encoder": ["pretrained", "finetuned", "joint"],
     "attributes_scaling": ["fraction", "unit"],
@@ -101,6 +121,39 @@ _CITATION: dict[str, list[Any]] = {
 }
 
 _APPNP: dict[str, list[Any]] = _CITATION | {"rounds": [10, 20], "teleport": [0.05, 0.1, 0.2]}
+
+_KINDS: dict[str, dict[str, dict[str, list[Any]]]] = {
+    "hpgmn": {
+        "webkb": _WEBKB,
+        "wikipedia": _WIKIPEDIA,
+        "crocodile": _CROCODILE,
+        "other": _OTHER,
+    },
+    "hpgmn-gcn": {"citation": _CITATION},
+    "hpgmn-appnp": {"citation": _APPNP},
+}
+
+PAPER_SPACE: dict[str, list[Any]] = {
+    "num_patterns": [20, 50, 100, 200, 300, 500],
+    "hidden_dim": [100, 200, 300, 500],
+    "kpattern_weight": [1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0],
+    "entropy_weight": [1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0],
+}
+"""The search space that the paper prints."""
+
+
+def space_for(model: str, graph: str) -> Space:
+    """The values to try for a model on a graph, by the graph's kind.
+
+    >>> space_for("hpgmn", "texas")["neighbors"], space_for("mlp", "texas")["layers"]
+    (['undirected'], [2, 3])
+    """
+    own = _KINDS.get(model)
+    if own is None:
+        return baseline_space(model, graph)
+    kind = kind_of(graph)
+    return own[kind] if kind in own else next(iter(own.values()))
+
 
 SPACES: dict[tuple[str, str], dict[str, list[Any]]] = {
     **{("hpgmn", name): _WEBKB for name in ("texas", "wisconsin", "cornell", "cornell-geomgcn")},
