@@ -14,7 +14,7 @@ from torch import Tensor
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMN, HPGMNSettings
-from hpgmn.models.label_estimator import estimated_labels
+from hpgmn.models.label_estimator import estimated_labels, estimator_logits
 from hpgmn.models.layers import initialise
 from hpgmn.models.stage import Replica, Stage, Task, make_task
 from hpgmn.statistics import STATISTICS, LocalStatistics, Statistic, statistic_names
@@ -196,6 +196,80 @@ def test_a_trained_model_matches_the_equations_written_out(small_graph: Graph) -
         del rows["adjacency"]
         expected = logits_by_hand(values, rows)
         torch.testing.assert_close(found[r], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_refined_model_rests_on_the_guesses_of_the_first(small_graph: Graph) -> None:
+    """Two trainings by hand: the second's labels are the first's predictions."""
+    settings = replace(PAPER, lr=0.05, refinement=True)
+    task = task_of(small_graph, settings)
+    state = train(task, MODELS["hpgmn"])
+    assert list(state.done) == ["estimator", "refinement", "main"]
+    found = logits(task, MODELS["hpgmn"], state.done)
+    first = estimated_labels(task, state.done["estimator"])
+    for r in range(2):
+        labels = first[r]
+        for stage in ("refinement", "main"):
+            values = {name: value[r] for name, value in state.done[stage].items()}
+            rows = dense_statistics(small_graph, labels, "out", settings.teleport)
+            del rows["adjacency"]
+            expected = logits_by_hand(values, rows)
+            known = task.train_labels[r]
+            labels = np.where(known >= 0, known, expected.argmax(dim=1).numpy())
+        torch.testing.assert_close(found[r], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_without_refinement_there_is_no_such_stage(small_graph: Graph) -> None:
+    task = task_of(small_graph, PAPER)
+    assert list(train(task, MODELS["hpgmn"]).done) == ["estimator", "main"]
+
+
+def test_a_refined_model_learns_in_batches_too(small_graph: Graph) -> None:
+    settings = replace(PAPER, refinement=True, batch_size=4)
+    task = task_of(small_graph, settings)
+    found = logits(task, MODELS["hpgmn"], train(task, MODELS["hpgmn"]).done)
+    assert found.isfinite().all()
+
+
+def test_unsure_guesses_are_counted_nowhere(small_graph: Graph) -> None:
+    """With confidence 1 only train labels are known: counts are those of train neighbours."""
+    settings = replace(PAPER, label_confidence=1.0, statistics=("class_counts", "class_means"))
+    task = task_of(small_graph, settings)
+    stage = MODELS["hpgmn"].stages["main"](task, train(task, MODELS["hpgmn"]).done)
+    adjacency = dense_adjacency(small_graph, "out")
+    for r, known in enumerate(task.train_labels):
+        rows = stage.inputs["class_counts"].rows(torch.arange(small_graph.num_nodes), r)
+        wanted = [[(adjacency[v] * (known == c)).sum() for c in range(3)] for v in range(len(rows))]
+        assert rows.tolist() == wanted
+
+
+def test_soft_counts_follow_the_estimators_probabilities(small_graph: Graph) -> None:
+    settings = replace(PAPER, soft_counts=True, statistics=("class_counts",))
+    task = task_of(small_graph, settings)
+    done = train(task, MODELS["hpgmn"]).done
+    stage = MODELS["hpgmn"].stages["main"](task, done)
+    shares = estimator_logits(task, done["estimator"]).softmax(dim=-1).double().numpy()
+    adjacency = dense_adjacency(small_graph, "out")
+    for r, known in enumerate(task.train_labels):
+        own = np.where(known[:, None] >= 0, np.eye(3)[known], shares[r])
+        rows = stage.inputs["class_counts"].rows(torch.arange(small_graph.num_nodes), r)
+        np.testing.assert_allclose(rows.numpy(), adjacency @ own, rtol=1e-5, atol=1e-6)
+
+
+def test_a_mean_over_neighbours_has_the_dropout_of_its_statistic(small_graph: Graph) -> None:
+    settings = replace(
+        TINY,
+        neighbors="both",
+        statistics=("class_counts", "neighbor_class_counts", "neighbor_adjacency"),
+        class_counts_dropout=0.25,
+        adjacency_dropout=0.75,
+    )
+    inputs = statistics_of(small_graph, settings)
+    model = model_of(inputs, settings)
+    scales = {name: rate.scale.tolist() for name, rate in model.input_rates.items()}
+    for direction in ("out", "in"):
+        assert scales[f"class_counts_{direction}"] == pytest.approx([4 / 3] * 2)
+        assert scales[f"neighbor_class_counts_{direction}"] == pytest.approx([4 / 3] * 2)
+        assert scales[f"neighbor_adjacency_{direction}"] == pytest.approx([4.0] * 2)
 
 
 def test_an_even_gate_changes_nothing(small_graph: Graph) -> None:

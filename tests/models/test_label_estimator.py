@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.models.label_estimator import (
+    class_shares,
     estimated_labels,
     estimator_logits,
     estimator_stage,
@@ -52,6 +54,23 @@ def test_pseudo_labels_leave_the_train_labels_as_they_were() -> None:
     train_labels = np.array([[-1, 1, -1]])
     pseudo_labels(torch.eye(3)[None], train_labels)
     assert train_labels.tolist() == [[-1, 1, -1]]
+
+
+def test_a_guess_below_the_confidence_is_unknown_and_a_train_label_never() -> None:
+    logits = torch.tensor([[2.0, 0.0, 0.0], [0.1, 0.0, 0.0], [0.0, 5.0, 0.0]]).expand(4, 3, 3)
+    train_labels = np.full((4, 3), -1)
+    train_labels[:, 0] = 2
+    found = pseudo_labels(logits, train_labels, [0.0, 0.5, 0.9, 1.0])
+    assert found.tolist() == [[2, 0, 1], [2, -1, 1], [2, -1, 1], [2, -1, -1]]
+    with_certainty = pseudo_labels(100 * logits, train_labels, [1.0] * 4)
+    assert with_certainty[0].tolist() == [2, -1, -1]  # not even a guess that rounds to one
+
+
+def test_shares_are_probabilities_and_certain_on_train_nodes() -> None:
+    logits = torch.tensor([[[1.0, 3.0], [0.5, 0.5], [2.0, 0.0]]])
+    shares = class_shares(logits, np.array([[-1, -1, 1]]))
+    sure = math.exp(3) / (math.exp(1) + math.exp(3))
+    np.testing.assert_allclose(shares, [[[1 - sure, sure], [0.5, 0.5], [0, 1]]], rtol=1e-6)
 
 
 def test_the_estimator_learns_a_separable_problem(small_graph: Graph) -> None:

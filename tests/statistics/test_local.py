@@ -36,6 +36,7 @@ from hpgmn.statistics.local import scaled_attributes
 from hpgmn.statistics.operators import (
     DenseRows,
     Grouped,
+    NeighborMean,
     Reindexed,
     ReplicaRows,
     SparseReplicaRows,
@@ -203,6 +204,12 @@ def expected(case: Case, name: str, mode: str, settings: StatisticsSettings) -> 
     """(R, N, width) in float64, in the most obvious way."""
     replicas, num_nodes = case.labels.shape
     weight = dense_adjacency(case, mode)
+    if name.startswith("neighbor_"):
+        own = expected(case, name.removeprefix("neighbor_"), mode, settings)
+        mean = np.zeros_like(own)
+        for center in np.flatnonzero(weight.any(axis=1)):
+            mean[:, center] = np.average(own, axis=1, weights=weight[center])
+        return mean
     if name == "attributes":
         return np.stack([scaled(case.x, settings.attributes_scaling)] * replicas)
     if name == "adjacency":
@@ -313,7 +320,10 @@ def test_relabelling_nodes_permutes_rows(
             continue  # a node without a name is named by its place
         for replica in range(2):
             rows = statistic.rows(nodes, replica).numpy()[order]
-            if base_name(name) in ("diffusion", "adjacency"):  # whose columns are nodes too
+            if base_name(name).removeprefix("neighbor_") in (
+                "diffusion",
+                "adjacency",
+            ):  # whose columns are nodes too
                 rows = rows[:, order]
             found = moved[name].rows(nodes, replica).numpy()
             np.testing.assert_allclose(found, rows, rtol=1e-4, atol=1e-5)
@@ -356,8 +366,8 @@ def test_another_graphs_columns_are_those_of_the_training_graph(
         matrices = expected(case, name, "undirected", settings)
         if name == "diffusion" and settings.diffusion_form == "sketch":
             assert isinstance(statistic, DenseRows)
-        elif name in ("diffusion", "adjacency"):
-            assert isinstance(statistic, Reindexed | SparseRows)
+        elif name in ("diffusion", "adjacency", "neighbor_adjacency"):
+            assert isinstance(statistic, Reindexed | SparseRows | NeighborMean)
             inner, matrices = matrices, np.zeros((2, new, old))
             for node, column in enumerate(columns):
                 if column >= 0:
@@ -611,8 +621,39 @@ def test_a_graph_without_edges_has_zero_statistics_but_for_itself() -> None:
         if form == "sketch":
             own = sketched(own, each)
         np.testing.assert_allclose(rows["diffusion"], own, rtol=1e-6)
-        for name in ("class_counts", "class_means", "adjacency"):
+        for name in ("class_counts", "class_means", *STATISTICS[4:]):
             assert not rows[name].any()
+
+
+def test_soft_counts_add_up_the_neighbours_probabilities(small_graph: Graph) -> None:
+    """Of every neighbour and class, one after the other; without probabilities labels count."""
+    settings = replace(
+        PLAIN, statistics=("class_counts", "neighbor_class_counts"), soft_counts=True
+    )
+    random = np.random.default_rng(0)
+    shares = random.dirichlet(np.ones(3), size=(2, small_graph.num_nodes)).astype(np.float32)
+    labels = np.stack([small_graph.y] * 2)
+    builder = LocalStatistics(small_graph)
+    built = builder.build(labels, 3, [settings] * 2, shares)
+    adjacency = small_graph.adjacency(settings.neighbors).toarray()
+    nodes = torch.arange(small_graph.num_nodes)
+    for replica in range(2):
+        counts = np.zeros((small_graph.num_nodes, 3))
+        for center, neighbor in zip(*np.nonzero(adjacency), strict=True):
+            counts[center] += shares[replica, neighbor]
+        wanted = scaled(counts, settings.class_counts_scaling)
+        found = built["class_counts"].rows(nodes, replica).numpy()
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    assert builder.build(labels, 3, [settings] * 2, shares) is built
+    other = builder.build(labels, 3, [settings] * 2, shares[::-1])
+    assert other is not built
+    hard = LocalStatistics(small_graph).build(labels, 3, [settings] * 2)
+    plain = LocalStatistics(small_graph).build(
+        labels, 3, [replace(settings, soft_counts=False)] * 2, shares
+    )
+    for name in hard:
+        assert torch.equal(hard[name].rows(nodes), plain[name].rows(nodes))
+        assert not torch.equal(hard[name].rows(nodes), other[name].rows(nodes))
 
 
 def test_names_carry_a_direction_where_both_are_read() -> None:

@@ -19,6 +19,7 @@ from hpgmn.statistics import operators
 from hpgmn.statistics.operators import (
     DenseRows,
     Grouped,
+    NeighborMean,
     Reindexed,
     ReplicaRows,
     SomeRows,
@@ -94,6 +95,25 @@ def test_sparse_replica_rows_act_like_each_replicas_matrix(
 ) -> None:
     matrices = random_matrices(*size)
     assert_acts_like(sparse_apart(matrices), matrices)
+
+
+@pytest.mark.parametrize("form", [dense, sparse, ReplicaRows, sparse_apart])
+@given(size=sizes)
+def test_a_mean_over_neighbours_acts_like_the_product_of_both_matrices(
+    form: Callable[..., Statistic],
+    assert_acts_like: Callable[..., None],
+    size: tuple[int, int, int, int],
+) -> None:
+    replicas, height, width, seed = size
+    own = random_matrices(replicas, height, width, seed)
+    spread = np.abs(random_matrices(1, height, height, seed + 1)[0])
+    if form in (dense, sparse):
+        own = np.stack([own[0]] * replicas)
+        inner = form(own[0])
+    else:
+        inner = form(torch.from_numpy(own) if form is ReplicaRows else own)
+    statistic = NeighborMean(inner, SparseMatrix(sp.csr_array(spread)))
+    assert_acts_like(statistic, spread @ own, rtol=1e-4, atol=1e-5)
 
 
 @given(size=sizes)

@@ -12,12 +12,25 @@ from torch.nn import functional
 from hpgmn.config import BatchSettings, dropout_setting, setting
 from hpgmn.graph import Graph
 from hpgmn.models.head import MemoryHead, MemorySettings, penalty_weights
-from hpgmn.models.label_estimator import EstimatorSettings, estimated_labels, estimator_stage
+from hpgmn.models.label_estimator import (
+    EstimatorSettings,
+    class_shares,
+    estimator_logits,
+    estimator_stage,
+    guessed_logits,
+    pseudo_labels,
+)
 from hpgmn.models.layers import Initialised, StatisticMLP
 from hpgmn.models.output import Output
 from hpgmn.models.stage import ModelEntry, Parameters, Stage, StageBuilder, Task, main_stage
 from hpgmn.randomness import DropRate, Noise
-from hpgmn.statistics import Statistic, StatisticsSettings, base_name, statistic_names
+from hpgmn.statistics import (
+    Statistic,
+    StatisticsSettings,
+    averaged,
+    base_name,
+    statistic_names,
+)
 from hpgmn.statistics.forms import is_sketched, means_are_sketched
 
 CITATION = (
@@ -54,6 +67,16 @@ class HPGMNSettings(StatisticsSettings, EstimatorSettings, MemorySettings, Batch
         True, "learned weights over the statistics; false: the paper's plain query"
     )
     unit_encodings: bool = setting(False, "scale each statistic's encoding to unit length")
+    label_confidence: float = setting(
+        0.0,
+        "a guessed label less probable than this is unknown; 1: only train labels are known",
+        low=0.0,
+        high=1.0,
+        per_replica=True,
+    )
+    refinement: bool = setting(
+        False, "train twice: the first model's guesses are the pseudo labels of the second"
+    )
 
 
 class Gate(Initialised):
@@ -107,7 +130,7 @@ class HPGMN(nn.Module):
             {name: StatisticMLP(len(each), [width, *layers]) for name, width in widths.items()}
         )
         self.input_rates = {
-            name: DropRate([getattr(one, f"{base_name(name)}_dropout") for one in each], device)
+            name: DropRate([getattr(one, _dropout_of(name)) for one in each], device)
             for name in widths
         }
         self.drop_rate = DropRate([one.dropout for one in each], device)
@@ -169,10 +192,32 @@ class HPGMN(nn.Module):
         return output
 
 
+def _dropout_of(name: str) -> str:
+    """The setting for the dropout of a statistic; a mean over neighbours has that of its own."""
+    base = base_name(name)
+    return f"{averaged(base) or base}_dropout"
+
+
 def _main(task: Task, done: Mapping[str, Parameters]) -> Stage:
-    labels = estimated_labels(task, done["estimator"])
+    guesses = estimator_logits(task, done["estimator"])
+    if "refinement" in done:
+        guesses = guessed_logits(task, _trained_on(task, guesses), done["refinement"])
+    return _trained_on(task, guesses)
+
+
+def _refinement(task: Task, done: Mapping[str, Parameters]) -> Stage:
+    stage = _trained_on(task, estimator_logits(task, done["estimator"]))
+    stage.name = "refinement"
+    return stage
+
+
+def _trained_on(task: Task, guesses: Tensor) -> Stage:
+    """The stage whose statistics rest on guessed labels, (R, N, C) logits."""
     settings = task.settings
-    inputs = task.statistics.build(labels, task.num_classes, settings)
+    confidence = [one.label_confidence for one in settings]
+    labels = pseudo_labels(guesses, task.train_labels, confidence)
+    shares = class_shares(guesses, task.train_labels) if settings[0].soft_counts else None
+    inputs = task.statistics.build(labels, task.num_classes, settings, shares)
     widths = {name: inputs[name].width for name in statistic_names(settings[0])}
     with task.device:  # made where it is used: parameters can take gigabytes
         model = HPGMN(widths, task.num_classes, settings, device=task.device)
@@ -193,7 +238,11 @@ def _keep_use(model: nn.Module) -> None:
         model.head.memory.keep_use()
 
 
-STAGES: dict[str, StageBuilder] = {"estimator": estimator_stage, "main": _main}
+STAGES: dict[str, StageBuilder] = {
+    "estimator": estimator_stage,
+    "refinement": _refinement,
+    "main": _main,
+}
 
 
 def _floats(graph: Graph, settings: HPGMNSettings) -> tuple[int, int]:
@@ -206,7 +255,8 @@ def _floats(graph: Graph, settings: HPGMNSettings) -> tuple[int, int]:
         "diffusion": settings.diffusion_dim if is_sketched(graph, settings) else graph.num_nodes,
         "adjacency": graph.num_nodes,
     }
-    names = [base_name(name) for name in statistic_names(settings)]
+    bases = [base_name(name) for name in statistic_names(settings)]
+    names = [averaged(base) or base for base in bases]
     parameters = sum(widths[name] for name in names) * settings.hidden_dim
     return parameters, settings.hidden_dim * (9 * len(names) + 6) + 4 * settings.num_patterns
 
@@ -218,4 +268,5 @@ ENTRY = ModelEntry(
     HPGMNSettings,
     STAGES,
     _floats,
+    optional={"refinement": lambda settings: settings.refinement},
 )

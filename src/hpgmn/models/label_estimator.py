@@ -17,6 +17,7 @@ from hpgmn.models.output import Output
 from hpgmn.models.stage import Parameters, Stage, Task, load_parameters
 from hpgmn.randomness import DropRate, Noise
 from hpgmn.statistics import Statistic
+from hpgmn.statistics.labelwise import one_hot
 from hpgmn.statistics.operators import take_nodes
 
 _READ_NODES = 65536  # whose labels are guessed at once in batches
@@ -82,21 +83,42 @@ class LabelEstimator(nn.Module):
         return Output(take_nodes(logits, classify))
 
 
-def pseudo_labels(logits: Tensor, train_labels: Array) -> Array:
-    """The estimator's guesses, with the true label on train nodes only.
+def pseudo_labels(
+    logits: Tensor, train_labels: Array, confidence: Sequence[float] | None = None
+) -> Array:
+    """Guessed labels, with the true label on train nodes only.
 
     Args:
         logits: (R, N, C).
         train_labels: (R, N), -1 outside the train nodes.
+        confidence: for each replica the probability below which a guess is unknown, -1.
 
     Returns:
         (R, N)
 
-    >>> pseudo_labels(torch.tensor([[[2.0, 1.0], [2.0, 1.0]]]), np.array([[-1, 1]]))
+    >>> logits = torch.tensor([[[2.0, 1.0], [2.0, 1.0]]])
+    >>> pseudo_labels(logits, np.array([[-1, 1]]))
     array([[0, 1]])
+    >>> pseudo_labels(logits, np.array([[-1, 1]]), [0.9])
+    array([[-1,  1]])
     """
     guesses = logits.argmax(dim=-1).cpu().numpy()
+    if confidence is not None and any(confidence):
+        sure = logits.softmax(dim=-1).amax(dim=-1).cpu().numpy()
+        least = np.asarray(confidence)[:, None]
+        guesses = np.where((sure < least) | (least >= 1), -1, guesses)
     return np.where(train_labels >= 0, train_labels, guesses)
+
+
+def class_shares(logits: Tensor, train_labels: Array) -> Array:
+    """Guessed probabilities of each class, with certainty on train nodes: (R, N, C).
+
+    >>> class_shares(torch.tensor([[[0.0, 0.0], [2.0, 1.0]]]), np.array([[-1, 1]])).tolist()
+    [[[0.5, 0.5], [0.0, 1.0]]]
+    """
+    shares: Array = logits.softmax(dim=-1).cpu().numpy()
+    certain = one_hot(train_labels, shares.shape[-1])
+    return np.where(train_labels[..., None] >= 0, certain, shares)
 
 
 def estimator_inputs(task: Task) -> dict[str, Any]:
@@ -125,7 +147,11 @@ def estimator_stage(task: Task, done: Mapping[str, Parameters]) -> Stage:
 
 def estimator_logits(task: Task, parameters: Parameters) -> Tensor:
     """The trained estimator's logits for all nodes, dropout off: (R, N, C)."""
-    stage = estimator_stage(task, {})
+    return guessed_logits(task, estimator_stage(task, {}), parameters)
+
+
+def guessed_logits(task: Task, stage: Stage, parameters: Parameters) -> Tensor:
+    """The logits of a stage's trained model for all nodes, dropout off: (R, N, C)."""
     model = stage.model.to(task.device)
     load_parameters(model, parameters)
     with torch.no_grad():

@@ -175,6 +175,7 @@ class ModelEntry:
         stages: its stages in order; the last is called "main".
         floats: from a graph and settings, about how many numbers a replica has in its parameters
             and in its activations for one node; decides how many are trained at once.
+        optional: for a stage that not all settings have, whether given ones do.
         tied: statistics the model always reads whose columns are the nodes trained on.
         source: a digest of the code behind a user's own model; empty for the models here.
     """
@@ -185,8 +186,17 @@ class ModelEntry:
     settings: type[TrainSettings]
     stages: Mapping[str, StageBuilder]
     floats: Callable[[Graph, Any], tuple[int, int]]
+    optional: Mapping[str, Callable[[Any], bool]] = field(default_factory=dict)
     tied: tuple[str, ...] = ()
     source: str = ""
+
+    def stages_of(self, settings: Any) -> dict[str, StageBuilder]:
+        """The stages that settings have, in order."""
+        return {
+            name: build
+            for name, build in self.stages.items()
+            if name not in self.optional or self.optional[name](settings)
+        }
 
 
 def main_stage(task: Task, model: nn.Module, inputs: Mapping[str, Any], **more: Any) -> Stage:

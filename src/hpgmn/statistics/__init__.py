@@ -1,19 +1,21 @@
 """Local statistics of nodes: attributes, class counts, class means, diffusion, adjacency."""
 
-from hpgmn.statistics.local import (
+from hpgmn.statistics.local import LocalStatistics
+from hpgmn.statistics.operators import Statistic
+from hpgmn.statistics.settings import (
     STATISTICS,
-    LocalStatistics,
     StatisticsSettings,
+    averaged,
     base_name,
     statistic_names,
 )
-from hpgmn.statistics.operators import Statistic
 
 __all__ = [
     "STATISTICS",
     "LocalStatistics",
     "Statistic",
     "StatisticsSettings",
+    "averaged",
     "base_name",
     "statistic_names",
 ]

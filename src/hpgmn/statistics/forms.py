@@ -40,7 +40,7 @@ from hpgmn.statistics.push import worker_bytes
 from hpgmn.statistics.sketch import BLOCK
 
 if TYPE_CHECKING:
-    from hpgmn.statistics.local import StatisticsSettings
+    from hpgmn.statistics.settings import StatisticsSettings
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ def settled(graph: Graph, settings: Any) -> Any:
     named = {}
     if "diffusion" in used and is_sketched(graph, settings):
         named["diffusion_form"] = "sketch"
-    if "class_means" in used and means_are_sketched(graph, settings):
+    if {"class_means", "neighbor_class_means"} & set(used) and means_are_sketched(graph, settings):
         named["class_means_form"] = "sketch"
     if all(getattr(settings, key) == value for key, value in named.items()):
         return settings

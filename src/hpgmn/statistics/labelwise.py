@@ -37,7 +37,7 @@ def class_counts(adjacency: sp.csr_array, labels: Array, num_classes: int) -> Ar
 
     Args:
         adjacency: (N, N), row v lists the neighbours of v.
-        labels: (R, N) or (N,).
+        labels: (R, N) or (N,); or, for soft counts, (R, N, C) probabilities of each class.
         num_classes: C.
 
     Returns:
@@ -52,8 +52,9 @@ def class_counts(adjacency: sp.csr_array, labels: Array, num_classes: int) -> Ar
     if labels.ndim == 1:
         counts: Array = adjacency @ one_hot(labels, num_classes)
         return counts
-    replicas, num_nodes = labels.shape
-    columns = one_hot(labels, num_classes).transpose(1, 0, 2).reshape(num_nodes, -1)
+    shares = labels if labels.ndim == 3 else one_hot(labels, num_classes)
+    replicas, num_nodes, _ = shares.shape
+    columns = shares.transpose(1, 0, 2).reshape(num_nodes, -1)
     product = (adjacency @ columns).reshape(num_nodes, replicas, num_classes)
     return np.ascontiguousarray(product.transpose(1, 0, 2))
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from hpgmn.config import setting
 from hpgmn.errors import GraphError
-from hpgmn.graph import NEIGHBORS, Array, Attributes, Graph
+from hpgmn.graph import Array, Attributes, Graph
 from hpgmn.sparse import SparseMatrix
 from hpgmn.statistics.cache import Recipe, StatisticsCache, circumstances, digest
 from hpgmn.statistics.diffusion import (
@@ -25,8 +23,6 @@ from hpgmn.statistics.diffusion import (
     transition,
 )
 from hpgmn.statistics.forms import (
-    FORMS,
-    MEANS_FORMS,
     chosen_form,
     chosen_means_form,
     is_sketched,
@@ -47,118 +43,30 @@ from hpgmn.statistics.on_device import class_means_on_device
 from hpgmn.statistics.operators import (
     DenseRows,
     Grouped,
+    NeighborMean,
     ReplicaRows,
     SparseRows,
     Statistic,
     reindexed,
 )
 from hpgmn.statistics.push import largest_entries, prepare_push
+from hpgmn.statistics.settings import (
+    StatisticsSettings,
+    averaged,
+    base_name,
+    mode_of,
+    statistic_names,
+)
 from hpgmn.statistics.sketch import node_keys, sketch, sketched_attributes
-
-STATISTICS = ("attributes", "class_counts", "class_means", "diffusion", "adjacency")
-"""The paper's four, and the adjacency rows as an optional fifth."""
 
 TWO_HOP_LIMIT = 2**28
 """Most entries of a two-hop matrix, 2 GiB; crocodile's has 32, squirrel's 8, pubmed's 1 million."""
 
 _BLOCK = 1024  # rows of the two-hop matrix made at once
 
-
-@dataclass(frozen=True, kw_only=True)
-class StatisticsSettings:
-    """Which statistics describe a node, and how each is scaled."""
-
-    statistics: tuple[str, ...] = setting(
-        (*STATISTICS[:3], "adjacency"), "the local statistics in use", choices=STATISTICS
-    )
-    neighbors: str = setting(
-        "both",
-        "whose edges make a neighbourhood; both: one set of statistics per direction",
-        choices=NEIGHBORS,
-        per_replica=True,
-    )
-    attributes_scaling: str = setting(
-        "raw",
-        "attributes as given, divided by the row's absolute sum, or of unit length",
-        choices=("raw", "fraction", "unit"),
-    )
-    class_counts_scaling: str = setting(
-        "log",
-        "class counts as they are, log(1+n), as shares, or of unit length",
-        choices=("raw", "log", "fraction", "unit"),
-    )
-    class_means_scaling: str = setting(
-        "raw", "class means as they are or of unit length", choices=("raw", "unit")
-    )
-    class_means_form: str = setting(
-        "auto",
-        "class means as dense rows, as rows for batches (of half precision, sparse, or a random "
-        "sketch), or factored (never an N×C·F array)",
-        choices=("auto", *MEANS_FORMS),
-    )
-    class_means_dim: int = setting(64, "sketch of class means: its columns for each class", low=4)
-    diffusion: str = setting(
-        "ppr", "personalised PageRank or the heat kernel", choices=("ppr", "heat")
-    )
-    teleport: float = setting(
-        0.15, "PPR's probability of going back to the start", low=0.01, high=0.99
-    )
-    heat_time: float = setting(3.0, "time of the heat kernel", low=0.01, high=50.0)
-    normalization: str = setting(
-        "column",
-        "how the transition matrix is normalised; column is the paper's A·D⁻¹",
-        choices=("column", "row", "symmetric"),
-    )
-    diffusion_self_loop: int = setting(
-        0, "1 adds self-loops to the transition matrix alone", low=0, high=1
-    )
-    diffusion_form: str = setting(
-        "auto",
-        "diffusion as a matrix, by power iteration, its largest entries, or a random sketch",
-        choices=("auto", *FORMS),
-    )
-    diffusion_tolerance: float = setting(
-        1e-6, "what a form may leave out of the series", low=1e-12, high=0.1
-    )
-    diffusion_topk: int = setting(64, "topk: the most entries of a row", low=1)
-    diffusion_threshold: float = setting(
-        1e-4, "topk: the largest residual that is pushed no further", low=1e-9, high=0.1
-    )
-    diffusion_dim: int = setting(256, "sketch: its columns", low=16)
-    diffusion_scaling: str = setting(
-        "unit", "diffusion rows as they are or of unit length", choices=("raw", "unit")
-    )
-    diffusion_self_entry: bool = setting(False, "whether a node's own entry stays in its row")
-    adjacency_scaling: str = setting(
-        "unit",
-        "adjacency rows as they are, divided by the row's sum, or of unit length",
-        choices=("raw", "fraction", "unit"),
-    )
-
-
-def statistic_names(settings: StatisticsSettings) -> list[str]:
-    """The names of the statistics a model with these settings encodes, one per direction.
-
-    >>> chosen = ("attributes", "diffusion")
-    >>> statistic_names(StatisticsSettings(statistics=chosen, neighbors="both"))
-    ['attributes', 'diffusion_out', 'diffusion_in']
-    """
-    if settings.neighbors != "both":
-        return list(settings.statistics)
-    return [
-        name if name == "attributes" else f"{name}_{direction}"
-        for name in settings.statistics
-        for direction in (("",) if name == "attributes" else ("out", "in"))
-    ]
-
-
-def base_name(name: str) -> str:
-    """The statistic behind a name that may carry a direction.
-
-    >>> base_name("class_means_out")
-    'class_means'
-    """
-    return name.removesuffix("_out").removesuffix("_in")
+_Built: TypeAlias = tuple[
+    Array, Array | None, int, list[StatisticsSettings], dict[str, Statistic]
+]  # labels, shares, classes and settings of the statistics built last, and these
 
 
 def scaled_attributes(x: Attributes, scaling: str) -> Attributes:
@@ -203,9 +111,7 @@ class LocalStatistics:
         self.progress: Callable[[str, int, int], None] | None = None
         self._cache = StatisticsCache.of_user()
         self._shared: dict[tuple[Any, ...], Statistic] = {}
-        self._latest: tuple[Array, int, list[StatisticsSettings], dict[str, Statistic]] | None = (
-            None
-        )
+        self._latest: _Built | None = None
         self._adjacency: dict[str, sp.csr_array] = {}
         self._propagation: dict[tuple[str, str, float], SparseMatrix] = {}
         self._two_hop: dict[str, SparseMatrix] = {}
@@ -250,7 +156,11 @@ class LocalStatistics:
         return self._two_hop[neighbors]
 
     def build(
-        self, labels: Array, num_classes: int, settings: Sequence[StatisticsSettings]
+        self,
+        labels: Array,
+        num_classes: int,
+        settings: Sequence[StatisticsSettings],
+        shares: Array | None = None,
     ) -> dict[str, Statistic]:
         """The statistics of R replicas; those built last are kept, for training and prediction.
 
@@ -258,28 +168,43 @@ class LocalStatistics:
             labels: (R, N) pseudo labels; -1 is unknown.
             num_classes: C.
             settings: one per replica; they may differ in ``neighbors`` alone.
+            shares: (R, N, C) probabilities of each class, for ``soft_counts``; None takes the
+                labels as certain.
 
         Returns:
             A statistic for each name of :func:`statistic_names`.
         """
+        if not settings[0].soft_counts or shares is None:
+            shares = None  # nothing reads them
         if self._latest is not None:
-            known, classes, chosen, found = self._latest
-            if (classes, chosen) == (num_classes, list(settings)) and np.array_equal(known, labels):
+            known, certainty, classes, chosen, found = self._latest
+            is_same = (classes, chosen) == (num_classes, list(settings))
+            if is_same and _equal(known, labels) and _equal(certainty, shares):
                 return found
             self._latest = None  # frees its memory before the next takes some
         built: dict[str, Statistic] = {}
         for name in statistic_names(settings[0]):
-            modes = [_mode(name, one.neighbors) for one in settings]
+            modes = [mode_of(name, one.neighbors) for one in settings]
             groups = [
                 (mode, [r for r, own in enumerate(modes) if own == mode])
                 for mode in dict.fromkeys(modes)
             ]
             members = [
-                (self._one(base_name(name), mode, labels[chosen], num_classes, settings[0]), chosen)
+                (
+                    self._one(
+                        base_name(name),
+                        mode,
+                        labels[chosen],
+                        num_classes,
+                        settings[0],
+                        None if shares is None else shares[chosen],
+                    ),
+                    chosen,
+                )
                 for mode, chosen in groups
             ]
             built[name] = members[0][0] if len(members) == 1 else Grouped(members)
-        self._latest = (labels, num_classes, list(settings), built)
+        self._latest = (labels, shares, num_classes, list(settings), built)
         return built
 
     def _one(
@@ -289,9 +214,16 @@ class LocalStatistics:
         labels: Array,
         num_classes: int,
         settings: StatisticsSettings,
+        shares: Array | None,
     ) -> Statistic:
+        inner = averaged(name)
+        if inner is not None:
+            of_neighbors = self._one(inner, mode, labels, num_classes, settings, shares)
+            return NeighborMean(of_neighbors, self.propagation(mode, "row"))
         if name == "class_counts":
-            counts = class_counts(self.adjacency(mode), labels, num_classes)
+            counts = class_counts(
+                self.adjacency(mode), labels if shares is None else shares, num_classes
+            )
             scaled = scaled_counts(counts, settings.class_counts_scaling)
             return ReplicaRows(self._tensor(scaled))
         if name == "class_means":
@@ -462,13 +394,8 @@ class LocalStatistics:
         return Recipe(kind, parameters, {"adjacency": adjacency, **inputs})
 
 
-def _mode(name: str, neighbors: str) -> str:
-    """The single neighbour mode in which a statistic is read."""
-    if name == "attributes":
-        return "out"  # attributes have no neighbours: one form serves every mode
-    if neighbors == "both":
-        return "out" if name.endswith("_out") else "in"
-    return neighbors
+def _equal(one: Array | None, other: Array | None) -> bool:
+    return one is other or (one is not None and other is not None and np.array_equal(one, other))
 
 
 def _two_hop(adjacency: sp.csr_array) -> sp.csr_array:

@@ -374,6 +374,41 @@ class Reindexed(Statistic):
         return chosen
 
 
+class NeighborMean(Statistic):
+    """What the neighbours of a node have of a statistic, on average: P·r for row-normalised P.
+
+    Only products with a weight are ever averaged, so the cost is that of one propagation. A node
+    without neighbours has a row of zeros. A batch is taken out after a product with all nodes.
+
+    Args:
+        statistic: r, of all nodes.
+        propagation: P, (N, N).
+    """
+
+    def __init__(self, statistic: Statistic, propagation: SparseMatrix) -> None:
+        self.statistic = statistic
+        self.propagation = propagation
+        self.width = statistic.width
+
+    @override
+    def times(
+        self, weight: Tensor, nodes: Tensor | None = None, columns: Tensor | None = None
+    ) -> Tensor:
+        product = self.statistic.times(weight, None, columns)
+        mean = apart(self.propagation @ side_by_side(product), weight.shape[0])
+        return take_nodes(mean, nodes)
+
+    @override
+    def rows(self, nodes: Tensor, replica: int = 0) -> Tensor:
+        chosen = self.propagation.host[nodes.cpu().numpy()]
+        read, places = np.unique(chosen.indices, return_inverse=True)
+        weights = sp.csr_array(
+            (chosen.data, places, chosen.indptr), shape=(chosen.shape[0], read.size)
+        )
+        inner = self.statistic.rows(torch.from_numpy(read).to(self.propagation.device), replica)
+        return torch.from_numpy(weights.toarray()).to(inner) @ inner
+
+
 def reindexed(statistic: Statistic, columns: Tensor, width: int) -> Statistic:
     """:class:`Reindexed`, or the same by putting the entries of sparse rows into their columns."""
     if not isinstance(statistic, SparseRows):

@@ -298,12 +298,13 @@ def _joined(replicas: list[Replica], results: list[tuple[list[int], TrainState, 
         return torch.cat([tensor.cpu() for tensor in tensors])[back]
 
     states = [state for _, state, _ in results]
-    stages = list(states[0].done)
+    # Settings may have stages that others lack; the last one is everyone's.
+    stages = [name for name in states[0].done if all(name in state.done for state in states)]
     shapes = [
         {
             (stage, name): value.shape[1:]
-            for stage in stages
-            for name, value in state.done[stage].items()
+            for stage, parameters in state.done.items()
+            for name, value in parameters.items()
         }
         for state in states
     ]

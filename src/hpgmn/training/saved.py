@@ -30,7 +30,11 @@ MODEL_FILE = "model.safetensors"
 FORMAT = 1
 """The version of the file's form; a reader refuses what it does not know."""
 
-_TIED = ("diffusion", "adjacency")  # statistics whose columns are the nodes trained on
+_TIED = (
+    "diffusion",
+    "adjacency",
+    "neighbor_adjacency",
+)  # statistics whose columns are the nodes trained on
 
 
 def _checksum(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> int:

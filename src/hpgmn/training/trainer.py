@@ -56,7 +56,7 @@ def train(
         The state with every stage done.
     """
     state = state or TrainState()
-    for name, build in entry.stages.items():
+    for name, build in entry.stages_of(task.settings[0]).items():
         if name not in state.done:
             _run_stage(task, name, build, state, metric, watch)
     return state

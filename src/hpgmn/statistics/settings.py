@@ -1,0 +1,137 @@
+"""Which statistics describe a node, how each is scaled, and what they are called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpgmn.config import setting
+from hpgmn.graph import NEIGHBORS
+from hpgmn.statistics.forms import FORMS, MEANS_FORMS
+
+STATISTICS = (
+    *("attributes", "class_counts", "class_means", "diffusion", "adjacency"),
+    *("neighbor_attributes", "neighbor_class_counts", "neighbor_class_means"),
+    "neighbor_adjacency",
+)
+"""The paper's four, the adjacency rows, and what neighbours have of those on average: statistics
+of two steps."""
+
+_AVERAGED = "neighbor_"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatisticsSettings:
+    """Which statistics describe a node, and how each is scaled."""
+
+    statistics: tuple[str, ...] = setting(
+        (*STATISTICS[:3], "adjacency"), "the local statistics in use", choices=STATISTICS
+    )
+    neighbors: str = setting(
+        "both",
+        "whose edges make a neighbourhood; both: one set of statistics per direction",
+        choices=NEIGHBORS,
+        per_replica=True,
+    )
+    attributes_scaling: str = setting(
+        "raw",
+        "attributes as given, divided by the row's absolute sum, or of unit length",
+        choices=("raw", "fraction", "unit"),
+    )
+    class_counts_scaling: str = setting(
+        "log",
+        "class counts as they are, log(1+n), as shares, or of unit length",
+        choices=("raw", "log", "fraction", "unit"),
+    )
+    soft_counts: bool = setting(
+        False, "count neighbours by their probabilities of each class instead of by their label"
+    )
+    class_means_scaling: str = setting(
+        "raw", "class means as they are or of unit length", choices=("raw", "unit")
+    )
+    class_means_form: str = setting(
+        "auto",
+        "class means as dense rows, as rows for batches (of half precision, sparse, or a random "
+        "sketch), or factored (never an N×C·F array)",
+        choices=("auto", *MEANS_FORMS),
+    )
+    class_means_dim: int = setting(64, "sketch of class means: its columns for each class", low=4)
+    diffusion: str = setting(
+        "ppr", "personalised PageRank or the heat kernel", choices=("ppr", "heat")
+    )
+    teleport: float = setting(
+        0.15, "PPR's probability of going back to the start", low=0.01, high=0.99
+    )
+    heat_time: float = setting(3.0, "time of the heat kernel", low=0.01, high=50.0)
+    normalization: str = setting(
+        "column",
+        "how the transition matrix is normalised; column is the paper's A·D⁻¹",
+        choices=("column", "row", "symmetric"),
+    )
+    diffusion_self_loop: int = setting(
+        0, "1 adds self-loops to the transition matrix alone", low=0, high=1
+    )
+    diffusion_form: str = setting(
+        "auto",
+        "diffusion as a matrix, by power iteration, its largest entries, or a random sketch",
+        choices=("auto", *FORMS),
+    )
+    diffusion_tolerance: float = setting(
+        1e-6, "what a form may leave out of the series", low=1e-12, high=0.1
+    )
+    diffusion_topk: int = setting(64, "topk: the most entries of a row", low=1)
+    diffusion_threshold: float = setting(
+        1e-4, "topk: the largest residual that is pushed no further", low=1e-9, high=0.1
+    )
+    diffusion_dim: int = setting(256, "sketch: its columns", low=16)
+    diffusion_scaling: str = setting(
+        "unit", "diffusion rows as they are or of unit length", choices=("raw", "unit")
+    )
+    diffusion_self_entry: bool = setting(False, "whether a node's own entry stays in its row")
+    adjacency_scaling: str = setting(
+        "unit",
+        "adjacency rows as they are, divided by the row's sum, or of unit length",
+        choices=("raw", "fraction", "unit"),
+    )
+
+
+def statistic_names(settings: StatisticsSettings) -> list[str]:
+    """The names of the statistics a model with these settings encodes, one per direction.
+
+    >>> chosen = ("attributes", "diffusion")
+    >>> statistic_names(StatisticsSettings(statistics=chosen, neighbors="both"))
+    ['attributes', 'diffusion_out', 'diffusion_in']
+    """
+    if settings.neighbors != "both":
+        return list(settings.statistics)
+    return [
+        name if name == "attributes" else f"{name}_{direction}"
+        for name in settings.statistics
+        for direction in (("",) if name == "attributes" else ("out", "in"))
+    ]
+
+
+def base_name(name: str) -> str:
+    """The statistic behind a name that may carry a direction.
+
+    >>> base_name("class_means_out")
+    'class_means'
+    """
+    return name.removesuffix("_out").removesuffix("_in")
+
+
+def averaged(name: str) -> str | None:
+    """The statistic whose mean over neighbours a name stands for; None where it is no such mean.
+
+    >>> averaged("neighbor_class_means"), averaged("class_means")
+    ('class_means', None)
+    """
+    return name.removeprefix(_AVERAGED) if name.startswith(_AVERAGED) else None
+
+
+def mode_of(name: str, neighbors: str) -> str:
+    """The single neighbour mode in which a statistic is read."""
+    if name == "attributes":
+        return "out"  # attributes have no neighbours: one form serves every mode
+    if neighbors == "both":
+        return "out" if name.endswith("_out") else "in"
+    return neighbors
