@@ -10,12 +10,12 @@ from hpgmn.config import make_settings
 from hpgmn.datasets import DATASETS
 from hpgmn.experiments.baseline_spaces import baseline_space
 from hpgmn.experiments.search import sample_trials
-from hpgmn.experiments.spaces import NARROWED, PAPER_SPACE, SPACES, space_for
+from hpgmn.experiments.spaces import MIXED, NARROWED, PAPER_SPACE, SPACES, space_for
 from hpgmn.models import MODELS
 
 ALL = [
     pytest.param(kind, key, space, id=f"{kind} {key[0]} {key[1]}")
-    for kind, spaces in (("wide", SPACES), ("narrow", NARROWED))
+    for kind, spaces in (("wide", SPACES), ("narrow", NARROWED), ("mixed", MIXED))
     for key, space in spaces.items()
 ]
 
@@ -48,6 +48,20 @@ def test_what_was_narrowed_was_searched_widely_first() -> None:
     for key, space in NARROWED.items():
         assert space.keys() == SPACES[key].keys() | space.keys()
         assert space != SPACES[key]
+
+
+def test_the_mixed_spaces_hold_the_settings_of_grand() -> None:
+    """Table 4 of the paper's supplement; where it has no dropout of ours, ours is not asked for."""
+    rounds = {"cora": 8, "citeseer": 2, "pubmed": 5}
+    assert {graph for _, graph in MIXED} == rounds.keys()
+    for (model, graph), space in MIXED.items():
+        grand = {"propagation": "before", "mixing": "mean", "rounds": rounds[graph]}
+        grand |= {"node_dropout": 0.5, "hidden_dim": 32, "weight_decay": 5e-4}
+        grand |= {"batch_norm": graph == "pubmed", "lr": 0.2 if graph == "pubmed" else 0.01}
+        for name, value in grand.items():
+            assert value in space[name], (graph, name)
+        assert SPACES[model, graph].keys() <= space.keys()
+        assert space["propagation"] == ["before"]
 
 
 def test_the_paper_s_graphs_are_all_searched() -> None:

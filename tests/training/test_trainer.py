@@ -125,6 +125,16 @@ TEN = {
         node_dropout=[0.0, 0.5] * 5,
         attributes_dropout=[0.0, 0.2, 0.4, 0.6, 0.8] * 2,
     ),
+    "propagated before": varied(
+        replace(PROPAGATED, propagation="before", mixing="mean", encoder="joint"),
+        node_dropout=[0.0, 0.5] * 5,
+        dropout=[0.0, 0.2, 0.4, 0.6, 0.8] * 2,
+    ),
+    "normalised": varied(
+        replace(PROPAGATED, propagation="before", batch_norm=True),
+        node_dropout=[0.0, 0.5] * 5,
+        attributes_dropout=[0.0, 0.2, 0.4, 0.6, 0.8] * 2,
+    ),
 }
 
 
