@@ -106,7 +106,8 @@ class Encoder(nn.Module):
     With ``propagation="before"``, H = ReLU(P·D·X·W₁ + b₁)·W₂ + b₂, where D is node dropout: the
     attributes are propagated as in GRAND (Feng et al., Graph Random Neural Networks, NeurIPS 2020),
     but P·(D·X)·W₁ = P·(D·(X·W₁)), so the product is, which is narrower and leaves X sparse. For the
-    same reason column dropout before or after P is one and the same.
+    same reason column dropout before or after P is one and the same; GRAND drops single entries of
+    P·D·X, which a sparse X does not allow.
 
     With ``batch_norm``, ReLU's input is normalised before its bias is added, and its output before
     dropout. GRAND normalises the inputs of both layers: those of the second are these, but centred
