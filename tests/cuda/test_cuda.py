@@ -124,11 +124,23 @@ def test_replays_go_on_with_fewer_replicas_and_other_rates(
     assert_alike(alone, replayed, 5e-3)
 
 
-@pytest.mark.parametrize("name", ["hpgmn-gcn", "hpgmn-appnp"])
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("hpgmn-gcn", {}),
+        ("hpgmn-appnp", {}),
+        ("hpgmn-appnp", {"propagation": "before", "mixing": "mean"}),
+        ("hpgmn-appnp", {"propagation": "before", "batch_norm": True}),
+    ],
+)
 def test_agreement_between_passes_is_replayed(
-    graph: Graph, name: str, recordings: list[Any], monkeypatch: pytest.MonkeyPatch
+    graph: Graph,
+    name: str,
+    more: dict[str, Any],
+    recordings: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    values = {"consistency_weight": 0.5, "consistency_warmup": 6}
+    values = {"consistency_weight": 0.5, "consistency_warmup": 6} | more
     task = task_of(graph, name, **values)
     replayed = train(task, MODELS[name])
     assert all(recordings)

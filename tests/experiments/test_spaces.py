@@ -10,12 +10,12 @@ from hpgmn.config import make_settings
 from hpgmn.datasets import DATASETS
 from hpgmn.experiments.baseline_spaces import baseline_space
 from hpgmn.experiments.search import sample_trials
-from hpgmn.experiments.spaces import NARROWED, PAPER_SPACE, SPACES, space_for
+from hpgmn.experiments.spaces import MIXED, NARROWED, PAPER_SPACE, SPACES, space_for
 from hpgmn.models import MODELS
 
 ALL = [
     pytest.param(kind, key, space, id=f"{kind} {key[0]} {key[1]}")
-    for kind, spaces in (("wide", SPACES), ("narrow", NARROWED))
+    for kind, spaces in (("wide", SPACES), ("narrow", NARROWED), ("mixed", MIXED))
     for key, space in spaces.items()
 ]
 
@@ -48,6 +48,52 @@ def test_what_was_narrowed_was_searched_widely_first() -> None:
     for key, space in NARROWED.items():
         assert space.keys() == SPACES[key].keys() | space.keys()
         assert space != SPACES[key]
+
+
+GRAND: dict[str, dict[str, Any]] = {
+    "cora": {
+        "rounds": 8,
+        "consistency_passes": 4,
+        "consistency_temperature": 0.5,
+        "consistency_weight": 1.0,
+        "attributes_dropout": 0.5,
+        "dropout": 0.5,
+        "lr": 0.01,
+        "batch_norm": False,
+    },
+    "citeseer": {
+        "rounds": 2,
+        "consistency_passes": 2,
+        "consistency_temperature": 0.3,
+        "consistency_weight": 0.7,
+        "attributes_dropout": 0.0,
+        "dropout": 0.2,
+        "lr": 0.01,
+        "batch_norm": False,
+    },
+    "pubmed": {
+        "rounds": 5,
+        "consistency_passes": 4,
+        "consistency_temperature": 0.2,
+        "consistency_weight": 1.0,
+        "attributes_dropout": 0.6,
+        "dropout": 0.8,
+        "lr": 0.2,
+        "batch_norm": True,
+    },
+}
+"""What the authors' scripts run_cora.sh, run_citeseer.sh and run_pubmed.sh ask for."""
+
+
+def test_the_mixed_spaces_hold_the_settings_of_grand() -> None:
+    common = {"propagation": "before", "mixing": "mean", "node_dropout": 0.5, "hidden_dim": 32}
+    common |= {"weight_decay": 5e-4, "attributes_scaling": "fraction"}
+    assert {graph for _, graph in MIXED} == GRAND.keys()
+    for (model, graph), space in MIXED.items():
+        for name, value in (common | GRAND[graph]).items():
+            assert value in space[name], (graph, name)
+        assert SPACES[model, graph].keys() <= space.keys()
+        assert space["propagation"] == ["before"]
 
 
 def test_the_paper_s_graphs_are_all_searched() -> None:

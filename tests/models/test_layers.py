@@ -11,7 +11,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hpgmn.models.layers import MLP, Initialised, Linear, StatisticMLP, draw_glorot, initialise
+from hpgmn.models.layers import (
+    MLP,
+    BatchNorm,
+    Initialised,
+    Linear,
+    StatisticMLP,
+    draw_glorot,
+    initialise,
+)
 from hpgmn.randomness import DropRate, Noise, stable_key
 from hpgmn.sparse import SparseMatrix
 from hpgmn.statistics.operators import DenseRows, ReplicaRows, SparseRows, Statistic
@@ -46,6 +54,42 @@ def test_linear_is_one_affine_map_per_replica() -> None:
     x = normal(REPLICAS, NODES, 4, seed=9)
     expected = torch.stack([affine(layer, x[r], r) for r in range(REPLICAS)])
     torch.testing.assert_close(layer(x), expected)
+
+
+def test_batch_norm_is_that_of_torch_in_training_and_its_gradient() -> None:
+    layer = randomised(BatchNorm(REPLICAS, 4))
+    x = (normal(REPLICAS, NODES, 4, seed=9) * 3 + 2).requires_grad_()
+    other = x.detach().clone().requires_grad_()
+    expected = torch.stack(
+        [
+            functional.batch_norm(other[r], None, None, layer.scale[r, 0], training=True)
+            for r in range(REPLICAS)
+        ]
+    )
+    found, weights = layer(x), normal(REPLICAS, NODES, 4, seed=5)
+    torch.testing.assert_close(found, expected)
+    (found * weights).sum().backward()
+    own = layer.scale.grad.clone()
+    layer.scale.grad = None
+    (expected * weights).sum().backward()
+    torch.testing.assert_close(x.grad, other.grad, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(own, layer.scale.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_batch_norm_makes_zeros_of_what_does_not_vary() -> None:
+    layer = randomised(BatchNorm(REPLICAS, 4))
+    assert torch.equal(layer(normal(REPLICAS, 1, 4)), torch.zeros(REPLICAS, 1, 4))
+    assert torch.equal(layer(torch.full((REPLICAS, 8, 4), 3.0)), torch.zeros(REPLICAS, 8, 4))
+
+
+def test_batch_norm_starts_with_scales_of_one_and_computes_in_single_precision() -> None:
+    layer = randomised(BatchNorm(REPLICAS, 4))
+    initialise(layer, keys(1, 2, 3))
+    assert torch.equal(layer.scale, torch.ones(REPLICAS, 1, 4))
+    x = normal(REPLICAS, 200, 4).bfloat16()
+    found = layer(x)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, layer(x.float()))
 
 
 @pytest.mark.parametrize("hidden", [[], [6], [6, 5], [6, 5, 4]])

@@ -11,6 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from hpgmn.config import make_settings
+from hpgmn.errors import SettingError
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.layers import initialise
@@ -18,12 +20,13 @@ from hpgmn.models.propagated import (
     Encoder,
     PropagatedHPGMN,
     PropagatedSettings,
+    mixing_weights,
     stages,
 )
 from hpgmn.models.stage import Replica, Task, make_task
 from hpgmn.randomness import DropRate, Noise, stable_key
 from hpgmn.sparse import SparseMatrix
-from hpgmn.training.trainer import StageState, TrainState, train
+from hpgmn.training.trainer import StageState, TrainState, logits, train
 
 TINY = PropagatedSettings(
     hidden_dim=6,
@@ -160,6 +163,187 @@ def test_node_dropout_drops_whole_nodes_before_propagation(small_graph: Graph, k
             for _ in range(settings.rounds):
                 expected = 0.8 * propagation @ expected + 0.2 * start
         torch.testing.assert_close(found[r], expected, rtol=1e-4, atol=1e-5)
+
+
+# Propagation before the network, mixing and batch normalisation.
+
+VARIED = {"node_dropout": (0.5, 0.3), "attributes_dropout": (0.4, 0.2), "dropout": (0.3, 0.6)}
+BEFORE = replace(TINY, propagation="before", mixing="mean")
+NORMED = replace(BEFORE, batch_norm=True)
+OPTIONS = [
+    pytest.param(kind, place, mixing, batch_norm, id=f"{kind} {place} {mixing} {batch_norm}")
+    for kind, place in (("appnp", "before"), ("appnp", "after"), ("gcn", "after"))
+    for mixing in ("ppr", "mean")
+    for batch_norm in (False, True)
+]
+
+
+def normalised(values: Tensor, scale: Tensor) -> Tensor:
+    deviation = (values.var(dim=0, unbiased=False) + 1e-5).sqrt()
+    return (values - values.mean(dim=0)) / deviation * scale
+
+
+def mixed_powers(graph: Graph, settings: PropagatedSettings) -> Tensor:
+    """P as a dense matrix, from powers of Â one by one."""
+    adjacency = dense_propagation(graph)
+    powers = [np.linalg.matrix_power(adjacency, k) for k in range(settings.rounds + 1)]
+    if settings.mixing == "mean":
+        return torch.from_numpy(sum(powers) / len(powers))
+    away = 1 - settings.teleport
+    result = away**settings.rounds * powers[-1]
+    for k, power in enumerate(powers[:-1]):
+        result = result + settings.teleport * away**k * power
+    return torch.from_numpy(result)
+
+
+def factors(noise: Noise | None, place: str, shape: tuple[int, ...], rates: Any, r: int) -> Tensor:
+    """What dropout multiplies by in replica r."""
+    if noise is None:
+        return torch.ones(shape, dtype=torch.float64)
+    rate = DropRate(rates)
+    return noise.keep(place, shape, rate)[r].double() * rate.scale[r].double()
+
+
+def slow_encoder(
+    encoder: Encoder, graph: Graph, settings: PropagatedSettings, noise: Noise | None, r: int
+) -> Tensor:
+    """Replica r in dense matrices: every dropout is applied where the paper applies it."""
+    weight, bias, second, last = (
+        value[r].double()
+        for layer in (encoder.first, encoder.second)
+        for value in (layer.weight, layer.bias)
+    )
+    once = torch.from_numpy(dense_propagation(graph))
+    nodes = factors(noise, "encoder.nodes", (18, 1), VARIED["node_dropout"], r)
+    columns = factors(noise, "encoder.first.columns", (5,), VARIED["attributes_dropout"], r)
+    entries = factors(noise, "encoder.hidden", (18, 6), VARIED["dropout"], r)
+    x, early = torch.from_numpy(graph.x).double(), not settings.batch_norm
+    if encoder.before:  # GRAND: rows of the attributes are dropped, then propagated, then columns
+        hidden = ((mixed_powers(graph, settings) @ (x * nodes)) * columns) @ weight
+        early = False
+    else:
+        hidden = (x * columns) @ weight + (bias if early else 0)
+        if encoder.kind == "gcn":
+            hidden = once @ (hidden * nodes)
+    if settings.batch_norm:
+        hidden = normalised(hidden, encoder.norms[0].scale[r, 0].double())
+    hidden = (hidden if early else hidden + bias).relu()
+    if settings.batch_norm:
+        hidden = normalised(hidden, encoder.norms[1].scale[r, 0].double())
+    hidden = (hidden * entries) @ second + last
+    if encoder.kind == "gcn":
+        return once @ hidden
+    return hidden if encoder.before else mixed_powers(graph, settings) @ (hidden * nodes)
+
+
+@pytest.mark.parametrize("in_training", [True, False])
+@pytest.mark.parametrize(("kind", "place", "mixing", "batch_norm"), OPTIONS)
+def test_every_option_matches_dense_matrices_and_so_do_its_gradients(
+    small_graph: Graph, kind: str, place: str, mixing: str, batch_norm: bool, in_training: bool
+) -> None:
+    base = replace(TINY, propagation=place, mixing=mixing, batch_norm=batch_norm, rounds=3)
+    both = [replace(base, **{name: rates[r] for name, rates in VARIED.items()}) for r in range(2)]
+    encoder = Encoder(kind, small_graph.num_features, both)
+    with torch.no_grad():
+        for seed, parameter in enumerate(encoder.parameters()):
+            parameter.copy_(normal(*parameter.shape, seed=seed))
+    noise = Noise(torch.tensor([stable_key(1), stable_key(2)]), 3) if in_training else None
+    found = encoded(encoder, task_of(small_graph, base), noise)
+    expected = torch.stack([slow_encoder(encoder, small_graph, base, noise, r) for r in range(2)])
+    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
+    weights, parameters = normal(*found.shape, seed=9), list(encoder.parameters())
+    ours = torch.autograd.grad((found * weights).sum(), parameters)
+    slow = torch.autograd.grad((expected * weights).sum(), parameters)
+    for one, other in zip(ours, slow, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+
+
+def test_mixing_weighs_every_power_alike_or_as_pagerank_does() -> None:
+    np.testing.assert_allclose(mixing_weights("mean", 4, 0.3), [0.2] * 5)
+    np.testing.assert_allclose(mixing_weights("ppr", 2, 0.3), [0.3, 0.21, 0.49])
+
+
+def test_dropping_nodes_of_the_attributes_is_dropping_them_from_their_product(
+    small_graph: Graph,
+) -> None:
+    powers = mixed_powers(small_graph, BEFORE)
+    x, kept = torch.from_numpy(small_graph.x).double(), (torch.arange(18) % 3 > 0).unsqueeze(1)
+    weight = normal(5, 6).double()
+    torch.testing.assert_close(powers @ (x * kept) @ weight, powers @ (x @ weight * kept))
+
+
+def test_a_gcn_does_not_propagate_before_the_network(small_graph: Graph) -> None:
+    with pytest.raises(SettingError, match="hpgmn-appnp"):
+        make_settings(MODELS["hpgmn-gcn"].settings, {"propagation": "before"})
+    with pytest.raises(SettingError, match="hpgmn-appnp"):
+        encoder_of("gcn", small_graph, BEFORE)
+    assert make_settings(MODELS["hpgmn-gcn"].settings, {"batch_norm": "yes"}).batch_norm
+
+
+@pytest.mark.parametrize("settings", [BEFORE, NORMED, replace(TINY, batch_norm=True)])
+@pytest.mark.parametrize("freedom", FREEDOMS)
+def test_every_parameter_learns_with_the_options(
+    small_graph: Graph, freedom: str, settings: PropagatedSettings
+) -> None:
+    settings = replace(
+        settings, encoder=freedom, consistency_passes=3, node_dropout=0.5, dropout=0.2, lr=0.05
+    )
+    state, _ = trained(small_graph, "appnp", settings)
+    task = task_of(small_graph, settings)
+    for name in ("main",) if freedom == "joint" else ("pretraining", "main"):
+        stage = stages("appnp")[name](task, state.done)
+        initialise(stage.model, task.keys(name))
+        assert any(place.startswith("encoder.norms") for place in state.done[name]) == (
+            settings.batch_norm
+        )
+        for place, value in stage.model.named_parameters():
+            if not place.startswith(stage.frozen or ("\0",)):
+                assert (value != state.done[name][place]).flatten(1).any(dim=1).all(), place
+
+
+@pytest.mark.parametrize("settings", [BEFORE, NORMED])
+def test_another_graph_is_predicted_by_its_own_edges_and_nodes(
+    small_graph: Graph, settings: PropagatedSettings
+) -> None:
+    entry = MODELS["hpgmn-appnp"]
+    task = task_of(small_graph, settings)
+    done = train(task, entry).done
+    order = np.random.default_rng(0).permutation(small_graph.num_nodes)
+    places = np.argsort(order)  # where each node has gone
+    moved = Graph(small_graph.x[order], places[small_graph.edge_index], small_graph.y[order])
+    masks = [(np.zeros(18, bool), np.zeros(18, bool))] * 2
+    other = make_task(moved, task.replicas, masks, "cpu")
+    expected = logits(task, entry, done)
+    torch.testing.assert_close(logits(other, entry, done), expected[:, order], rtol=1e-4, atol=1e-4)
+    alone = Graph(moved.x, np.zeros((2, 0), np.int64), moved.y)
+    found = logits(make_task(alone, task.replicas, masks, "cpu"), entry, done)
+    assert (found - expected[:, order]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("widths", [(32, 4), (4, 32)])
+@pytest.mark.parametrize("settings", [TINY, BEFORE, NORMED, replace(TINY, batch_norm=True)])
+def test_the_memory_thought_of_covers_what_a_pass_keeps(
+    small_graph: Graph, settings: PropagatedSettings, widths: tuple[int, int]
+) -> None:
+    hidden, query = widths
+    settings = replace(settings, hidden_dim=hidden, query_dim=query)
+    settings = replace(settings, dropout=0.5, node_dropout=0.5)
+    task = task_of(small_graph, settings)
+    stage = stages("appnp")["main"](task, {"pretraining": {}})
+    kept: dict[int, Tensor] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        stage.model(stage.inputs, Noise(task.keys("main"), 1), penalties=True)
+    own = {value.untyped_storage().data_ptr() for value in stage.model.parameters()}
+    size = sum(
+        value.untyped_storage().nbytes() for place, value in kept.items() if place not in own
+    )
+    parameters, per_node = MODELS["hpgmn-appnp"].floats(small_graph, settings)
+    assert size / 2 < 4 * (parameters + per_node * small_graph.num_nodes)
 
 
 @pytest.mark.parametrize("kind", KINDS)

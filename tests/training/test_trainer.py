@@ -125,6 +125,17 @@ TEN = {
         node_dropout=[0.0, 0.5] * 5,
         attributes_dropout=[0.0, 0.2, 0.4, 0.6, 0.8] * 2,
     ),
+    "propagated before": varied(
+        replace(PROPAGATED, propagation="before", mixing="mean", encoder="joint"),
+        node_dropout=[0.0, 0.5] * 5,
+        dropout=[0.0, 0.2, 0.4, 0.6, 0.8] * 2,
+    ),
+    "normalised": varied(
+        # Where one attribute is left, its weights have no effect, and Adam follows rounding.
+        replace(PROPAGATED, propagation="before", batch_norm=True, attributes_dropout=0.0),
+        node_dropout=[0.0, 0.5] * 5,
+        dropout=[0.0, 0.2, 0.4, 0.6, 0.8] * 2,
+    ),
 }
 
 

@@ -223,3 +223,28 @@ NARROWED: dict[tuple[str, str], dict[str, list[Any]]] = {
     **{("hpgmn-appnp", name): _CONSISTENT for name in ("cora", "citeseer", "pubmed")},
 }
 """The second round: what the first one, by validation score, left worth trying."""
+
+_MIXED: dict[str, list[Any]] = _CITATION | {
+    "propagation": ["before"],
+    "mixing": ["mean", "ppr"],
+    "teleport": [0.1, 0.2],
+    "batch_norm": [False, True],
+    "epochs": [800],
+    "patience": [200],
+    "consistency_warmup": [0, 50],
+    "consistency_passes": [4],
+    "consistency_temperature": [0.2, 0.3, 0.5],
+    "lr": [0.01, 0.03, 0.1, 0.2],
+    "weight_decay": [5e-4, 1e-3, 5e-3],
+    "dropout": [0.0, 0.2, 0.5, 0.8],
+    "attributes_dropout": [0.0, 0.5, 0.6],
+    "node_dropout": [0.5],
+    "consistency_weight": [0.7, 1.0, 2.0],
+}
+
+MIXED: dict[tuple[str, str], dict[str, list[Any]]] = {
+    ("hpgmn-appnp", "cora"): _MIXED | {"rounds": [4, 8]},
+    ("hpgmn-appnp", "citeseer"): _MIXED | {"rounds": [2, 4], "consistency_passes": [2, 4]},
+    ("hpgmn-appnp", "pubmed"): _MIXED | {"rounds": [5, 8]},
+}
+"""The third round: attributes propagated before the network, around the settings of GRAND."""

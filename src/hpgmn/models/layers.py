@@ -12,8 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from hpgmn.randomness import DropRate, Noise, column_factors, relu_dropout
-from hpgmn.sparse import SparseMatrix
+from hpgmn.sparse import SparseMatrix, at_least_single
 from hpgmn.statistics.operators import Statistic, apart, side_by_side
+
+NORM_EPSILON = 1e-5
+"""Added to the variance in :class:`BatchNorm`, so that a constant column becomes zeros."""
 
 
 class Initialised(nn.Module, ABC):
@@ -102,6 +105,35 @@ class StatisticLinear(_Affine):
         """The same without the bias."""
         factors = column_factors(self.weight.shape[1], rate, noise, f"{place}.columns")
         return statistic.times(self.weight, nodes, factors)
+
+
+class BatchNorm(Initialised):
+    """Every column with mean 0 and variance 1 over all nodes, times a learned scale.
+
+    A shift is left to the bias of a layer. The statistics are those of the pass at hand, in
+    evaluation, too: a model that always reads all nodes has them there, without the noise of
+    dropout, and so needs no running averages. A node's output thus depends on all others', and on
+    another graph the statistics are that graph's.
+
+    Args:
+        replicas: R.
+        width: the number of columns.
+    """
+
+    def __init__(self, replicas: int, width: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(replicas, 1, width))
+
+    def reset_parameters(self, noise: Noise, place: str) -> None:
+        """Scales of one."""
+        self.scale.fill_(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(R, N, width) to the same shape."""
+        x = at_least_single(x)  # the variance is a mean of small differences
+        centred = x - x.mean(dim=1, keepdim=True)
+        variance = centred.square().mean(dim=1, keepdim=True)
+        return centred * (self.scale * torch.rsqrt(variance + NORM_EPSILON))
 
 
 def propagate(propagation: SparseMatrix, hidden: Tensor) -> Tensor:

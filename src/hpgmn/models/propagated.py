@@ -16,10 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from hpgmn.config import TrainSettings, dropout_setting, setting
+from hpgmn.errors import SettingError
 from hpgmn.graph import Array, Graph
 from hpgmn.models.head import MemoryHead, MemorySettings, penalty_weights
 from hpgmn.models.hpgmn import CITATION
-from hpgmn.models.layers import Linear, StatisticLinear, propagate
+from hpgmn.models.layers import BatchNorm, Linear, StatisticLinear, propagate
 from hpgmn.models.output import Output
 from hpgmn.models.stage import ModelEntry, Parameters, Stage, StageBuilder, Task, main_stage
 from hpgmn.randomness import DropRate, Noise, dropout, relu_dropout
@@ -57,19 +58,60 @@ class PropagatedSettings(MemorySettings, TrainSettings):
     )
     attributes_dropout: float = dropout_setting(0.6, "dropout of whole columns of the attributes")
     node_dropout: float = dropout_setting(0.3, "dropout of whole nodes before propagation")
+    propagation: str = setting(
+        "after",
+        "where APPNP propagates: after both layers, or before the first one's ReLU (hpgmn-appnp)",
+        choices=("after", "before"),
+    )
+    mixing: str = setting(
+        "ppr",
+        "how APPNP weighs nodes so many rounds away: as PageRank with teleport does, or all alike",
+        choices=("ppr", "mean"),
+    )
     rounds: int = setting(10, "rounds of APPNP's propagation", low=1, high=200)
     teleport: float = setting(0.1, "APPNP's probability of going back", low=0.0, high=1.0)
+    batch_norm: bool = setting(
+        False, "whether the encoder's hidden states are normalised over all nodes"
+    )
     pretraining_epochs: int = setting(500, "most epochs of the encoder's own training", low=1)
     pretraining_patience: int = setting(
         100, "stop it after so many epochs without a better one; 0: never", low=0
     )
 
 
-class Encoder(nn.Module):
-    """Two layers and a propagation: GCN propagates after each, APPNP after both.
+@dataclass(frozen=True, kw_only=True)
+class ConvolvedSettings(PropagatedSettings):
+    """What HP-GMN on a GCN can have of these."""
 
-    GCN: H = Â·ReLU(Â·X·W₁)·W₂. APPNP: H = Z_K with Z_0 = MLP(X),
-    Z_{k+1} = (1-teleport)·Â·Z_k + teleport·Z_0. Â = D̃^-½·(A+I)·D̃^-½.
+    def __post_init__(self) -> None:
+        """Refuse what only an APPNP can have."""
+        _refuse_for_gcn(self)
+
+
+def _refuse_for_gcn(settings: PropagatedSettings) -> None:
+    if settings.propagation != "after":
+        raise SettingError(
+            "A GCN propagates after each of its layers, so propagation=before is for hpgmn-appnp. "
+            "Take that model, or leave propagation out."
+        )
+
+
+class Encoder(nn.Module):
+    """Two layers and a propagation: GCN propagates after each, APPNP after both or in the first.
+
+    GCN: H = Â·ReLU(Â·X·W₁)·W₂. APPNP: H = P·MLP(X) with P = Σ θ_k Â^k, Â = D̃^-½·(A+I)·D̃^-½.
+    With APPNP's own weights (``mixing="ppr"``) that is Z_K of Z_0 = MLP(X),
+    Z_{k+1} = (1-teleport)·Â·Z_k + teleport·Z_0.
+
+    With ``propagation="before"``, H = ReLU(P·D·X·W₁ + b₁)·W₂ + b₂, where D is node dropout: the
+    attributes are propagated as in GRAND (Feng et al., Graph Random Neural Networks, NeurIPS 2020),
+    but P·(D·X)·W₁ = P·(D·(X·W₁)), so the product is, which is narrower and leaves X sparse. For the
+    same reason column dropout before or after P is one and the same; GRAND drops single entries of
+    P·D·X, which a sparse X does not allow.
+
+    With ``batch_norm``, ReLU's input is normalised before its bias is added, and its output before
+    dropout. GRAND normalises the inputs of both layers: those of the second are these, but centred
+    attributes would not be sparse, so their product with W₁ is normalised instead.
 
     Args:
         kind: "gcn" or "appnp".
@@ -88,9 +130,15 @@ class Encoder(nn.Module):
         super().__init__()
         first = settings[0]
         self.kind = kind
-        self.weights = appnp_weights(first.rounds, first.teleport)
+        if kind == "gcn":
+            _refuse_for_gcn(first)
+        self.before = first.propagation == "before"
+        self.weights = mixing_weights(first.mixing, first.rounds, first.teleport)
         self.first = StatisticLinear(len(settings), width, first.hidden_dim)
         self.second = Linear(len(settings), first.hidden_dim, first.query_dim)
+        self.norms: nn.ModuleList | None = None
+        if first.batch_norm:
+            self.norms = nn.ModuleList(BatchNorm(len(settings), first.hidden_dim) for _ in range(2))
         self.input_rate = DropRate([one.attributes_dropout for one in settings], device)
         self.drop_rate = DropRate([one.dropout for one in settings], device)
         self.node_rate = DropRate([one.node_dropout for one in settings], device)
@@ -99,13 +147,31 @@ class Encoder(nn.Module):
         self, attributes: Statistic, propagation: SparseMatrix, noise: Noise | None = None
     ) -> Tensor:
         """(R, N, query_dim)."""
-        hidden = self.first(attributes, self.input_rate, noise, "encoder.first")
-        if self.kind == "gcn":
-            hidden = propagate(propagation, self._drop_nodes(hidden, noise))
-        hidden = relu_dropout(hidden, self.drop_rate, noise, "encoder.hidden")
-        hidden = self.second(hidden)
+        hidden = self.second(self._hidden(attributes, propagation, noise))
         if self.kind == "gcn":
             return propagate(propagation, hidden)
+        return hidden if self.before else self._spread(propagation, hidden, noise)
+
+    def _hidden(
+        self, attributes: Statistic, propagation: SparseMatrix, noise: Noise | None
+    ) -> Tensor:
+        """The second layer's input, (R, N, hidden_dim)."""
+        hidden = self.first.product(attributes, self.input_rate, noise, "encoder.first")
+        bias_is_last = self.before or self.norms is not None
+        if not bias_is_last:
+            hidden = hidden.add_(self.first.bias)
+        if self.kind == "gcn":
+            hidden = propagate(propagation, self._drop_nodes(hidden, noise))
+        elif self.before:
+            hidden = self._spread(propagation, hidden, noise)
+        if self.norms is not None:
+            hidden = self.norms[1](torch.relu(self.norms[0](hidden) + self.first.bias))
+            return dropout(hidden, self.drop_rate, noise, "encoder.hidden")
+        bias = self.first.bias if bias_is_last else None
+        return relu_dropout(hidden, self.drop_rate, noise, "encoder.hidden", bias)
+
+    def _spread(self, propagation: SparseMatrix, hidden: Tensor, noise: Noise | None) -> Tensor:
+        """P·D·H."""
         wide = side_by_side(self._drop_nodes(hidden, noise))
         return apart(diffuse(propagation, wide, self.weights), hidden.shape[0])
 
@@ -114,6 +180,17 @@ class Encoder(nn.Module):
             return hidden
         ones = hidden.new_ones(hidden.shape[0], hidden.shape[1], 1)
         return hidden * dropout(ones, self.node_rate, noise, "encoder.nodes")
+
+
+def mixing_weights(mixing: str, rounds: int, teleport: float) -> Array:
+    """The weight of each power of Â from 0 to ``rounds``: APPNP's ("ppr"), or all alike ("mean").
+
+    >>> mixing_weights("mean", 3, 0.1)
+    array([0.25, 0.25, 0.25, 0.25])
+    """
+    if mixing == "mean":
+        return np.full(rounds + 1, 1 / (rounds + 1))
+    return appnp_weights(rounds, teleport)
 
 
 def appnp_weights(rounds: int, teleport: float) -> Array:
@@ -237,19 +314,27 @@ def stages(kind: str) -> dict[str, StageBuilder]:
 
 def _floats(graph: Graph, settings: PropagatedSettings) -> tuple[int, int]:
     per_node = settings.hidden_dim * 15 + 4 * settings.num_patterns
-    per_node += settings.rounds * settings.query_dim
+    if settings.propagation == "before":  # propagated states in and out, both ways; the query
+        per_node += 4 * settings.hidden_dim + 8 * settings.query_dim
+    else:
+        per_node += settings.rounds * settings.query_dim
+    if settings.batch_norm:
+        per_node += 4 * settings.hidden_dim
     return graph.num_features * settings.hidden_dim, per_node
 
 
-def _entry(kind: str, word: str) -> ModelEntry:
+def _entry(kind: str, word: str, settings: type[PropagatedSettings]) -> ModelEntry:
     return ModelEntry(
         f"hpgmn-{kind}",
         f"the memory on {word}'s representation, for homophilous graphs",
         CITATION,
-        PropagatedSettings,
+        settings,
         stages(kind),
         _floats,
     )
 
 
-ENTRIES = (_entry("gcn", "a GCN"), _entry("appnp", "an APPNP"))
+ENTRIES = (
+    _entry("gcn", "a GCN", ConvolvedSettings),
+    _entry("appnp", "an APPNP", PropagatedSettings),
+)
