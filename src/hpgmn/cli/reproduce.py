@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
@@ -17,6 +18,7 @@ from hpgmn.errors import HPGMNError, SettingError, unknown_name
 
 if TYPE_CHECKING:
     from hpgmn.experiments.reproduction.engine import Outcome
+    from hpgmn.experiments.reproduction.facts import Facts
     from hpgmn.experiments.reproduction.plan import Experiment
     from hpgmn.training.replicas import Progress
 
@@ -60,20 +62,30 @@ def reproduce(
         experiments, missing = engine.on_this_machine(asked)
         if missing:
             say(f"Left out: {', '.join(missing)}. {engine.what_to_do(missing)}")
+        facts, failures = _facts(experiments, folder)
         outcomes = _work(experiments, folder, place, workers)
         files = _write_outputs(folder, experiments)
     means = {one.name: _means(one, outcomes) for one in experiments}
-    failures = {one.cell.name: one.reason for one in outcomes if one.record is None}
+    total = len(facts) + len(failures) + len(outcomes)
+    failures |= {one.cell.name: one.reason for one in outcomes if one.record is None}
     if as_json:
-        content = {"folder": str(folder), "experiments": means, "missing": missing}
-        print(json.dumps(content | {"failures": failures, "files": [str(path) for path in files]}))
+        content = {
+            "folder": str(folder),
+            "facts": {one.graph: dataclasses.asdict(one) for one in facts},
+            "experiments": means,
+            "missing": missing,
+            "failures": failures,
+            "files": [str(path) for path in files],
+        }
+        print(json.dumps(content, indent=1))
     else:
+        _print_facts(facts)
         for one in experiments:
             _print_means(one, means[one.name])
     say(f"Records: {folder / CELLS_FOLDER}")
     for path in files:
         say(str(path))
-    _refuse_failures(outcomes)
+    _refuse_failures(failures, total, outcomes)
 
 
 def _work(
@@ -83,7 +95,6 @@ def _work(
     from hpgmn.experiments.reproduction import engine
 
     cells = engine.cells_of(experiments)
-    _write_facts(experiments, folder)
     todo = engine.sort_out(cells, folder)
     if todo.done:
         say(f"{len(todo.done)} of {len(cells)} cells are done already.")
@@ -130,8 +141,47 @@ def _teller(
     return tell
 
 
-def _write_facts(experiments: Sequence[Experiment], folder: Path) -> None:
-    """The records of Table 1, which needs no training."""
+def _facts(experiments: Sequence[Experiment], folder: Path) -> tuple[list[Facts], dict[str, str]]:
+    """The lines of Table 1, which need no training, and why those that are missing are."""
+    from hpgmn.experiments.reproduction.facts import do_facts
+    from hpgmn.experiments.reproduction.work import CELLS_FOLDER
+
+    found, failures = [], {}
+    for graph in (graph for one in experiments if one.name == "table1" for graph in one.graphs):
+        try:
+            found.append(do_facts(graph, folder / CELLS_FOLDER))
+        except HPGMNError as error:
+            failures[f"{graph}-facts"] = str(error)
+    return found, failures
+
+
+def _print_facts(facts: Sequence[Facts]) -> None:
+    """Ours, with the printed number in brackets where it differs, and what explains that."""
+    if not facts:
+        return
+    names = ("nodes", "edges", "attributes", "classes", "homophily")
+    table = Table("", *(Column(name, justify="right") for name in names), title="table1", box=None)
+    for one in facts:
+        pairs = [(getattr(one, name), one.printed[name]) for name in names]
+        table.add_row(one.graph, *(_beside(*pair) for pair in pairs))
+    out.print(table)
+    for one in facts:
+        for name in names:
+            if "(" in _beside(getattr(one, name), one.printed[name]):
+                line = f"{one.graph}, {name}: {one.explanations[name]}."
+                out.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _beside(own: float, printed: float) -> str:
+    """Our number, and the printed one in brackets where it is another.
+
+    >>> _beside(5278, 5429), _beside(0.7203, 0.71), _beside(0.0567, 0.06)
+    ('5,278 (5,429)', '0.72 (0.71)', '0.06')
+    """
+    shown, other = (
+        f"{number:,}" if isinstance(printed, int) else f"{number:.2f}" for number in (own, printed)
+    )
+    return shown if shown == other else f"{shown} ({other})"
 
 
 def _write_outputs(folder: Path, experiments: Sequence[Experiment]) -> list[Path]:
@@ -175,15 +225,14 @@ def _print_means(one: Experiment, means: Mapping[str, Mapping[str, Any]]) -> Non
     out.print(table)
 
 
-def _refuse_failures(outcomes: Sequence[Outcome]) -> None:
+def _refuse_failures(failures: Mapping[str, str], total: int, outcomes: Sequence[Outcome]) -> None:
     """Exit code 2 where cells failed for known reasons, 1 where one has to be looked into."""
-    failed = [one for one in outcomes if one.record is None]
-    if not failed:
+    if not failures:
         return
-    first = next((one for one in failed if one.trace), failed[0])
-    words = f"{len(failed)} of {len(outcomes)} cells failed. {first.cell.name}: {first.reason}"
-    if not first.trace:
-        raise HPGMNError(words)
-    say(first.trace.rstrip())
-    say(words)
+    unforeseen = next((one for one in outcomes if one.trace), None)
+    [name, reason], *_ = failures.items()
+    if unforeseen is None:
+        raise HPGMNError(f"{len(failures)} of {total} cells failed. {name}: {reason}")
+    say(unforeseen.trace.rstrip())
+    say(f"{len(failures)} of {total} cells failed. {unforeseen.cell.name}: {unforeseen.reason}")
     raise typer.Exit(1)
