@@ -185,7 +185,10 @@ def _groups(model: str, trials: Sequence[Mapping[str, Any]]) -> list[list[int]]:
     free = per_replica_names(settings)
     groups: dict[str, list[int]] = {}
     for place, trial in enumerate(trials):
-        full = settings_dict(make_settings(settings, trial))
+        try:
+            full = settings_dict(make_settings(settings, trial))
+        except HPGMNError:  # told where it is trained
+            full = {"place": place}
         shape = {name: value for name, value in full.items() if name not in free}
         groups.setdefault(json.dumps(shape, sort_keys=True), []).append(place)
     return list(groups.values())
