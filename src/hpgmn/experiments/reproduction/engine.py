@@ -208,6 +208,7 @@ def _in_processes(
 ) -> list[Outcome]:
     context = multiprocessing.get_context("spawn")  # a GPU cannot be used after a fork
     stop = context.Event()
+    folder.mkdir(parents=True, exist_ok=True)
     threads = max(1, torch.get_num_threads() // workers)
     outcomes: list[Outcome] = []
     with ProcessPoolExecutor(
