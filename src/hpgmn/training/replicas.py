@@ -169,7 +169,7 @@ def fit_replicas(
         report: called after each epoch.
         should_stop: asked after each epoch; True saves the state and raises KeyboardInterrupt.
         memory_share: how much of the memory is for this process, where several train at once; it
-            decides how many replicas are trained together, not what comes out.
+            decides how many replicas are trained together, and so no more than last bits.
     """
     place = torch.device(device)
 

@@ -36,7 +36,7 @@ _KEPT = ("val_score_mean", "val_score", "val_loss", "seconds")
 
 @dataclass(frozen=True)
 class Way:
-    """How work is done; none of it decides what comes out.
+    """How work is done; none of it decides more than the last bits of what comes out.
 
     Attributes:
         device: "cpu" or "cuda".
