@@ -9,9 +9,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -281,6 +283,22 @@ def test_a_worker_leaves_interrupts_to_the_first_process(
     monkeypatch.setattr(engine, "do_cell", interrupted)
     assert engine._in_worker(CELLS[1], tmp_path / "out") is None
     engine._own["lock"].close()
+
+
+def test_a_worker_ends_with_the_first_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = multiprocessing.Pipe()
+    parent = SimpleNamespace(sentinel=ours)
+    codes: list[int] = []
+    monkeypatch.setattr(engine.multiprocessing, "parent_process", lambda: parent)
+    monkeypatch.setattr(engine.os, "_exit", codes.append)
+    watcher = threading.Thread(target=engine._end_with_parent)
+    watcher.start()
+    watcher.join(0.05)
+    assert codes == []
+    theirs.close()  # as when the first process is gone
+    watcher.join(10)
+    assert codes == [1]
+    ours.close()
 
 
 # One reproduction a folder.

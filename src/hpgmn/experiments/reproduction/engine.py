@@ -214,10 +214,10 @@ def _in_processes(
     with ProcessPoolExecutor(
         workers, context, initializer=_begin, initargs=(folder, stop, threads, device, 1 / workers)
     ) as pool:
-        waiting: set[Future[Outcome | None]] = {
-            pool.submit(_in_worker, cell, folder) for cell in cells
-        }
         try:
+            waiting: set[Future[Outcome | None]] = {
+                pool.submit(_in_worker, cell, folder) for cell in cells
+            }
             while waiting:
                 if should_stop():
                     raise KeyboardInterrupt
