@@ -12,6 +12,8 @@ from hpgmn.errors import SettingError
 from hpgmn.evaluation import (
     Score,
     class_report,
+    ensemble_scores,
+    ensemble_size,
     independent_values,
     paired_difference,
     scores,
@@ -164,3 +166,57 @@ def test_equal_seeds_have_an_interval_of_no_width() -> None:
 def test_a_single_run_has_a_difference_without_interval() -> None:
     found = paired_difference([80.0], [79.0, 79.5], splits=1, test_per_train=0.4)
     assert (found.mean, found.low, found.high) == (0.75, None, None)
+
+
+# Averages over seeds.
+
+
+def softmax(row: np.ndarray) -> np.ndarray:
+    powers = np.exp(row - row.max())
+    return np.asarray(powers / powers.sum())
+
+
+@pytest.mark.parametrize(("splits", "seeds", "size"), [(3, 4, 4), (1, 7, 3), (2, 3, 2), (1, 2, 2)])
+@pytest.mark.parametrize("metric", ["accuracy", "roc_auc"])
+def test_averages_over_seeds_are_those_of_a_loop(
+    splits: int, seeds: int, size: int, metric: str
+) -> None:
+    draw = np.random.default_rng(splits + seeds)
+    classes = 2 if metric == "roc_auc" else 4
+    logits = 3 * draw.normal(size=(splits * seeds, 30, classes))
+    y = np.arange(30) % classes
+    masks = [draw.random(30) < 0.6 for _ in range(splits)]
+    expected = []
+    for split in range(splits):
+        for first in range(0, seeds, size):
+            if first + size > seeds:
+                continue
+            mean = np.zeros((30, classes))
+            for seed in range(first, first + size):
+                for node in range(30):
+                    mean[node] += softmax(logits[split * seeds + seed, node]) / size
+            nodes = np.flatnonzero(masks[split])
+            if metric == "accuracy":
+                expected.append(np.mean([mean[node].argmax() == y[node] for node in nodes]))
+            else:
+                expected.append(roc_auc_score(y[nodes], mean[nodes, 1]))
+    repeated = [mask for mask in masks for _ in range(seeds)]
+    found = ensemble_scores(torch.from_numpy(logits), y, repeated, metric, seeds=seeds, size=size)
+    assert len(found) == splits * (seeds // size)
+    assert found == pytest.approx(expected, abs=1e-6)
+
+
+def test_an_average_is_over_probabilities_not_votes_or_logits() -> None:
+    """One sure seed outvotes two that hesitate; one huge logit does not outweigh them all."""
+    sure, hesitating = [4.0, 0.0], [0.0, 0.5]
+    logits = torch.tensor([[sure], [hesitating], [hesitating]])
+    mask = np.array([True])
+    assert ensemble_scores(logits, np.array([0]), [mask] * 3, "accuracy", seeds=3, size=3) == [1.0]
+    huge, opposed = [9.0, 0.0], [0.0, 2.5]
+    logits = torch.tensor([[huge], [opposed], [opposed]])
+    assert ensemble_scores(logits, np.array([1]), [mask] * 3, "accuracy", seeds=3, size=3) == [1.0]
+
+
+def test_all_seeds_of_a_split_are_averaged_and_five_of_a_single_one() -> None:
+    assert [ensemble_size(10, seeds) for seeds in (2, 5, 8)] == [2, 5, 8]
+    assert [ensemble_size(1, seeds) for seeds in (2, 5, 8)] == [2, 5, 5]

@@ -15,6 +15,9 @@ from torch import Tensor
 from hpgmn.graph import Array
 from hpgmn.metrics import metric as metric_of
 
+ENSEMBLE = 5
+"""How many seeds of a single split are averaged."""
+
 
 @dataclass(frozen=True)
 class Score:
@@ -52,6 +55,41 @@ def scores(logits: Tensor, y: Array, masks: Sequence[Array], metric: str) -> lis
         valid = torch.from_numpy(np.asarray(mask))
         found.append(float(function(own[None], labels[None], valid[None])))
     return found
+
+
+def ensemble_size(splits: int, seeds: int) -> int:
+    """How many seeds are averaged: all of a split; of a single split as many as papers train.
+
+    >>> ensemble_size(10, 7), ensemble_size(1, 25), ensemble_size(1, 3)
+    (7, 5, 3)
+    """
+    return seeds if splits > 1 else min(ENSEMBLE, seeds)
+
+
+def ensemble_scores(
+    logits: Tensor, y: Array, masks: Sequence[Array], metric: str, *, seeds: int, size: int
+) -> list[float]:
+    """The score of class probabilities averaged over seeds, group by group.
+
+    Args:
+        logits: (R, N, C), split by split with the seeds inside.
+        y: (N,) true labels.
+        masks: R masks of the nodes to score, equal for the seeds of a split.
+        metric: the metric's name.
+        seeds: how many seeds each split has.
+        size: how many consecutive seeds of a split are averaged; what is left over is left out.
+
+    Returns:
+        One score per group, split by split.
+    """
+    first = [
+        start + offset
+        for start in range(0, len(masks), seeds)
+        for offset in range(0, seeds - size + 1, size)
+    ]
+    # One group at a time: the probabilities of all replicas may take gigabytes.
+    means = [logits[place : place + size].double().softmax(dim=-1).mean(dim=0) for place in first]
+    return scores(torch.stack(means), y, [masks[place] for place in first], metric)
 
 
 def class_report(

@@ -11,6 +11,7 @@ from hpgmn.experiments.paper import (
     CITATION,
     ELSEWHERE,
     HETEROPHILOUS,
+    TABLE_1,
     TABLE_2,
     TABLE_3,
     Published,
@@ -24,6 +25,17 @@ def test_every_cell_of_both_tables_is_there() -> None:
     assert all(tuple(row) == CITATION for row in TABLE_3.values())
     assert (len(TABLE_2), len(TABLE_3)) == (9, 7)
     assert set(ELSEWHERE) == {*HETEROPHILOUS, *CITATION} <= set(DATASETS)
+
+
+def test_table_1_has_a_line_for_every_graph_of_the_other_tables() -> None:
+    assert tuple(TABLE_1) == (*HETEROPHILOUS, *CITATION)
+    for graph, printed in TABLE_1.items():
+        known = DATASETS[graph]
+        assert printed.nodes == known.num_nodes
+        assert printed.attributes == known.num_features
+        assert printed.classes == known.num_classes
+    assert sum(printed.edges for printed in TABLE_1.values()) == 668_816
+    assert sum(printed.homophily for printed in TABLE_1.values()) == pytest.approx(3.43)
 
 
 def test_cells_are_as_printed() -> None:

@@ -344,3 +344,48 @@ def test_peak_memory_is_in_megabytes() -> None:
     after = peak_memory_mb("cpu")
     assert block.sum() > 0
     assert 20 < before <= after < before + 400
+
+
+# Seeds averaged.
+
+
+@pytest.mark.parametrize(("splits", "seeds", "size"), [((1, 0), 3, 3), ((1,), 7, 5), ((0,), 2, 2)])
+def test_probabilities_averaged_over_seeds_are_scored_beside_the_runs(
+    small_graph: Graph, tmp_path: Path, splits: tuple[int, ...], seeds: int, size: int
+) -> None:
+    spec = replace(SPEC, splits=splits, seeds=seeds)
+    prepare_folder(tmp_path / "run", spec, resume=False, overwrite=False)
+    metrics = run(spec, small_graph, tmp_path / "run")
+    rows = pq.read_table(tmp_path / "run" / "predictions.parquet").to_pylist()
+    expected = []
+    for split in splits:
+        hits = []
+        for node in {row["node"] for row in rows if (row["split"], row["role"]) == (split, "test")}:
+            own = [row for row in rows if (row["split"], row["node"]) == (split, node)]
+            sums = [
+                sum(row[f"probability_{k}"] for row in own if row["seed"] < size) for k in "012"
+            ]
+            hits.append(int(np.argmax(sums)) == int(own[0]["label"]))
+        expected.append(np.mean(hits))
+    found = metrics["ensemble"]
+    assert found["seeds"] == size
+    assert found["test_score"] == pytest.approx(expected)
+    assert found["test_score_mean"] == pytest.approx(np.mean(expected))
+    deviation = np.std(expected, ddof=1) if len(expected) > 1 else 0.0
+    assert found["test_score_std"] == pytest.approx(deviation)
+
+
+def test_one_seed_is_no_average(small_graph: Graph, tmp_path: Path) -> None:
+    spec = replace(SPEC, seeds=1)
+    prepare_folder(tmp_path / "run", spec, resume=False, overwrite=False)
+    assert "ensemble" not in run(spec, small_graph, tmp_path / "run")
+
+
+def test_without_test_nodes_there_is_no_average(small_graph: Graph, tmp_path: Path) -> None:
+    assert small_graph.splits is not None
+    empty = np.zeros_like(small_graph.splits.test)
+    graph = small_graph.with_splits(
+        replace(small_graph.splits, test=empty)  # as in a graph whose other labels are unknown
+    )
+    prepare_folder(tmp_path / "run", SPEC, resume=False, overwrite=False)
+    assert "ensemble" not in run(SPEC, graph, tmp_path / "run")

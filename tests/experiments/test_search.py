@@ -222,3 +222,33 @@ def test_the_best_have_the_highest_score_then_the_lowest_loss() -> None:
     names = [one["name"] for one in best_trials(records, 3)]
     assert names == ["high", "tied, better loss", "tied, worse loss"]
     assert [one["name"] for one in best_trials(records)] == ["high"]
+
+
+def test_trials_tell_their_progress_and_stop_when_asked(small_graph: Graph) -> None:
+    told: list[int] = []
+    options: dict[str, Any] = {"splits": [0], "report": lambda now: told.append(now.epoch)}
+    run_trials(small_graph, "mlp", [{"epochs": 3, "patience": 0}], **options)
+    assert told == [1, 2, 3]
+    with pytest.raises(KeyboardInterrupt):
+        run_trials(
+            small_graph,
+            "mlp",
+            [{"epochs": 9, "patience": 0}],
+            should_stop=lambda: len(told) >= 5,
+            **options,
+        )
+    assert told == [1, 2, 3, 1, 2]
+
+
+def test_trials_take_their_share_of_the_memory(
+    small_graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares = []
+
+    def at_once(*given: Any) -> int:
+        shares.append(given[4])
+        return 1
+
+    monkeypatch.setattr("hpgmn.training.replicas.replicas_at_once", at_once)
+    run_trials(small_graph, "mlp", [{"epochs": 1}], splits=[0, 1], memory_share=0.25)
+    assert shares == [0.25]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 import signal
 import threading
 import time
@@ -170,6 +171,44 @@ def test_more_memory_means_more_replicas_at_once(
     each = replica_bytes(small_graph, ENTRY, TINY)
     monkeypatch.setattr(replicas_module, "CPU_BATCH_BYTES", 7 * each)
     assert replicas_at_once(small_graph, ENTRY, TINY, CPU) == 7
+
+
+def test_a_share_of_the_memory_means_fewer_replicas_at_once_and_the_same_result(
+    small_graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    each = replica_bytes(small_graph, ENTRY, TINY)
+    monkeypatch.setattr(replicas_module, "CPU_BATCH_BYTES", 6 * each)
+    pages = {"SC_AVPHYS_PAGES": 12, "SC_PAGE_SIZE": each}  # of which a process takes half
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "sysconf", pages.__getitem__)
+        assert replicas_at_once(small_graph, ENTRY, TINY, CPU) == 6
+        assert replicas_at_once(small_graph, ENTRY, TINY, CPU, 0.5) == 3
+    monkeypatch.setattr(replicas_module, "replicas_at_once", lambda *given: int(6 * given[4]))
+    sizes = []
+    fits = []
+    for share in (1.0, 0.5):
+        told: set[tuple[int, int]] = set()
+        fits.append(
+            fit(
+                small_graph,
+                replicas_of(*[TINY] * 6),
+                memory_share=share,
+                report=lambda now, told=told: told.add((now.batch, now.batches)),
+            )
+        )
+        sizes.append(max(told)[1])
+    assert sizes == [1, 2]
+    assert torch.allclose(fits[0].logits, fits[1].logits, atol=1e-5)  # products round otherwise
+
+
+def test_a_share_of_a_gpus_memory_is_of_what_is_free(
+    small_graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    each = replica_bytes(small_graph, ENTRY, TINY)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (100 * each, 200 * each))
+    place = torch.device("cuda")
+    assert replicas_at_once(small_graph, ENTRY, TINY, place) == 60
+    assert replicas_at_once(small_graph, ENTRY, TINY, place, 1 / 8) == 7
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import typer
 
-from hpgmn.cli import bench, convert, show, train, use
+from hpgmn.cli import bench, convert, reproduce, show, train, use
 from hpgmn.cli.console import err, set_up_logging
 from hpgmn.errors import HPGMNError
 
@@ -31,6 +31,7 @@ for command in (
     use.predict,
     use.evaluate,
     use.statistics,
+    reproduce.reproduce,
     convert.convert,
     show.datasets,
     show.models,

@@ -30,7 +30,7 @@ import yaml
 from hpgmn import __version__
 from hpgmn.config import make_settings, read_yaml
 from hpgmn.errors import HPGMNError, SettingError
-from hpgmn.evaluation import Score, scores
+from hpgmn.evaluation import Score, ensemble_scores, ensemble_size, scores
 from hpgmn.graph import Array, Graph, Split
 from hpgmn.metrics import metric as metric_of
 from hpgmn.models import find_model
@@ -251,6 +251,7 @@ def run(
     *,
     report: Callable[[Progress], None] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
+    memory_share: float = 1.0,
 ) -> dict[str, Any]:
     """Train, score and write everything but the report into a prepared folder.
 
@@ -287,6 +288,7 @@ def run(
         identity=_identity(spec, graph, entry.source),
         report=report,
         should_stop=should_stop,
+        memory_share=memory_share,
     )
     model = SavedModel.of(entry, fitted, graph, [split.train for _, split in pairs])
     model.write(folder / MODEL_FILE)
@@ -344,6 +346,7 @@ def _metrics(
         "test_accuracy_mean": accuracy.mean if accuracy else None,
         "test_accuracy_std": accuracy.std if accuracy else None,
         "label_estimator": estimator,
+        **_ensemble(spec, graph, fitted, test if tested else []),
         "seconds_statistics": fitted.seconds["statistics"],
         "seconds_training": fitted.seconds["training"],
         "epochs": fitted.best_epoch[last].tolist(),
@@ -364,6 +367,18 @@ def _metrics(
         },
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
+
+
+def _ensemble(spec: RunSpec, graph: Graph, fitted: Fitted, test: Sequence[Array]) -> dict[str, Any]:
+    """The score of seeds averaged, where there are several and test nodes to score."""
+    if spec.seeds == 1 or not test:
+        return {}
+    size = ensemble_size(len(spec.splits), spec.seeds)
+    own = Score.of(
+        ensemble_scores(fitted.logits, graph.y, test, spec.metric, seeds=spec.seeds, size=size)
+    )
+    about = {"seeds": size, "test_score": list(own.values)}
+    return {"ensemble": about | {"test_score_mean": own.mean, "test_score_std": own.std}}
 
 
 def hardware(device: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from hpgmn.experiments.spaces import Space, space_for
 from hpgmn.graph import Graph
 from hpgmn.models import find_model
 from hpgmn.models.stage import Replica
-from hpgmn.training.replicas import fit_replicas
+from hpgmn.training.replicas import Progress, fit_replicas
 
 VARIANTS = 3
 """How many planned trials in a row share their shapes, and so are trained as one batch."""
@@ -78,8 +78,24 @@ def run_trials(
     device: torch.device | str = "cpu",
     metric: str = "accuracy",
     record: Callable[[dict[str, Any]], None] | None = None,
+    report: Callable[[Progress], None] | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+    memory_share: float = 1.0,
 ) -> list[dict[str, Any]]:
     """Train every trial on every split and seed; score on validation only.
+
+    Args:
+        graph: the graph.
+        model: the model's name.
+        trials: settings over the model's defaults.
+        splits: the splits to train on.
+        seeds: how many seeds on each.
+        device: "cpu" or "cuda".
+        metric: what selects epochs and is recorded.
+        record: called with each record.
+        report: called after each epoch.
+        should_stop: asked after each epoch; True raises KeyboardInterrupt.
+        memory_share: see :func:`hpgmn.training.replicas.fit_replicas`.
 
     Returns:
         One record per trial: settings, validation score of each run, epochs, seconds.
@@ -93,7 +109,17 @@ def run_trials(
     ]
     masks = [(graph.split(one.split).train, graph.split(one.split).val) for one in replicas]
     started = time.perf_counter()
-    fitted = fit_replicas(graph, entry, replicas, masks, device=device, metric=metric)
+    fitted = fit_replicas(
+        graph,
+        entry,
+        replicas,
+        masks,
+        device=device,
+        metric=metric,
+        report=report,
+        should_stop=should_stop,
+        memory_share=memory_share,
+    )
     seconds = time.perf_counter() - started
     runs = len(splits) * seeds
     last = list(fitted.best_epoch)[-1]

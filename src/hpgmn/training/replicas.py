@@ -20,7 +20,7 @@ from hpgmn.config import per_replica_names, settings_dict
 from hpgmn.errors import HPGMNError
 from hpgmn.graph import Array, Graph
 from hpgmn.models.own import is_own
-from hpgmn.models.stage import ModelEntry, Parameters, Replica, Stage, make_task
+from hpgmn.models.stage import ModelEntry, Parameters, Replica, Stage, Task, make_task
 from hpgmn.training.checkpoint import read_state, refuse_other, write_state
 from hpgmn.training.denormals import without_denormals
 from hpgmn.training.state import TrainState
@@ -89,14 +89,20 @@ def replica_bytes(graph: Graph, entry: ModelEntry, settings: Any) -> int:
     return int(4 * (6 * parameters + per_node * graph.num_nodes))
 
 
-def replicas_at_once(graph: Graph, entry: ModelEntry, settings: Any, device: torch.device) -> int:
-    """How many replicas to train together."""
+def replicas_at_once(
+    graph: Graph,
+    entry: ModelEntry,
+    settings: Any,
+    device: torch.device,
+    memory_share: float = 1.0,
+) -> int:
+    """How many replicas to train together, with a share of what one process would take."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
-        budget = int(free * 0.6)
+        budget = int(free * 0.6 * memory_share)
     else:
         available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        budget = min(CPU_BATCH_BYTES, available // 2)
+        budget = min(CPU_BATCH_BYTES, int(available // 2 * memory_share))
     return max(1, budget // replica_bytes(graph, entry, settings))
 
 
@@ -106,6 +112,7 @@ def batches(
     replicas: Sequence[Replica],
     device: torch.device,
     train_sizes: Sequence[int],
+    memory_share: float = 1.0,
 ) -> list[list[int]]:
     """Positions of the replicas trained together: equal shapes, and no more than fit.
 
@@ -127,7 +134,7 @@ def batches(
         groups.setdefault(repr(sorted(shape.items())), []).append(place)
     result = []
     for places in groups.values():
-        most = replicas_at_once(graph, entry, replicas[places[0]].settings, device)
+        most = replicas_at_once(graph, entry, replicas[places[0]].settings, device, memory_share)
         number = -(-len(places) // most)  # batches of nearly equal size
         size = -(-len(places) // number)
         result += [places[first : first + size] for first in range(0, len(places), size)]
@@ -146,6 +153,7 @@ def fit_replicas(
     identity: str = "",
     report: Callable[[Progress], None] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
+    memory_share: float = 1.0,
 ) -> Fitted:
     """Train replicas in batches.
 
@@ -160,6 +168,8 @@ def fit_replicas(
         identity: names this training; a state with another name is refused.
         report: called after each epoch.
         should_stop: asked after each epoch; True saves the state and raises KeyboardInterrupt.
+        memory_share: how much of the memory is for this process, where several train at once; it
+            decides how many replicas are trained together, and so no more than last bits.
     """
     place = torch.device(device)
 
@@ -168,9 +178,14 @@ def fit_replicas(
             return interrupted.is_set() or should_stop()
 
         with torch.cuda.device(place) if place.type == "cuda" else nullcontext():
-            return _fit(
-                graph, entry, replicas, masks, place, metric, folder, identity, report, stop
+            task = make_task(graph, replicas, masks, place)
+            sizes = (task.train_labels >= 0).sum(axis=1).tolist()
+            plan = _plan(
+                folder,
+                identity,
+                lambda: batches(graph, entry, replicas, place, sizes, memory_share),
             )
+            return _fit(task, entry, plan, metric, folder, identity, report, stop)
 
     try:
         return without_denormals(work)
@@ -187,32 +202,29 @@ def fit_replicas(
 
 
 def _fit(
-    graph: Graph,
+    task: Task,
     entry: ModelEntry,
-    replicas: Sequence[Replica],
-    masks: Sequence[tuple[Array, Array]],
-    device: torch.device,
+    plan: list[list[int]],
     metric: str,
     folder: Path | None,
     identity: str,
     report: Callable[[Progress], None] | None,
     should_stop: Callable[[], bool],
 ) -> Fitted:
-    task = make_task(graph, replicas, masks, device)
-    sizes = (task.train_labels >= 0).sum(axis=1).tolist()
-    plan = _plan(folder, identity, lambda: batches(graph, entry, replicas, device, sizes))
     results: list[tuple[list[int], TrainState, Tensor]] = []
     for number, places in enumerate(plan):
         path = None if folder is None else folder / f"state-{number:03d}.safetensors"
         part = task.subset(places)
-        state = read_state(path, identity, device) if path is not None and path.exists() else None
+        state = (
+            read_state(path, identity, task.device) if path is not None and path.exists() else None
+        )
         watcher = _Watcher(path, identity, (number, len(plan)), report, should_stop)
         task.statistics.progress = watcher.rows_done
         state = train(part, entry, metric=metric, state=state, watch=watcher)
         if path is not None:
             write_state(path, state, identity)
         results.append((places, state, logits(part, entry, state.done).cpu()))
-    return _joined(list(replicas), results)
+    return _joined(list(task.replicas), results)
 
 
 def _plan(

@@ -14,6 +14,7 @@ from typing import Any
 
 from hpgmn.datasets import DATASETS, PROTOCOLS
 from hpgmn.errors import HPGMNError, unknown_name
+from hpgmn.evaluation import ENSEMBLE
 from hpgmn.experiments import paper
 from hpgmn.experiments.reproduction.cells import SHIPPED, TUNED, Cell
 from hpgmn.models import find_model
@@ -23,9 +24,6 @@ EXPERIMENTS = ("table1", "table2", "table3", "figure3", "table4", "sound", "opti
 """What can be reproduced: the paper's, the sound protocol, and the options beyond the paper."""
 
 TRIALS = 16
-ENSEMBLE = 5
-"""How many seeds the row of averages averages."""
-
 ABLATED = ("texas", "squirrel")
 """The graphs of Figure 3 and Table 4."""
 

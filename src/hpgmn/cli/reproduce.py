@@ -1,0 +1,238 @@
+"""The command that reproduces the paper's experiments."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Column, Table
+
+from hpgmn.cli.console import out, percent, say, step_progress, stop_on_signal
+from hpgmn.errors import HPGMNError, SettingError, unknown_name
+
+if TYPE_CHECKING:
+    from hpgmn.experiments.reproduction.engine import Outcome
+    from hpgmn.experiments.reproduction.facts import Facts
+    from hpgmn.experiments.reproduction.plan import Experiment
+    from hpgmn.training.replicas import Progress
+
+_DEVICES = ("auto", "cpu", "cuda")
+_OUTPUT = "hpgmn.experiments.reproduction.output"
+
+
+def reproduce(
+    experiment: Annotated[
+        str,
+        typer.Argument(help="table1, table2, table3, figure3, table4, sound, options or all."),
+    ],
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Few graphs and epochs: two minutes on two cores.")
+    ] = False,
+    out_folder: Annotated[
+        Path | None,
+        typer.Option("--out", help="The folder [runs/reproduction, runs/reproduction-quick]."),
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    workers: Annotated[int, typer.Option(help="How many processes work at once.")] = 1,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the means as JSON instead of tables.")
+    ] = False,
+) -> None:
+    """The paper's experiments, cell by cell; what is done already is not done again."""
+    from hpgmn.experiments.reproduction import engine, plan
+    from hpgmn.experiments.reproduction.work import CELLS_FOLDER
+    from hpgmn.experiments.run import resolve_device
+
+    if device not in _DEVICES:
+        raise SettingError(unknown_name("device", device, _DEVICES))
+    if workers < 1:
+        raise SettingError(f"--workers must be at least 1 (got {workers}).")
+    budget = plan.QUICK if quick else plan.FULL
+    names = plan.EXPERIMENTS if experiment == "all" else (experiment,)
+    asked = [plan.experiment(name, budget) for name in names]
+    place = resolve_device(device)
+    folder = out_folder or Path("runs") / ("reproduction-quick" if quick else "reproduction")
+    with engine.only_one(folder):
+        experiments, missing = engine.on_this_machine(asked)
+        if missing:
+            say(f"Left out: {', '.join(missing)}. {engine.what_to_do(missing)}")
+        facts, failures = _facts(experiments, folder)
+        outcomes = _work(experiments, folder, place, workers)
+        files = _write_outputs(folder, experiments)
+    means = {one.name: _means(one, outcomes) for one in experiments}
+    total = len(facts) + len(failures) + len(outcomes)
+    failures |= {one.cell.name: one.reason for one in outcomes if one.record is None}
+    if as_json:
+        content = {
+            "folder": str(folder),
+            "facts": {one.graph: dataclasses.asdict(one) for one in facts},
+            "experiments": means,
+            "missing": missing,
+            "failures": failures,
+            "files": [str(path) for path in files],
+        }
+        print(json.dumps(content, indent=1))
+    else:
+        _print_facts(facts)
+        for one in experiments:
+            _print_means(one, means[one.name])
+    say(f"Records: {folder / CELLS_FOLDER}")
+    for path in files:
+        say(str(path))
+    _refuse_failures(failures, total, outcomes)
+
+
+def _work(
+    experiments: Sequence[Experiment], folder: Path, device: str, workers: int
+) -> list[Outcome]:
+    """The outcome of every cell, with a line for each that is worked on."""
+    from hpgmn.experiments.reproduction import engine
+
+    cells = engine.cells_of(experiments)
+    todo = engine.sort_out(cells, folder)
+    if todo.done:
+        say(f"{len(todo.done)} of {len(cells)} cells are done already.")
+    told = [*todo.done]
+    with step_progress() as step, stop_on_signal() as should_stop:
+        tell = _teller(told, len(cells), step)
+        for failed in todo.failed:
+            tell(failed)
+
+        def report(name: str, now: Progress) -> None:
+            step(f"{name}: {now.stage} {now.epoch}/{now.epochs}", len(told), len(cells))
+
+        try:
+            engine.work(
+                todo.waiting,
+                folder,
+                device=device,
+                workers=workers,
+                tell=tell,
+                report=report,
+                should_stop=should_stop,
+            )
+        except KeyboardInterrupt:
+            say(f"{len(told)} of {len(cells)} cells are done. To go on, repeat the command.")
+            raise
+    return told
+
+
+def _teller(
+    told: list[Outcome], total: int, step: Callable[[str, int, int | None], None]
+) -> Callable[[Outcome], None]:
+    """Keeps an outcome and says it in one line."""
+
+    def tell(outcome: Outcome) -> None:
+        told.append(outcome)
+        words = f"failed: {outcome.reason}"
+        if outcome.record is not None:
+            metrics = outcome.record.metrics
+            score = percent(metrics["test_score_mean"], metrics["test_score_std"])
+            words = f"{score}, {outcome.seconds:.0f} s"
+        say(f"{len(told)} of {total} {outcome.cell.name} {words}")
+        step(outcome.cell.name, len(told), total)
+
+    return tell
+
+
+def _facts(experiments: Sequence[Experiment], folder: Path) -> tuple[list[Facts], dict[str, str]]:
+    """The lines of Table 1, which need no training, and why those that are missing are."""
+    from hpgmn.experiments.reproduction.facts import do_facts
+    from hpgmn.experiments.reproduction.work import CELLS_FOLDER
+
+    found, failures = [], {}
+    for graph in (graph for one in experiments if one.name == "table1" for graph in one.graphs):
+        try:
+            found.append(do_facts(graph, folder / CELLS_FOLDER))
+        except HPGMNError as error:
+            failures[f"{graph}-facts"] = str(error)
+    return found, failures
+
+
+def _print_facts(facts: Sequence[Facts]) -> None:
+    """Ours, with the printed number in brackets where it differs, and what explains that."""
+    if not facts:
+        return
+    names = ("nodes", "edges", "attributes", "classes", "homophily")
+    table = Table("", *(Column(name, justify="right") for name in names), title="table1", box=None)
+    for one in facts:
+        pairs = [(getattr(one, name), one.printed[name]) for name in names]
+        table.add_row(one.graph, *(_beside(*pair) for pair in pairs))
+    out.print(table)
+    for one in facts:
+        for name in names:
+            if "(" in _beside(getattr(one, name), one.printed[name]):
+                line = f"{one.graph}, {name}: {one.explanations[name]}."
+                out.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _beside(own: float, printed: float) -> str:
+    """Our number, and the printed one in brackets where it is another.
+
+    >>> _beside(5278, 5429), _beside(0.7203, 0.71), _beside(0.0567, 0.06)
+    ('5,278 (5,429)', '0.72 (0.71)', '0.06')
+    """
+    shown, other = (
+        f"{number:,}" if isinstance(printed, int) else f"{number:.2f}" for number in (own, printed)
+    )
+    return shown if shown == other else f"{shown} ({other})"
+
+
+def _write_outputs(folder: Path, experiments: Sequence[Experiment]) -> list[Path]:
+    """The tables and figures; returns their files."""
+    from hpgmn.experiments.reproduction.work import CELLS_FOLDER
+
+    if find_spec(_OUTPUT) is None:
+        return []
+    written: list[Path] = import_module(_OUTPUT).write_outputs(
+        folder, experiments, cells_folder=folder / CELLS_FOLDER
+    )
+    return written
+
+
+def _means(one: Experiment, outcomes: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
+    """Row → graph → mean and deviation of the test score; None where a cell failed."""
+    records = {outcome.cell.name: outcome.record for outcome in outcomes}
+    found: dict[str, dict[str, Any]] = {}
+    for row in one.rows:
+        found[row.label] = {}
+        for graph, cell in row.cells.items():
+            record = records[cell.name]
+            metrics = None if record is None else record.metrics
+            if metrics is not None and row.is_ensemble:
+                metrics = metrics["ensemble"]
+            found[row.label][graph] = metrics and {
+                "mean": metrics["test_score_mean"],
+                "std": metrics["test_score_std"],
+            }
+    return found
+
+
+def _print_means(one: Experiment, means: Mapping[str, Mapping[str, Any]]) -> None:
+    if not means:
+        return
+    graphs = [Column(graph, no_wrap=True, justify="right") for graph in one.graphs]
+    table = Table("", *graphs, title=one.name, box=None, padding=(0, 2, 0, 0))
+    for label, cells in means.items():
+        shown = (cells[graph] or {"mean": None, "std": None} for graph in one.graphs)
+        table.add_row(label, *(percent(cell["mean"], cell["std"]) for cell in shown))
+    out.print(table)
+
+
+def _refuse_failures(failures: Mapping[str, str], total: int, outcomes: Sequence[Outcome]) -> None:
+    """Exit code 2 where cells failed for known reasons, 1 where one has to be looked into."""
+    if not failures:
+        return
+    unforeseen = next((one for one in outcomes if one.trace), None)
+    [name, reason], *_ = failures.items()
+    if unforeseen is None:
+        raise HPGMNError(f"{len(failures)} of {total} cells failed. {name}: {reason}")
+    say(unforeseen.trace.rstrip())
+    say(f"{len(failures)} of {total} cells failed. {unforeseen.cell.name}: {unforeseen.reason}")
+    raise typer.Exit(1)

@@ -1,0 +1,257 @@
+"""The work behind one cell: a search where it has one, the final run, and its record.
+
+Whatever is finished is kept: each group of trials, the states of the final run, the record. Work
+that is killed goes on from there and ends with the same record.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hpgmn.config import make_settings, per_replica_names, plain, settings_dict
+from hpgmn.datasets import load
+from hpgmn.errors import HPGMNError
+from hpgmn.experiments.reproduction.cells import Cell, CellRecord, identity, read_cell, write_cell
+from hpgmn.experiments.run import RunSpec, finished_run, prepare_folder, run, write_text
+from hpgmn.experiments.search import best_trials, planned_trials, run_trials
+from hpgmn.graph import Graph
+from hpgmn.models import find_model
+from hpgmn.training.replicas import Progress
+
+CELLS_FOLDER, SEARCH_FOLDER, WORK_FOLDER = "cells", "search", "work"
+"""Below the folder of a reproduction: finished records, searches and final runs under way."""
+
+_KEPT = ("val_score_mean", "val_score", "val_loss", "seconds")
+
+
+@dataclass(frozen=True)
+class Way:
+    """How work is done; none of it decides more than the last bits of what comes out.
+
+    Attributes:
+        device: "cpu" or "cuda".
+        report: called after each epoch.
+        should_stop: asked after each epoch; True keeps what is finished and raises
+            KeyboardInterrupt.
+        memory_share: how much of the memory is for this process.
+    """
+
+    device: str = "cpu"
+    report: Callable[[Progress], None] | None = None
+    should_stop: Callable[[], bool] = field(default=lambda: False)
+    memory_share: float = 1.0
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of trainings that all of them have."""
+        return {
+            "report": self.report,
+            "should_stop": self.should_stop,
+            "memory_share": self.memory_share,
+        }
+
+
+def do_cell(cell: Cell, folder: Path, way: Way) -> CellRecord:
+    """The record of a cell; only what is not done yet is done.
+
+    Args:
+        cell: the cell.
+        folder: the folder of the reproduction.
+        way: how to work.
+    """
+    graph = load(cell.graph, cell.protocol)
+    kept = done_record(cell, graph, folder)
+    if kept is None:
+        before = read_cell(folder / CELLS_FOLDER, cell.name)
+        search = _search(cell, graph, folder, before, way) if cell.trials else None
+        settings = _full_settings(cell, search)
+        own = final_identity(cell, graph, settings)
+        if before is not None and before.identity == own:
+            metrics = before.metrics
+        else:
+            metrics = _final_run(cell, graph, folder, settings, own, way)
+        kept = CellRecord(cell.as_dict(), own, search, metrics)
+        write_cell(folder / CELLS_FOLDER, kept)
+    _tidy(cell, folder)
+    return kept
+
+
+def done_record(cell: Cell, graph: Graph, folder: Path) -> CellRecord | None:
+    """The record of a cell if it was made from the same things; else None."""
+    record = read_cell(folder / CELLS_FOLDER, cell.name)
+    if record is None or bool(cell.trials) != (record.search is not None):
+        return None
+    if record.search is not None and record.search["identity"] != search_identity(cell, graph):
+        return None
+    own = final_identity(cell, graph, _full_settings(cell, record.search))
+    return record if record.identity == own else None
+
+
+def search_identity(cell: Cell, graph: Graph) -> str:
+    """Of everything that decides how a search ends."""
+    runs = [list(cell.search_splits), cell.search_seeds, cell.metric]
+    trials = [_plain(trial) for trial in _trials(cell)]
+    return identity(cell.model, trials, runs, _graph_parts(graph, cell.search_splits))
+
+
+def final_identity(cell: Cell, graph: Graph, settings: Mapping[str, Any]) -> str:
+    """Of everything that decides the metrics of the final run."""
+    runs = [list(cell.splits), cell.seeds, cell.metric]
+    return identity(cell.model, dict(settings), runs, _graph_parts(graph, cell.splits))
+
+
+def _graph_parts(graph: Graph, splits: Sequence[int]) -> list[Any]:
+    """What a graph and some of its splits are known by."""
+    masks = hashlib.sha256()
+    for number in splits:
+        split = graph.split(number)
+        for mask in (split.train, split.val, split.test):
+            masks.update(np.packbits(mask).tobytes())
+    return [graph.name, graph.fingerprint, graph.y.tolist(), masks.hexdigest()]
+
+
+def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: plain(value) for name, value in settings.items()}
+
+
+def _trials(cell: Cell) -> list[dict[str, Any]]:
+    """The settings of each trial; those of the cell go before the planned ones."""
+    planned = planned_trials(cell.model, cell.graph, cell.trials)
+    return [{**trial, **cell.settings} for trial in planned]
+
+
+def _full_settings(cell: Cell, search: Mapping[str, Any] | None) -> dict[str, Any]:
+    """All settings of the final run."""
+    chosen = cell.settings if search is None else search["trials"][search["best"]]["settings"]
+    return settings_dict(make_settings(find_model(cell.model).settings, chosen))
+
+
+def _search(
+    cell: Cell, graph: Graph, folder: Path, before: CellRecord | None, way: Way
+) -> dict[str, Any]:
+    """A cell's search, taken from where it is already done, else trained group by group."""
+    own = search_identity(cell, graph)
+    if before is not None and before.search is not None and before.search["identity"] == own:
+        return dict(before.search)
+    path = folder / SEARCH_FOLDER / f"{cell.name}.json"
+    trials = _trials(cell)
+    found = _begun(path, own)
+    for places in _groups(cell.model, trials):
+        if all(place in found for place in places):
+            continue
+        records = _train_group(cell, graph, [trials[place] for place in places], way)
+        found |= dict(zip(places, records, strict=True))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, json.dumps({"identity": own, "trials": found}, indent=1) + "\n")
+    every = [found[place] for place in range(len(trials))]
+    scored = [trial for trial in every if "failed" not in trial]
+    if not scored:
+        raise HPGMNError(
+            f"Every trial of {cell.name} failed. {every[0]['failed']} Then repeat the command."
+        )
+    (best,) = best_trials(scored)
+    return {
+        "identity": own,
+        "best": every.index(dict(best)),
+        "seconds": sum(trial.get("seconds", 0.0) for trial in every),
+        "trials": every,
+    }
+
+
+def _begun(path: Path, own: str) -> dict[int, dict[str, Any]]:
+    """The finished trials of the same search, by their number."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["identity"] != own:
+            return {}
+        return {int(place): trial for place, trial in content["trials"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _groups(model: str, trials: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+    """The numbers of the trials that are trained together: those of equal shapes."""
+    settings = find_model(model).settings
+    free = per_replica_names(settings)
+    groups: dict[str, list[int]] = {}
+    for place, trial in enumerate(trials):
+        try:
+            full = settings_dict(make_settings(settings, trial))
+        except HPGMNError:  # told where it is trained
+            full = {"place": place}
+        shape = {name: value for name, value in full.items() if name not in free}
+        groups.setdefault(json.dumps(shape, sort_keys=True), []).append(place)
+    return list(groups.values())
+
+
+def _train_group(
+    cell: Cell, graph: Graph, trials: Sequence[Mapping[str, Any]], way: Way
+) -> list[dict[str, Any]]:
+    """The records of trials that are trained together; if that fails, of each alone."""
+    try:
+        records = run_trials(
+            graph,
+            cell.model,
+            trials,
+            splits=cell.search_splits,
+            seeds=cell.search_seeds,
+            device=way.device,
+            metric=cell.metric,
+            **way.options,
+        )
+    except HPGMNError as error:
+        free_memory(way.device)
+        if len(trials) > 1:
+            return [_train_group(cell, graph, [trial], way)[0] for trial in trials]
+        return [{"settings": _plain(trials[0]), "failed": str(error)}]
+    return [
+        {"settings": _plain(trial)} | {name: record[name] for name in _KEPT}
+        for trial, record in zip(trials, records, strict=True)
+    ]
+
+
+def _final_run(
+    cell: Cell, graph: Graph, folder: Path, settings: dict[str, Any], own: str, way: Way
+) -> dict[str, Any]:
+    """The metrics of the final run; one that was interrupted goes on."""
+    spec = RunSpec(
+        graph=cell.graph,
+        model=cell.model,
+        settings=settings,
+        splits=cell.splits,
+        seeds=cell.seeds,
+        protocol=cell.protocol,
+        metric=cell.metric,
+        device=way.device,
+    )
+    above = folder / WORK_FOLDER / cell.name
+    place = above / identity(own, spec.as_dict())[:16]  # another version or device begins anew
+    for other in above.glob("*"):
+        if other != place:
+            shutil.rmtree(other)
+    prepare_folder(place, spec, resume=True, overwrite=False)
+    metrics = finished_run(place)
+    return run(spec, graph, place, **way.options) if metrics is None else metrics
+
+
+def _tidy(cell: Cell, folder: Path) -> None:
+    """Remove what a finished cell needs no longer."""
+    shutil.rmtree(folder / WORK_FOLDER / cell.name, ignore_errors=True)
+    (folder / SEARCH_FOLDER / f"{cell.name}.json").unlink(missing_ok=True)
+
+
+def free_memory(device: str) -> None:
+    """Give memory that is no longer in use back, for other processes on the same GPU."""
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.empty_cache()

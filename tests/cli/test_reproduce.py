@@ -1,0 +1,389 @@
+"""``hpgmn reproduce``: end to end, going on, what is missing or fails, and kills at any moment."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import hpgmn as package
+from hpgmn.cli import reproduce as module
+from hpgmn.experiments import paper
+from hpgmn.experiments.reproduction import engine, plan
+from hpgmn.graph import Graph
+
+Command = Callable[..., Any]
+SOURCE = Path(package.__file__).parents[1]
+PASSING = ("seconds", "seconds_statistics", "seconds_training", "peak_memory_mb", "created")
+
+
+@pytest.fixture
+def data(
+    small_graph: Graph,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Path:
+    """The small graph under the names that the quick reproduction asks for."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for name in ("texas", "cornell", "cora"):
+        package.write_graph(small_graph, folder / f"{name}.npz")
+    monkeypatch.setenv("HPGMN_DATA", str(folder))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "none"))
+    return folder
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two models in Table 2, so four cells a graph."""
+    monkeypatch.setattr(paper, "TABLE_2", {name: paper.TABLE_2[name] for name in ("gcn", "hpgmn")})
+
+
+def records(folder: Path) -> dict[str, Any]:
+    """Every record, without times, memory and dates."""
+    found = {}
+    for path in sorted(folder.glob("cells/*")):
+        found[path.name] = lasting(json.loads(path.read_text(encoding="utf-8")))
+    return found
+
+
+def lasting(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {key: lasting(own) for key, own in content.items() if key not in PASSING}
+    return [lasting(own) for own in content] if isinstance(content, list) else content
+
+
+QUICK = ("--quick", "--device", "cpu")
+
+
+@pytest.mark.slow
+def test_everything_quickly_on_small_graphs(hpgmn: Command, data: Path) -> None:
+    answer = hpgmn("reproduce", "all", *QUICK)
+    assert answer.code == 0, answer.err
+    folder = Path("runs/reproduction-quick")
+    found = records(folder)
+    names = {f"{cell.name}.json" for name in plan.EXPERIMENTS for cell in quick(name).cells}
+    assert set(found) == names | {"texas-facts.json", "cora-facts.json"}
+    assert f"{len(names)} of {len(names)} " in answer.err
+    assert f"Records: {folder / 'cells'}" in answer.err
+    for name in ("table1", "table2", "table3", "figure3", "table4", "sound", "options"):
+        assert f"{name} " in answer.out
+    metrics = found["texas-hpgmn-ensemble.json"]["metrics"]
+    mean = f"{100 * metrics['ensemble']['test_score_mean']:.1f} ± "
+    line = next(own for own in answer.out.splitlines() if own.startswith("hpgmn, shipped, 5 seeds"))
+    assert mean in line
+    assert not [*folder.glob("work/*"), *folder.glob("search/*")]
+    again = hpgmn("reproduce", "all", *QUICK)
+    assert again.code == 0
+    assert f"{len(names)} of {len(names)} cells are done already." in again.err
+    assert again.out == answer.out
+    assert records(folder) == found
+
+
+def quick(name: str) -> plan.Experiment:
+    return plan.experiment(name, plan.QUICK)
+
+
+@pytest.mark.slow
+def test_everything_more_than_quickly_on_the_real_graphs(
+    hpgmn: Command, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graphs = ("texas", "cornell", "cora")
+    if not all((data_dir / f"{name}.npz").exists() for name in graphs):
+        pytest.skip(f"not all of {', '.join(graphs)} are in {data_dir}")
+    monkeypatch.setattr(plan, "QUICK", dataclasses.replace(plan.QUICK, epochs=3, seeds=1))
+    answer = hpgmn("reproduce", "all", *QUICK, "--out", "out")
+    assert answer.code == 0, answer.err
+    found = records(Path("out"))
+    sizes = {"texas": (183, 1703), "cornell": (183, 1703), "cora": (2708, 1433)}
+    for name, record in found.items():
+        if not name.endswith("-facts.json"):
+            summary = record["metrics"]["graph_summary"]
+            graph = record["cell"]["graph"]
+            assert (summary["num_nodes"], summary["num_features"]) == sizes[graph]
+            assert len(record["metrics"]["test_score"]) == (
+                len(record["cell"]["splits"]) * record["cell"]["seeds"]
+            )
+    assert found["texas-facts.json"]["explanations"]["edges"].startswith("printed 309 = edges as")
+    assert "Traceback" not in answer.err
+
+
+@pytest.mark.usefixtures("few", "data")
+def test_a_line_for_each_cell_and_a_table_of_means(hpgmn: Command) -> None:
+    answer = hpgmn("reproduce", "table2", *QUICK, "--out", "out")
+    assert answer.code == 0, answer.err
+    lines = [line for line in answer.err.splitlines() if " of 4 texas" in line]
+    cells = ("gcn-tuned", "hpgmn-tuned", "hpgmn-shipped", "hpgmn-ensemble")
+    for number, (line, cell) in enumerate(zip(lines, cells, strict=True), start=1):
+        metrics = records(Path("out"))[f"texas-{cell}.json"]["metrics"]
+        score = f"{100 * metrics['test_score_mean']:.1f} ± {100 * metrics['test_score_std']:.1f}"
+        assert line.startswith(f"{number} of 4 texas-{cell} {score}, ")
+        assert line.endswith(" s")
+    rows = [line for line in answer.out.splitlines() if " ± " in line]
+    assert [row.split("  ")[0] for row in rows] == [
+        *("gcn", "hpgmn", "hpgmn, shipped", "hpgmn, shipped, 5 seeds averaged")
+    ]
+
+
+@pytest.mark.usefixtures("few", "data")
+def test_the_means_as_json(hpgmn: Command) -> None:
+    answer = hpgmn("reproduce", "table2", *QUICK, "--out", "out", "--json")
+    content = json.loads(answer.out)
+    assert content["folder"] == "out"
+    assert (content["missing"], content["failures"], content["facts"]) == ([], {}, {})
+    found = records(Path("out"))
+    for label, name in (("gcn", "gcn-tuned"), ("hpgmn, shipped", "hpgmn-shipped")):
+        metrics = found[f"texas-{name}.json"]["metrics"]
+        expected = {"mean": metrics["test_score_mean"], "std": metrics["test_score_std"]}
+        assert content["experiments"]["table2"][label] == {"texas": expected}
+    ensemble = found["texas-hpgmn-ensemble.json"]["metrics"]["ensemble"]
+    label = "hpgmn, shipped, 5 seeds averaged"
+    shown = content["experiments"]["table2"][label]["texas"]
+    assert shown["mean"] == ensemble["test_score_mean"]
+
+
+@pytest.mark.usefixtures("data")
+def test_table_1_shows_ours_and_the_printed(hpgmn: Command) -> None:
+    answer = hpgmn("reproduce", "table1", "--out", "out")
+    assert answer.code == 0, answer.err
+    assert "Left out: wisconsin, cornell-geomgcn," in answer.err
+    assert "hpgmn datasets --download NAME" in answer.err
+    (row,) = [line for line in answer.out.splitlines() if line.startswith(" texas ")]
+    assert row.split()[1:3] == ["18", "(183)"]
+    assert "texas, nodes: printed 183; the graph has 18." in answer.out
+    content = json.loads(hpgmn("reproduce", "table1", "--out", "out", "--json").out)
+    assert set(content["facts"]) == {"texas", "cora"}
+    assert content["facts"]["texas"]["printed"]["edges"] == 309
+
+
+def test_a_damaged_graph_fails_its_cells_alone(hpgmn: Command, data: Path, few: None) -> None:
+    (data / "cora.npz").write_bytes(b"damaged")
+    answer = hpgmn("reproduce", "table1", *QUICK, "--out", "out")
+    assert answer.code == 2
+    assert (
+        answer.err.rstrip().splitlines()[-1].startswith("Error: 1 of 2 cells failed. cora-facts: ")
+    )
+    assert Path("out/cells/texas-facts.json").exists()
+    (data / "texas.npz").write_bytes(b"damaged")
+    answer = hpgmn("reproduce", "table2", *QUICK, "--out", "out")
+    assert answer.code == 2
+    assert "1 of 4 texas-gcn-tuned failed: " in answer.err
+    assert "Error: 4 of 4 cells failed. texas-gcn-tuned: " in answer.err
+    assert " –" in answer.out
+
+
+def test_an_error_nobody_foresaw_is_shown_whole_and_ends_with_1(
+    hpgmn: Command, data: Path, few: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any) -> None:
+        raise ZeroDivisionError("something new")
+
+    monkeypatch.setattr(engine, "do_cell", fail)
+    answer = hpgmn("reproduce", "table2", *QUICK, "--out", "out")
+    assert answer.code == 1
+    assert "Traceback" in answer.err
+    assert "4 of 4 cells failed. texas-gcn-tuned: ZeroDivisionError: something new" in answer.err
+
+
+def test_outputs_are_written_where_there_is_something_to_write_them(
+    hpgmn: Command, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def write_outputs(folder: Path, experiments: Any, *, cells_folder: Path) -> list[Path]:
+        asked.append((folder, [one.name for one in experiments], cells_folder))
+        return [folder / "table1.md"]
+
+    monkeypatch.setattr(module, "find_spec", lambda name: name)
+    monkeypatch.setattr(module, "import_module", lambda name: SimpleNamespace(**vars_of))
+    vars_of = {"write_outputs": write_outputs}
+    answer = hpgmn("reproduce", "table1", *QUICK, "--out", "out")
+    assert answer.code == 0
+    assert asked == [(Path("out"), ["table1"], Path("out/cells"))]
+    assert str(Path("out/table1.md")) in answer.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("tabel2",), "Unknown experiment 'tabel2'. Did you mean 'table2'?"),
+        (("table2", "--device", "gpu"), "Unknown device 'gpu'."),
+        (("table2", "--workers", "0"), "--workers must be at least 1 (got 0)."),
+        (("table3", "--out", "out"), "None of the graphs is on this machine: cora, citeseer"),
+    ],
+)
+def test_mistakes_get_one_sentence(
+    hpgmn: Command, data: Path, words: tuple[str, ...], message: str
+) -> None:
+    (data / "cora.npz").unlink()
+    answer = hpgmn("reproduce", *words)
+    assert answer.code == 2
+    assert answer.err.startswith(f"Error: {message}")
+    assert len(answer.err.splitlines()) == 1
+
+
+@pytest.mark.usefixtures("few", "data")
+def test_an_interrupted_reproduction_says_how_to_go_on(
+    hpgmn: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    genuine = engine.do_cell
+
+    def interrupted(cell: Any, *arguments: Any) -> Any:
+        if cell.variant == "shipped":
+            raise KeyboardInterrupt
+        return genuine(cell, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "do_cell", interrupted)
+        answer = hpgmn("reproduce", "table2", *QUICK, "--out", "out")
+    assert answer.code == 130
+    assert "2 of 4 cells are done. To go on, repeat the command." in answer.err
+    assert "Interrupted. What was finished is kept." in answer.err
+    answer = hpgmn("reproduce", "table2", *QUICK, "--out", "out")
+    assert answer.code == 0
+    assert "2 of 4 cells are done already." in answer.err
+    assert "3 of 4 texas-hpgmn-shipped" in answer.err
+
+
+# Kills.
+
+# States are saved all the time, and two replicas fit into memory at once.
+PROGRAM = """
+import sys
+import hpgmn.training.replicas as replicas
+replicas.SAVE_SECONDS = 0.005
+replicas.replicas_at_once = lambda *_: 2
+from hpgmn.experiments import paper
+paper.TABLE_2 = {name: paper.TABLE_2[name] for name in ("gcn", "hpgmn")}
+from hpgmn.cli import main
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
+"""
+LONGEST = 60.0
+"""Seconds that one process may take before the test gives up."""
+
+
+class Reproductions:
+    """Starts reproductions of one table in processes of their own."""
+
+    def __init__(self, program: Path, data: Path) -> None:
+        self.program, self.data = program, data
+        self.running: list[subprocess.Popen[str]] = []
+
+    def start(self, out: Path, *options: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, self.program, "reproduce", "table2", *QUICK, "--out", out, *options],
+            env=os.environ
+            | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", "HPGMN_DATA": str(self.data)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.running.append(process)
+        return process
+
+    def finish(self, out: Path, *options: str) -> str:
+        process = self.start(out, *options)
+        printed, error = process.communicate(timeout=LONGEST)
+        assert process.returncode == 0, error
+        return printed
+
+
+@pytest.fixture
+def reproductions(tmp_path: Path, data: Path) -> Iterator[Reproductions]:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    made = Reproductions(program, data)
+    yield made
+    for process in made.running:
+        process.kill()  # does nothing to one that has ended
+        process.communicate()
+
+
+def wait_until_begun(process: subprocess.Popen[str], out: Path) -> None:
+    """Wait until the process holds the lock of the folder."""
+    end = time.monotonic() + LONGEST
+    while process.poll() is None and not _is_locked(out):
+        assert time.monotonic() < end
+        time.sleep(0.002)
+
+
+def _is_locked(out: Path) -> bool:
+    import fcntl
+
+    if not (out / ".lock").exists():
+        return False
+    with (out / ".lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+@pytest.mark.slow
+def test_a_reproduction_killed_ten_times_ends_with_the_same_records(
+    reproductions: Reproductions, tmp_path: Path
+) -> None:
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    began = time.monotonic()
+    printed = reproductions.finish(whole)
+    longest = time.monotonic() - began
+    expected = records(whole)
+    assert len(expected) == 4
+    draw = random.Random(11)
+    kills = 0
+    stages = set()
+    while kills < 10:
+        process = reproductions.start(out)
+        wait_until_begun(process, out)
+        time.sleep(draw.uniform(0, longest / 8))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        if process.returncode == 0:  # it was done before: once more from the beginning
+            assert records(out) == expected
+            shutil.rmtree(out)
+            continue
+        assert process.returncode == -signal.SIGKILL
+        kills += 1
+        stages.add((len(records(out)), *(len(list(out.glob(f"{name}/*"))) for name in WORK)))
+    assert len(stages) > 3  # the kills came at different points of the work
+    assert reproductions.finish(out) == printed
+    assert records(out) == expected
+    assert not [*out.glob("work/*"), *out.glob("search/*"), *out.glob("cells/*.unfinished")]
+
+
+WORK = ("work", "search")
+
+
+@pytest.mark.slow
+def test_killed_workers_leave_what_others_can_go_on_with(
+    reproductions: Reproductions, tmp_path: Path
+) -> None:
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    printed = reproductions.finish(whole)
+    process = reproductions.start(out, "--workers", "2")
+    wait_until_begun(process, out)
+    end = time.monotonic() + LONGEST
+    while not list(out.glob("work/*")):
+        assert process.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()  # ends when no worker holds its output open any more
+    assert process.returncode == -signal.SIGKILL
+    assert reproductions.finish(out, "--workers", "2") == printed
+    assert records(out) == records(whole)
+    assert not [*out.glob("work/*"), *out.glob("search/*")]
