@@ -23,6 +23,7 @@ from hpgmn.experiments.records import (
     grid,
     in_order,
     place_in_search,
+    printed_words,
     read_records,
     read_trials,
     row_record,
@@ -188,7 +189,7 @@ def _results_table(rows: Rows) -> str:
 
 def _line(graph: str, model: str, record: Record | None) -> list[str]:
     cell, best = paper.published(model, graph), paper.ELSEWHERE.get(graph)
-    theirs = f"{cell.mean:.1f} ± {cell.std:.1f}" if cell else "–"
+    theirs = printed_words(cell) if cell else "–"
     elsewhere = f"{best.mean:.1f}, {best.source}" if best else "–"
     if record is None:
         return [graph, model, "–", "–", theirs, "no record yet", elsewhere, "–", "–", "–"]
