@@ -1,0 +1,401 @@
+"""An experiment in words: headings, sentences and grids that every format writes alike.
+
+A sentence may hold code between backticks; that is the only markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpgmn.experiments import paper
+from hpgmn.experiments.records import (
+    difference_words,
+    printed_words,
+    runs_words,
+    score_words,
+    validation_words,
+)
+from hpgmn.experiments.reproduction import ranking
+from hpgmn.experiments.reproduction.cells import SHIPPED, TUNED
+from hpgmn.experiments.reproduction.facts_grid import facts_blocks
+from hpgmn.experiments.reproduction.figure import picture_sentence
+from hpgmn.experiments.reproduction.grids import (
+    NOTHING,
+    Block,
+    Grid,
+    Heading,
+    Picture,
+    Words,
+    cost_sentences,
+    metric_name,
+)
+from hpgmn.experiments.reproduction.plan import DEFECTIVE, Experiment
+from hpgmn.experiments.reproduction.tables import (
+    ENSEMBLE,
+    Entry,
+    Line,
+    Table,
+    read_cells,
+    table,
+)
+
+TITLES = {
+    "table1": "Table 1: the graphs",
+    "table2": "Table 2: heterophilous graphs",
+    "table3": "Table 3: citation graphs",
+    "figure3": "Figure 3: regularisation",
+    "table4": "Table 4: local statistics",
+    "sound": "The sound protocol",
+    "options": "Options beyond the paper",
+}
+
+
+@dataclass(frozen=True)
+class Document:
+    """An experiment as it is shown.
+
+    Attributes:
+        name: the experiment's.
+        title: its heading.
+        blocks: what stands below it.
+        table: its numbers; Table 1 has none.
+        count: how many of its cells, or graphs of Table 1, have a record.
+    """
+
+    name: str
+    title: str
+    blocks: tuple[Block, ...]
+    table: Table | None
+    count: int
+
+
+def document(experiment: Experiment, cells: Path, options: str = "") -> Document:
+    """An experiment out of the records in a folder.
+
+    Args:
+        experiment: what is shown.
+        cells: the folder of the records.
+        options: what the command had beside the experiment's name, as " --quick".
+    """
+    command = f"`hpgmn reproduce {experiment.name}{options}`"
+    title = TITLES[experiment.name]
+    if experiment.name == "table1":
+        blocks, count = facts_blocks(experiment.graphs, cells, command)
+        return Document(experiment.name, title, tuple(blocks), None, count)
+    found = table(experiment, read_cells(cells, experiment))
+    layouts: dict[str, Callable[[Table], list[Block]]] = {
+        "figure3": _figure3,
+        "table4": _table4,
+        "sound": _sound,
+        "options": _options,
+    }
+    blocks = [
+        *layouts.get(experiment.name, _comparison)(found),
+        *cost_sentences(found, command),
+    ]
+    return Document(experiment.name, title, tuple(blocks), found, len(found.done))
+
+
+# The layouts.
+
+
+def _comparison(found: Table) -> list[Block]:
+    """Tables 2 and 3."""
+    own = [*_score_rows(found.lines, found.graphs), *_elsewhere_rows(found)]
+    return [
+        "Every model has the same search and the same splits. A cell shows ours and, after the "
+        f"stroke, what the paper prints. {_LEGEND} Rows named shipped have settings from a larger "
+        "search than the others, and the last of ours average the class probabilities of several "
+        "seeds; neither competes for bold.",
+        Grid(f"{found.name}", _caption(found), _header("model", found.graphs), own),
+        _difference_grid(found),
+        _validation_grid(found),
+        _cost_grid(found),
+    ]
+
+
+def _options(found: Table) -> list[Block]:
+    return [
+        f"What each option changes in the shipped settings. {_LEGEND}",
+        Grid(
+            found.name,
+            _caption(found),
+            _header("variant", found.graphs),
+            _score_rows(found.lines, found.graphs),
+        ),
+        _difference_grid(found),
+        _validation_grid(found),
+        _cost_grid(found),
+    ]
+
+
+def _sound(found: Table) -> list[Block]:
+    beside = tuple(DEFECTIVE[graph] for graph in found.graphs if graph in DEFECTIVE)
+    graphs = tuple(graph for graph in found.graphs if graph not in beside)
+    places = [ranking.place_on(found, graph) for graph in graphs]
+    blocks: list[Block] = [
+        "Graphs without the known defects; every model has the same search and the same splits. "
+        f"{_LEGEND}",
+        Grid(
+            found.name, _caption(found), _header("model", graphs), _score_rows(found.lines, graphs)
+        ),
+        *[ranking.place_sentence(place) for place in places if place],
+        _difference_grid(found),
+        _validation_grid(found),
+        _cost_grid(found),
+        Heading("What the defects do to the ranking"),
+        "Each graph beside the one that the literature uses, which has the defects; ranks by mean "
+        "test score, 1 the best. The two graphs have other nodes and splits, so a model's fall is "
+        "a difference of means, without an interval; intervals are of models on the same graph.",
+    ]
+    for graph in graphs:
+        if DEFECTIVE.get(graph) in found.graphs:
+            blocks += _pair_blocks(found, ranking.pair_of(found, graph, DEFECTIVE[graph]))
+    return blocks
+
+
+def _pair_blocks(found: Table, pair: ranking.Pair) -> list[Block]:
+    order = sorted(pair.scores, key=lambda model: pair.ranks[model])
+    rows = [
+        tuple(
+            Words(text)
+            for text in (
+                model,
+                f"{pair.scores[model][1]:.1f}",
+                f"{pair.ranks[model][1]:g}",
+                f"{pair.scores[model][0]:.1f}",
+                f"{pair.ranks[model][0]:g}",
+                f"{pair.falls[model]:.1f}",
+            )
+        )
+        for model in order
+    ]
+    header = ("model", pair.defective, "rank", pair.sound, "rank", "falls by")
+    label, caption = f"{found.name}-{pair.sound}", f"{pair.defective} and {pair.sound}"
+    grids = [Grid(label, f"{caption}: mean test scores and ranks.", header, rows)] if rows else []
+    return [*grids, " ".join(ranking.pair_sentences(found, pair))]
+
+
+def _figure3(found: Table) -> list[Block]:
+    return [
+        "HP-GMN with its shipped settings, and the same without one or both of the penalties on "
+        "its memory. The paper shows a bar chart without numbers; where it prints the full "
+        "model's, that stands after the stroke.",
+        Picture("figure3", picture_sentence(found)),
+        _variant_grid(found),
+        _cost_grid(found),
+    ]
+
+
+def _table4(found: Table) -> list[Block]:
+    return [
+        "HP-GMN with its shipped settings, and the same without one of its statistics; after the "
+        f"stroke what the paper prints. {_LEGEND}",
+        _variant_grid(found),
+        *_stand_ins(found),
+        _cost_grid(found),
+    ]
+
+
+def _stand_ins(found: Table) -> list[str]:
+    """Where our full model has other statistics than the paper's."""
+    sentences = []
+    full = found.lines[0] if found.lines else None
+    for graph, entry in full.entries.items() if full else ():
+        used = set(entry.cell.settings["statistics"])
+        if "adjacency" in used and "diffusion" not in used:
+            sentences.append(
+                f"On {graph} adjacency rows stand in for diffusion in ours: the row without "
+                "diffusion takes them away."
+            )
+        elif "adjacency" in used:
+            sentences.append(
+                f"On {graph} ours has adjacency rows beside diffusion: the row without diffusion "
+                "takes both away."
+            )
+        for line in found.lines[1:]:
+            if set(line.entries[graph].cell.settings["statistics"]) == used:
+                sentences.append(
+                    f"On {graph} the full model does not have what '{line.label}' takes away: "
+                    "both rows are the same model."
+                )
+    return sentences
+
+
+# The grids.
+
+_LEGEND = (
+    "Bold is the best of a column; ↓ marks what stays short of the printed number by the rule "
+    "further down (at least as high, or within the margin and inside our interval)."
+)
+
+
+def _caption(found: Table) -> str:
+    what = sorted({metric_name(graph) for graph in found.graphs})
+    return (
+        f"{TITLES[found.name]}: test {' or '.join(what)} in percent, mean ± sample standard "
+        "deviation over runs."
+    )
+
+
+def _header(first: str, graphs: Sequence[str]) -> tuple[str, ...]:
+    names = [
+        graph if metric_name(graph) == "accuracy" else f"{graph} ({metric_name(graph)})"
+        for graph in graphs
+    ]
+    return (first, *names)
+
+
+def _label(line: Line, table_name: str) -> str:
+    if line.kind == SHIPPED and table_name in ("table2", "table3"):
+        return f"{line.label} (larger search)"
+    return line.label
+
+
+def _score_words(entry: Entry | None) -> Words:
+    """Ours, what is printed, and the mark of what stays short of it."""
+    if entry is None:
+        return Words(NOTHING)
+    rest = f" / {printed_words(entry.printed)}" if entry.printed else ""
+    if entry.verdict and not entry.verdict.is_reached:
+        rest += " ↓"
+    return Words(score_words(entry.record) if entry.record else NOTHING, rest, entry.is_best)
+
+
+def _rows(
+    lines: Sequence[Line],
+    graphs: Sequence[str],
+    words: Callable[[Entry], str],
+    name: str = "",
+) -> list[tuple[Words, ...]]:
+    return [
+        (
+            Words(_label(line, name)),
+            *(
+                Words(words(line.entries[graph]) if line.entries[graph].record else NOTHING)
+                for graph in graphs
+            ),
+        )
+        for line in lines
+    ]
+
+
+def _score_rows(lines: Sequence[Line], graphs: Sequence[str]) -> list[tuple[Words, ...]]:
+    name = "table2" if any(line.kind == TUNED for line in lines) else ""
+    return [
+        (Words(_label(line, name)), *(_score_words(line.entries.get(graph)) for graph in graphs))
+        for line in lines
+    ]
+
+
+def _elsewhere_rows(found: Table) -> list[tuple[Words, ...]]:
+    """The best published elsewhere, and how far HP-GMN is from it."""
+    best = [paper.ELSEWHERE.get(graph) for graph in found.graphs]
+    said = [Words(f"{one.mean:.1f}, {one.source}" if one else NOTHING) for one in best]
+    rows = [(Words("best published elsewhere"), *said)]
+    for kind, words in (
+        (TUNED, "hpgmn"),
+        (SHIPPED, "hpgmn, shipped"),
+        (ENSEMBLE, "hpgmn, shipped, averaged"),
+    ):
+        ours = [line for line in found.of_kind(kind) if line.model.split("-")[0] == "hpgmn"]
+        if not ours:
+            continue
+        distances = []
+        for graph, one in zip(found.graphs, best, strict=True):
+            entry = _best_by_validation([line.entries[graph] for line in ours])
+            record = entry.record if entry else None
+            distance = f"{record.score.mean - one.mean:+.1f}" if record and one else NOTHING
+            distances.append(Words(distance))
+        rows.append((Words(f"{words} minus that"), *distances))
+    return rows
+
+
+def _best_by_validation(entries: Sequence[Entry]) -> Entry | None:
+    """Of several forms of HP-GMN the best by validation of their single runs."""
+    known = [entry for entry in entries if entry.record]
+    return max(
+        known, key=lambda entry: entry.record.validation if entry.record else 0, default=None
+    )
+
+
+def _difference_grid(found: Table) -> Grid:
+    names = dict.fromkeys(found.references.values())
+    against = " or ".join(names) or "HP-GMN"
+    better = " (the better one by validation)" if len(names) > 1 else ""
+    caption = (
+        f"Row minus {against}{better} in points, paired over splits, with the 95 % interval "
+        "corrected for overlapping splits; on one split over seeds (Welch's interval)."
+    )
+    rows = [
+        (
+            Words(_label(line, found.name)),
+            *(Words(_difference_words(found, line, graph)) for graph in found.graphs),
+        )
+        for line in found.lines
+    ]
+    return Grid(f"{found.name}-differences", caption, _header("row", found.graphs), rows)
+
+
+def _difference_words(found: Table, line: Line, graph: str) -> str:
+    if found.references.get(graph) == line.label:
+        return "reference"
+    return difference_words(line.entries[graph].difference)
+
+
+def _validation_grid(found: Table) -> Grid:
+    lines = [line for line in found.lines if line.kind != ENSEMBLE]
+    rows = _rows(lines, found.graphs, _validation_words, found.name)
+    caption = "Mean validation score in percent, and in brackets validation minus test in points."
+    return Grid(f"{found.name}-validation", caption, _header("row", found.graphs), rows)
+
+
+def _validation_words(entry: Entry) -> str:
+    assert entry.record is not None
+    return f"{validation_words(entry.record)} ({entry.gap:+.1f})"
+
+
+def _cost_grid(found: Table) -> Grid:
+    caption = (
+        "Runs (= splits × seeds), seconds of search and final runs together, peak memory of the "
+        "final runs, trials of the search."
+    )
+    rows = _rows(found.lines, found.graphs, _cost_words, found.name)
+    return Grid(f"{found.name}-cost", caption, _header("row", found.graphs), rows)
+
+
+def _cost_words(entry: Entry) -> str:
+    assert entry.record is not None
+    metrics = entry.record.metrics
+    parts = [runs_words(entry.record), f"{entry.seconds:.0f} s"]
+    if metrics.get("peak_memory_mb") is not None:
+        parts.append(f"{metrics['peak_memory_mb']:.0f} MB")
+    parts.append(f"{entry.trials} trials" if entry.trials else "no search")
+    return ", ".join(parts)
+
+
+def _variant_grid(found: Table) -> Grid:
+    header = ["variant"]
+    for name in _header("", found.graphs)[1:]:
+        header += [name, "95 % interval", "minus full"]
+    rows = []
+    for line in found.lines:
+        row = [Words(line.label)]
+        for graph in found.graphs:
+            entry = line.entries[graph]
+            row += [_score_words(entry), Words(_interval_words(entry))]
+            row.append(Words(_difference_words(found, line, graph)))
+        rows.append(tuple(row))
+    caption = (
+        f"{_caption(found)} The interval is Student's over independent runs; the difference is "
+        "paired over splits, its interval corrected for their overlap."
+    )
+    return Grid(found.name, caption, tuple(header), rows)
+
+
+def _interval_words(entry: Entry) -> str:
+    if entry.interval is None:
+        return NOTHING
+    return f"{entry.interval[0]:.1f} to {entry.interval[1]:.1f}"
