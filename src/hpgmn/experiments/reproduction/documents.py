@@ -13,7 +13,6 @@ from hpgmn.experiments import paper
 from hpgmn.experiments.records import (
     difference_words,
     printed_words,
-    runs_words,
     score_words,
     validation_words,
 )
@@ -26,10 +25,12 @@ from hpgmn.experiments.reproduction.grids import (
     Block,
     Grid,
     Heading,
+    Items,
     Picture,
     Words,
     cost_sentences,
     metric_name,
+    shown_label,
 )
 from hpgmn.experiments.reproduction.plan import DEFECTIVE, Experiment
 from hpgmn.experiments.reproduction.tables import (
@@ -103,27 +104,40 @@ def document(experiment: Experiment, cells: Path, options: str = "") -> Document
 
 def _comparison(found: Table) -> list[Block]:
     """Tables 2 and 3."""
-    own = [*_score_rows(found.lines, found.graphs), *_elsewhere_rows(found)]
+    rows = [*_score_rows(found, found.graphs), *_elsewhere_rows(found)]
     return [
+        Items(tuple(summary_sentences(found))),
         "Every model has the same search and the same splits. A cell shows ours and, after the "
-        f"stroke, what the paper prints. {_LEGEND} Rows named shipped have settings from a larger "
-        "search than the others, and the last of ours average the class probabilities of several "
-        "seeds; neither competes for bold.",
-        Grid(f"{found.name}", _caption(found), _header("model", found.graphs), own),
+        f"stroke, what the paper prints. {_LEGEND} {_MARK} Rows named shipped have settings from a "
+        "larger search than the others, and the last of ours average the class probabilities of "
+        f"several seeds; neither competes for bold.{_slip(found)}",
+        Grid(found.name, _caption(found), _header("model", found.graphs), rows),
         _difference_grid(found),
         _validation_grid(found),
         _cost_grid(found),
     ]
 
 
+def _slip(found: Table) -> str:
+    """The models for which the paper prints the same numbers on two graphs."""
+    pair = ("chameleon", "squirrel")
+    if not set(pair) <= set(found.graphs):
+        return ""
+    same = [one for one, row in paper.TABLE_2.items() if row[pair[0]] == row[pair[1]]]
+    return (
+        f" The paper prints the same numbers of {', '.join(same)} for chameleon and squirrel, a "
+        "slip; both columns stand as printed."
+    )
+
+
 def _options(found: Table) -> list[Block]:
     return [
-        f"What each option changes in the shipped settings. {_LEGEND}",
+        f"What each option changes in the shipped settings. {_LEGEND} {_MARK}",
         Grid(
             found.name,
             _caption(found),
             _header("variant", found.graphs),
-            _score_rows(found.lines, found.graphs),
+            _score_rows(found, found.graphs),
         ),
         _difference_grid(found),
         _validation_grid(found),
@@ -138,10 +152,8 @@ def _sound(found: Table) -> list[Block]:
     blocks: list[Block] = [
         "Graphs without the known defects; every model has the same search and the same splits. "
         f"{_LEGEND}",
-        Grid(
-            found.name, _caption(found), _header("model", graphs), _score_rows(found.lines, graphs)
-        ),
-        *[ranking.place_sentence(place) for place in places if place],
+        Grid(found.name, _caption(found), _header("model", graphs), _score_rows(found, graphs)),
+        Items(tuple(ranking.place_sentence(place) for place in places if place)),
         _difference_grid(found),
         _validation_grid(found),
         _cost_grid(found),
@@ -167,15 +179,18 @@ def _pair_blocks(found: Table, pair: ranking.Pair) -> list[Block]:
                 f"{pair.ranks[model][1]:g}",
                 f"{pair.scores[model][0]:.1f}",
                 f"{pair.ranks[model][0]:g}",
-                f"{pair.falls[model]:.1f}",
+                f"{round(pair.falls[model], 1) + 0.0:.1f}",  # no minus before a zero
             )
         )
         for model in order
     ]
-    header = ("model", pair.defective, "rank", pair.sound, "rank", "falls by")
+    header = ("model", pair.defective, "rank", pair.sound, "rank", "falls by, points")
     label, caption = f"{found.name}-{pair.sound}", f"{pair.defective} and {pair.sound}"
     grids = [Grid(label, f"{caption}: mean test scores and ranks.", header, rows)] if rows else []
-    return [*grids, " ".join(ranking.pair_sentences(found, pair))]
+    sentences = ranking.pair_sentences(found, pair)
+    if place := ranking.place_on(found, pair.defective):
+        sentences.append(ranking.place_sentence(place))
+    return [*grids, Items(tuple(sentences))]
 
 
 def _figure3(found: Table) -> list[Block]:
@@ -192,9 +207,9 @@ def _figure3(found: Table) -> list[Block]:
 def _table4(found: Table) -> list[Block]:
     return [
         "HP-GMN with its shipped settings, and the same without one of its statistics; after the "
-        f"stroke what the paper prints. {_LEGEND}",
+        f"stroke what the paper prints. {_LEGEND} {_MARK}",
         _variant_grid(found),
-        *_stand_ins(found),
+        Items(tuple(_stand_ins(found))),
         _cost_grid(found),
     ]
 
@@ -224,19 +239,62 @@ def _stand_ins(found: Table) -> list[str]:
     return sentences
 
 
+def summary_sentences(found: Table) -> list[str]:
+    """What a comparison comes to: first places, and printed numbers that are reached."""
+    places = [place for graph in found.graphs if (place := ranking.place_on(found, graph))]
+    ours = [place for place in places if place.distance]
+    sentences = []
+    if ours:
+        first = [place for place in ours if place.is_first]
+        clear = [place.graph for place in first if ranking.excludes_zero(place.distance)]
+        names = f" ({', '.join(clear)})" if clear else ""
+        sentences.append(
+            f"With the same search for all, HP-GMN is first in {len(first)} of {len(ours)} "
+            f"columns; in {len(clear)}{names} the interval of its distance to the best other "
+            "model excludes zero."
+        )
+    sentences += [_reached(line) for line in found.lines if ranking.is_ours(line.model)]
+    others = [line for line in found.lines if not ranking.is_ours(line.model)]
+    verdicts = [entry.verdict for line in others for entry in line.entries.values()]
+    known = [verdict for verdict in verdicts if verdict]
+    sentences.append(
+        f"Other models reach {sum(verdict.is_reached for verdict in known)} of the {len(known)} "
+        "numbers that the paper prints for them."
+    )
+    return sentences
+
+
+def _reached(line: Line) -> str:
+    """How many printed numbers a row reaches, and what is short of them."""
+    verdicts = {graph: entry.verdict for graph, entry in line.entries.items() if entry.verdict}
+    short = [
+        f"{graph} by {verdict.short_by:.2f}"
+        for graph, verdict in verdicts.items()
+        if not verdict.is_reached
+    ]
+    words = f"; short: {', '.join(short)}" if short else ""
+    return (
+        f"{line.label}: the paper's number is reached in {len(verdicts) - len(short)} of "
+        f"{len(verdicts)} columns{words}."
+    )
+
+
 # The grids.
 
-_LEGEND = (
-    "Bold is the best of a column; ↓ marks what stays short of the printed number by the rule "
-    "further down (at least as high, or within the margin and inside our interval)."
+_LEGEND = "Bold is the best of a column."
+_MARK = (
+    "↓ marks what stays short of the printed number: our mean is lower, and by more than "
+    f"{paper.WEBKB_MARGIN:g} point ({', '.join(paper.WEBKB)}) or {paper.MARGIN:g} points (the "
+    f"others), or the printed mean is outside our {100 * paper.CONFIDENCE:.0f} % interval."
 )
 
 
 def _caption(found: Table) -> str:
-    what = sorted({metric_name(graph) for graph in found.graphs})
+    what = sorted({metric_name(graph) for graph in found.graphs}, reverse=True)
+    subject = TITLES[found.name].rpartition(": ")[2]
     return (
-        f"{TITLES[found.name]}: test {' or '.join(what)} in percent, mean ± sample standard "
-        "deviation over runs."
+        f"{subject[:1].upper()}{subject[1:]}: test {' or '.join(what)} in percent, mean ± sample "
+        "standard deviation over runs."
     )
 
 
@@ -249,43 +307,39 @@ def _header(first: str, graphs: Sequence[str]) -> tuple[str, ...]:
 
 
 def _label(line: Line, table_name: str) -> str:
+    label = shown_label(line.label)
     if line.kind == SHIPPED and table_name in ("table2", "table3"):
-        return f"{line.label} (larger search)"
-    return line.label
+        return f"{label} (larger search)"
+    return label
 
 
-def _score_words(entry: Entry | None) -> Words:
+def _score_words(entry: Entry) -> Words:
     """Ours, what is printed, and the mark of what stays short of it."""
-    if entry is None:
-        return Words(NOTHING)
     rest = f" / {printed_words(entry.printed)}" if entry.printed else ""
     if entry.verdict and not entry.verdict.is_reached:
         rest += " ↓"
     return Words(score_words(entry.record) if entry.record else NOTHING, rest, entry.is_best)
 
 
-def _rows(
-    lines: Sequence[Line],
-    graphs: Sequence[str],
-    words: Callable[[Entry], str],
-    name: str = "",
-) -> list[tuple[Words, ...]]:
+def _score_rows(found: Table, graphs: Sequence[str]) -> list[tuple[Words, ...]]:
     return [
-        (
-            Words(_label(line, name)),
-            *(
-                Words(words(line.entries[graph]) if line.entries[graph].record else NOTHING)
-                for graph in graphs
-            ),
-        )
-        for line in lines
+        (Words(_label(line, found.name)), *(_score_words(line.entries[graph]) for graph in graphs))
+        for line in found.lines
     ]
 
 
-def _score_rows(lines: Sequence[Line], graphs: Sequence[str]) -> list[tuple[Words, ...]]:
-    name = "table2" if any(line.kind == TUNED for line in lines) else ""
+def _rows(
+    found: Table, lines: Sequence[Line], words: Callable[[Entry], str]
+) -> list[tuple[Words, ...]]:
+    """A row for each line, with what ``words`` says of the entries that have a record."""
     return [
-        (Words(_label(line, name)), *(_score_words(line.entries.get(graph)) for graph in graphs))
+        (
+            Words(_label(line, found.name)),
+            *(
+                Words(words(line.entries[graph]) if line.entries[graph].record else NOTHING)
+                for graph in found.graphs
+            ),
+        )
         for line in lines
     ]
 
@@ -347,9 +401,9 @@ def _difference_words(found: Table, line: Line, graph: str) -> str:
 
 def _validation_grid(found: Table) -> Grid:
     lines = [line for line in found.lines if line.kind != ENSEMBLE]
-    rows = _rows(lines, found.graphs, _validation_words, found.name)
+    rows = _rows(found, lines, _validation_words)
     caption = "Mean validation score in percent, and in brackets validation minus test in points."
-    return Grid(f"{found.name}-validation", caption, _header("row", found.graphs), rows)
+    return Grid(f"{found.name}-validation", caption, _header("row", found.graphs), rows, True)
 
 
 def _validation_words(entry: Entry) -> str:
@@ -359,17 +413,18 @@ def _validation_words(entry: Entry) -> str:
 
 def _cost_grid(found: Table) -> Grid:
     caption = (
-        "Runs (= splits × seeds), seconds of search and final runs together, peak memory of the "
+        "Scores behind the mean, seconds of search and final runs together, peak memory of the "
         "final runs, trials of the search."
     )
-    rows = _rows(found.lines, found.graphs, _cost_words, found.name)
-    return Grid(f"{found.name}-cost", caption, _header("row", found.graphs), rows)
+    rows = _rows(found, found.lines, _cost_words)
+    return Grid(f"{found.name}-cost", caption, _header("row", found.graphs), rows, True)
 
 
 def _cost_words(entry: Entry) -> str:
     assert entry.record is not None
     metrics = entry.record.metrics
-    parts = [runs_words(entry.record), f"{entry.seconds:.0f} s"]
+    count = len(entry.record.score.values)
+    parts = [f"{count} {'averages' if entry.is_ensemble else 'runs'}", f"{entry.seconds:.0f} s"]
     if metrics.get("peak_memory_mb") is not None:
         parts.append(f"{metrics['peak_memory_mb']:.0f} MB")
     parts.append(f"{entry.trials} trials" if entry.trials else "no search")
@@ -382,7 +437,7 @@ def _variant_grid(found: Table) -> Grid:
         header += [name, "95 % interval", "minus full"]
     rows = []
     for line in found.lines:
-        row = [Words(line.label)]
+        row = [Words(shown_label(line.label))]
         for graph in found.graphs:
             entry = line.entries[graph]
             row += [_score_words(entry), Words(_interval_words(entry))]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hpgmn.experiments.reproduction.cells import record_path
-from hpgmn.experiments.reproduction.grids import NOTHING, Block, Grid, Words
+from hpgmn.experiments.reproduction.grids import NOTHING, Block, Grid, Items, Words
 
 KEYS = ("nodes", "edges", "attributes", "classes", "homophily")
 Facts = Mapping[str, Any]
@@ -34,13 +34,15 @@ def facts_blocks(graphs: Sequence[str], cells: Path, command: str) -> tuple[list
     blocks: list[Block] = [
         "A cell shows what the graph's file holds and, after the stroke, what the paper prints. "
         "≠ marks a value that differs; the sentences below say why.",
-        Grid("table1", "Table 1: the graphs, ours / as printed.", ("graph", *KEYS), rows),
-        *(
-            f"{graph}, {key}: {sentence}"
-            for graph, facts in known.items()
-            for key, sentence in facts["explained"].items()
-        ),
+        Grid("table1", "The graphs: ours / as the paper prints them.", ("graph", *KEYS), rows),
     ]
+    explained = tuple(
+        f"{graph}, {key}: {sentence}"
+        for graph, facts in known.items()
+        for key, sentence in facts["explained"].items()
+    )
+    if explained:
+        blocks.append(Items(explained))
     if absent:
         blocks.append(
             f"{len(absent)} of {len(graphs)} graphs have no record yet ({NOTHING}): "

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpgmn.experiments.records import score_words
+from hpgmn.experiments.reproduction.grids import shown_label
 from hpgmn.experiments.reproduction.tables import Line, Table
 
 if TYPE_CHECKING:
@@ -79,7 +80,11 @@ def picture_sentence(table: Table) -> str:
     parts = []
     for graph in table.graphs:
         records = {line.label: line.entries[graph].record for line in table.lines}
-        said = [f"{label} {score_words(record)}" for label, record in records.items() if record]
+        said = [
+            f"{shown_label(label)} {score_words(record)}"
+            for label, record in records.items()
+            if record
+        ]
         parts.append(f"{graph}: {', '.join(said) or 'no record yet'}")
     return f"Test accuracy of HP-GMN in percent with its penalties and without. {'; '.join(parts)}."
 
@@ -114,7 +119,7 @@ def _panel(axes: Axes, lines: Sequence[Line], graph: str) -> None:
             hatch=hatch,
             edgecolor=INK,
             linewidth=0.8,
-            label=line.label,
+            label=shown_label(line.label),
         )
         if entry.record:
             errors = [[mean - interval[0]], [interval[1] - mean]]

@@ -30,12 +30,14 @@ class Grid:
         caption: what it shows.
         header: the titles of the columns.
         rows: the fields.
+        is_detail: whether it may be folded away where a format can.
     """
 
     label: str
     caption: str
     header: tuple[str, ...]
     rows: Sequence[tuple[Words, ...]]
+    is_detail: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,14 @@ class Picture:
     sentence: str
 
 
-Block = str | Grid | Heading | Picture
+@dataclass(frozen=True)
+class Items:
+    """A list of sentences."""
+
+    sentences: tuple[str, ...]
+
+
+Block = str | Grid | Heading | Items | Picture
 """A part of a document; a plain string is a sentence or a paragraph of them."""
 
 
@@ -61,6 +70,15 @@ def metric_name(graph: str) -> str:
     """What is reported on a graph, in words."""
     metric = DATASETS[graph].metric if graph in DATASETS else "accuracy"
     return _METRIC_NAMES.get(metric, metric)
+
+
+def shown_label(label: str) -> str:
+    """The label of a row as the paper spells it.
+
+    >>> shown_label("without kpattern")
+    'without K-pattern'
+    """
+    return label.replace("kpattern", "K-pattern")
 
 
 def duration_words(seconds: float) -> str:

@@ -14,7 +14,10 @@ from hpgmn.experiments.comparison import difference
 from hpgmn.experiments.records import Record, difference_words
 from hpgmn.experiments.reproduction.tables import Table, competing
 
-OURS = "hpgmn"
+
+def is_ours(model: str) -> bool:
+    """Whether a model is a form of HP-GMN: hpgmn, hpgmn-gcn, hpgmn-appnp."""
+    return model.split("-")[0] == "hpgmn"
 
 
 @dataclass(frozen=True)
@@ -25,13 +28,22 @@ class Place:
         graph: the graph.
         order: the models from the highest mean test score to the lowest.
         lead: the first minus the second, run by run; None with one model.
-        ours: HP-GMN minus the best of the others; None where one of the two is missing.
+        ours: HP-GMN, of several forms the one that the others are set against; None without.
+        rival: the best of the other models; None without.
+        distance: HP-GMN minus that; None where one of the two is missing.
     """
 
     graph: str
     order: tuple[str, ...]
     lead: Difference | None
-    ours: Difference | None
+    ours: str | None
+    rival: str | None
+    distance: Difference | None
+
+    @property
+    def is_first(self) -> bool:
+        """Whether HP-GMN is first of all."""
+        return self.order[0] == self.ours
 
 
 @dataclass(frozen=True)
@@ -76,13 +88,15 @@ def place_on(table: Table, graph: str) -> Place | None:
     order = sorted(found, key=lambda model: -found[model].score.mean)
     if not order:
         return None
-    others = [model for model in order if model != OURS]
-    lead = ours = None
+    reference = table.reference(graph)
+    ours = reference.cell.model if reference and reference.cell.model in found else None
+    rival = next((model for model in order if not is_ours(model)), None)
+    lead = distance = None
     if len(order) > 1:
         lead = difference(found[order[0]].metrics, found[order[1]].metrics)
-    if OURS in found and others:
-        ours = difference(found[OURS].metrics, found[others[0]].metrics)
-    return Place(graph, tuple(order), lead, ours)
+    if ours and rival:
+        distance = difference(found[ours].metrics, found[rival].metrics)
+    return Place(graph, tuple(order), lead, ours, rival, distance)
 
 
 def pair_of(table: Table, sound: str, defective: str) -> Pair:
@@ -113,18 +127,20 @@ def pair_of(table: Table, sound: str, defective: str) -> Pair:
 
 def place_sentence(place: Place) -> str:
     """Where HP-GMN stands on a graph, and whether the distance is told apart from zero."""
-    first = place.order[0]
+    first, count = place.order[0], len(place.order)
     if place.ours is None:
-        what = "has no record there" if OURS not in place.order else "has no rival there"
-        return f"On {place.graph} {OURS} {what}; {first} is first of {len(place.order)}."
-    rival = next(model for model in place.order if model != OURS)
-    number = place.order.index(OURS) + 1
-    rank = "first" if number == 1 else f"number {number}"
-    side = "above the runner-up" if number == 1 else "to the first"
-    return (
-        f"On {place.graph} {OURS} is {rank} of {len(place.order)}: {difference_words(place.ours)} "
-        f"points {side}, {rival}{_zero(place.ours)}."
-    )
+        return f"On {place.graph} HP-GMN has no record; {first} is first of {count}."
+    if place.distance is None:
+        return f"On {place.graph} {place.ours} has no rival with a record."
+    words = f"{difference_words(place.distance)} points"
+    number = place.order.index(place.ours) + 1
+    if number == 1:
+        side = f"is first of {count}, {words} above the best other model, {place.rival}"
+    elif first == place.rival:
+        side = f"is number {number} of {count}, {words} from the first, {first}"
+    else:
+        side = f"is number {number} of {count}, {words} from the best other model, {place.rival}"
+    return f"On {place.graph} {place.ours} {side}{_zero(place.distance)}."
 
 
 def pair_sentences(table: Table, pair: Pair) -> list[str]:
@@ -161,18 +177,17 @@ def _lead_sentence(before: Place, after: Place) -> str:
             f"{start}; on {after.graph} that lead is gone: {first} is number {number} of "
             f"{len(after.order)} and {after.order[0]} is first, {_lead(after)}."
         )
-    if _excludes_zero(before.lead) and not _excludes_zero(after.lead):
-        end = "where zero is no longer excluded"
-    else:
-        end = "it stays first"
-    return f"{start}; on {after.graph}, {end}, it is {_lead(after)}."
+    if excludes_zero(before.lead) and not excludes_zero(after.lead):
+        return f"{start}; on {after.graph} it is still first, but only {_lead(after)}."
+    return f"{start}; on {after.graph} it is still first, {_lead(after)}."
 
 
 def _lead(place: Place) -> str:
     return f"{difference_words(place.lead)} points above {place.order[1]}{_zero(place.lead)}"
 
 
-def _excludes_zero(found: Difference | None) -> bool:
+def excludes_zero(found: Difference | None) -> bool:
+    """Whether zero is outside the interval of a difference; without an interval it is not."""
     if found is None or found.low is None or found.high is None:
         return False
     return found.low > 0 or found.high < 0
@@ -181,4 +196,5 @@ def _excludes_zero(found: Difference | None) -> bool:
 def _zero(found: Difference | None) -> str:
     if found is None or found.low is None:
         return ""
-    return ", excluding zero" if _excludes_zero(found) else ", not excluding zero"
+    verb = "excludes" if excludes_zero(found) else "holds"
+    return f" (the interval {verb} zero)"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from hpgmn.experiments import paper
 from hpgmn.experiments.records import grid
 from hpgmn.experiments.reproduction.documents import Document
-from hpgmn.experiments.reproduction.grids import Block, Grid, Heading, Picture, Words
+from hpgmn.experiments.reproduction.grids import Block, Grid, Heading, Items, Picture, Words
 from hpgmn.experiments.reproduction.tables import Entry, Line, Table
 
 COLUMNS = (
@@ -47,7 +47,12 @@ def _markdown_block(block: Block, marks: str, pictures: str) -> str:
         return f"![{block.sentence}]({pictures}{block.name}.svg)"
     if isinstance(block, Grid):
         rows = [[_markdown_words(words) for words in row] for row in block.rows]
-        return f"{block.caption}\n\n{grid(block.header, rows)}"
+        lines = grid(block.header, rows)
+        if block.is_detail:
+            return f"<details>\n<summary>{block.caption}</summary>\n\n{lines}\n\n</details>"
+        return f"{block.caption}\n\n{lines}"
+    if isinstance(block, Items):
+        return "\n".join(f"- {sentence}" for sentence in block.sentences)
     return block
 
 
@@ -77,14 +82,18 @@ _HEAD = """\
 
 
 def escaped(text: str) -> str:
-    """Text that LaTeX shows as it is; code between backticks is set in typewriter.
+    r"""Text that LaTeX shows as it is; code between backticks is set in typewriter.
 
-    >>> escaped("a_b & 5 % ± 1")
-    'a\\\\_b \\\\& 5 \\\\% $\\\\pm$ 1'
+    >>> print(escaped("a_b & 5 % ± 1, -2.0"))
+    a\_b \& 5 \% $\pm$ 1, $-$2.0
     """
-    plain = re.sub(r"(?<![\\w])-(?=\\d)", "−", text)  # a minus sign, not a hyphen
-    shown = "".join(_LATEX.get(sign, sign) for sign in plain)
-    return re.sub(r"`([^`]*)`", r"\\texttt{\1}", shown)
+    signed = re.sub(r"(?<!\w)-(?=\d)", "−", text)  # a minus, not a hyphen
+    shown = "".join(_LATEX.get(sign, sign) for sign in signed)
+    return re.sub(r"`([^`]*)`", _typewriter, shown)
+
+
+def _typewriter(code: re.Match[str]) -> str:
+    return "\\texttt{" + code[1].replace("--", "-{}-") + "}"  # no dash out of two hyphens
 
 
 def latex(document: Document) -> str:
@@ -105,6 +114,9 @@ def _latex_block(block: Block) -> str:
         )
     if isinstance(block, Grid):
         return _latex_grid(block)
+    if isinstance(block, Items):
+        items = [f"\\item {escaped(sentence)}" for sentence in block.sentences]
+        return "\n".join(["\\begin{itemize}", *items, "\\end{itemize}"])
     return escaped(block)
 
 
@@ -190,7 +202,6 @@ def _measured(entry: Entry) -> dict[str, str]:
     metrics, score = entry.record.metrics, entry.record.score
     low, high = entry.interval or (None, None)
     found = entry.difference
-    points: Callable[[float | None], float | None] = lambda one: None if one is None else 100 * one  # noqa: E731
     numbers = {
         "test_mean": score.mean,
         "test_std": score.std,
@@ -199,9 +210,9 @@ def _measured(entry: Entry) -> dict[str, str]:
         "short_by": entry.verdict.short_by if entry.verdict else None,
         "validation_mean": entry.validation,
         "validation_minus_test": entry.gap,
-        "difference": points(found.mean) if found else None,
-        "difference_low": points(found.low) if found else None,
-        "difference_high": points(found.high) if found else None,
+        "difference": _points(found.mean) if found else None,
+        "difference_low": _points(found.low) if found else None,
+        "difference_high": _points(found.high) if found else None,
         "seconds": entry.seconds,
         "seconds_search": entry.seconds_search,
         "peak_memory_mb": metrics.get("peak_memory_mb"),
@@ -218,3 +229,7 @@ def _measured(entry: Entry) -> dict[str, str]:
         "created": str(metrics["created"]),
         **{name: "" if value is None else f"{value:.4f}" for name, value in numbers.items()},
     }
+
+
+def _points(fraction: float | None) -> float | None:
+    return None if fraction is None else 100 * fraction
