@@ -96,7 +96,8 @@ def document(experiment: Experiment, cells: Path, options: str = "") -> Document
         *layouts.get(experiment.name, _comparison)(found),
         *cost_sentences(found, command),
     ]
-    return Document(experiment.name, title, tuple(blocks), found, len(found.done))
+    shown = tuple(block for block in blocks if block != Items(()))
+    return Document(experiment.name, title, shown, found, len(found.done))
 
 
 # The layouts.
@@ -188,7 +189,8 @@ def _pair_blocks(found: Table, pair: ranking.Pair) -> list[Block]:
     label, caption = f"{found.name}-{pair.sound}", f"{pair.defective} and {pair.sound}"
     grids = [Grid(label, f"{caption}: mean test scores and ranks.", header, rows)] if rows else []
     sentences = ranking.pair_sentences(found, pair)
-    if place := ranking.place_on(found, pair.defective):
+    place = ranking.place_on(found, pair.defective)
+    if place and not place.is_first:  # of the first the lead is told already
         sentences.append(ranking.place_sentence(place))
     return [*grids, Items(tuple(sentences))]
 
@@ -216,27 +218,19 @@ def _table4(found: Table) -> list[Block]:
 
 def _stand_ins(found: Table) -> list[str]:
     """Where our full model has other statistics than the paper's."""
-    sentences = []
-    full = found.lines[0] if found.lines else None
-    for graph, entry in full.entries.items() if full else ():
+    graphs: dict[str, list[str]] = {}
+    full, *others = found.lines
+    for graph, entry in full.entries.items():
         used = set(entry.cell.settings["statistics"])
-        if "adjacency" in used and "diffusion" not in used:
-            sentences.append(
-                f"On {graph} adjacency rows stand in for diffusion in ours: the row without "
-                "diffusion takes them away."
-            )
-        elif "adjacency" in used:
-            sentences.append(
-                f"On {graph} ours has adjacency rows beside diffusion: the row without diffusion "
-                "takes both away."
-            )
-        for line in found.lines[1:]:
+        if "adjacency" in used:
+            words = "beside" if "diffusion" in used else "in place of"
+            sentence = f"adjacency rows stand {words} diffusion; 'without diffusion' has neither"
+            graphs.setdefault(sentence, []).append(graph)
+        for line in others:
             if set(line.entries[graph].cell.settings["statistics"]) == used:
-                sentences.append(
-                    f"On {graph} the full model does not have what '{line.label}' takes away: "
-                    "both rows are the same model."
-                )
-    return sentences
+                sentence = f"the full model lacks what '{line.label}' removes: both are the same"
+                graphs.setdefault(sentence, []).append(graph)
+    return [f"In ours on {' and '.join(own)}, {sentence}." for sentence, own in graphs.items()]
 
 
 def summary_sentences(found: Table) -> list[str]:
@@ -329,14 +323,14 @@ def _score_rows(found: Table, graphs: Sequence[str]) -> list[tuple[Words, ...]]:
 
 
 def _rows(
-    found: Table, lines: Sequence[Line], words: Callable[[Entry], str]
+    found: Table, lines: Sequence[Line], words: Callable[[Entry], Words]
 ) -> list[tuple[Words, ...]]:
     """A row for each line, with what ``words`` says of the entries that have a record."""
     return [
         (
             Words(_label(line, found.name)),
             *(
-                Words(words(line.entries[graph]) if line.entries[graph].record else NOTHING)
+                words(line.entries[graph]) if line.entries[graph].record else Words(NOTHING)
                 for graph in found.graphs
             ),
         )
@@ -386,17 +380,18 @@ def _difference_grid(found: Table) -> Grid:
     rows = [
         (
             Words(_label(line, found.name)),
-            *(Words(_difference_words(found, line, graph)) for graph in found.graphs),
+            *(_difference_words(found, line, graph) for graph in found.graphs),
         )
         for line in found.lines
     ]
     return Grid(f"{found.name}-differences", caption, _header("row", found.graphs), rows)
 
 
-def _difference_words(found: Table, line: Line, graph: str) -> str:
+def _difference_words(found: Table, line: Line, graph: str) -> Words:
     if found.references.get(graph) == line.label:
-        return "reference"
-    return difference_words(line.entries[graph].difference)
+        return Words("reference")
+    mean, space, interval = difference_words(line.entries[graph].difference).partition(" ")
+    return Words(mean, space + interval)
 
 
 def _validation_grid(found: Table) -> Grid:
@@ -406,9 +401,9 @@ def _validation_grid(found: Table) -> Grid:
     return Grid(f"{found.name}-validation", caption, _header("row", found.graphs), rows, True)
 
 
-def _validation_words(entry: Entry) -> str:
+def _validation_words(entry: Entry) -> Words:
     assert entry.record is not None
-    return f"{validation_words(entry.record)} ({entry.gap:+.1f})"
+    return Words(f"{validation_words(entry.record)} ({entry.gap:+.1f})")
 
 
 def _cost_grid(found: Table) -> Grid:
@@ -420,15 +415,17 @@ def _cost_grid(found: Table) -> Grid:
     return Grid(f"{found.name}-cost", caption, _header("row", found.graphs), rows, True)
 
 
-def _cost_words(entry: Entry) -> str:
+def _cost_words(entry: Entry) -> Words:
     assert entry.record is not None
     metrics = entry.record.metrics
     count = len(entry.record.score.values)
-    parts = [f"{count} {'averages' if entry.is_ensemble else 'runs'}", f"{entry.seconds:.0f} s"]
+    noun = "average" if entry.is_ensemble else "run"
+    runs = f"{count} {noun}{'' if count == 1 else 's'}"
+    parts = []
     if metrics.get("peak_memory_mb") is not None:
         parts.append(f"{metrics['peak_memory_mb']:.0f} MB")
     parts.append(f"{entry.trials} trials" if entry.trials else "no search")
-    return ", ".join(parts)
+    return Words(f"{runs}, {entry.seconds:.0f} s", f", {', '.join(parts)}")
 
 
 def _variant_grid(found: Table) -> Grid:
@@ -441,7 +438,7 @@ def _variant_grid(found: Table) -> Grid:
         for graph in found.graphs:
             entry = line.entries[graph]
             row += [_score_words(entry), Words(_interval_words(entry))]
-            row.append(Words(_difference_words(found, line, graph)))
+            row.append(_difference_words(found, line, graph))
         rows.append(tuple(row))
     caption = (
         f"{_caption(found)} The interval is Student's over independent runs; the difference is "

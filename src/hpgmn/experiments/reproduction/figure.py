@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from hpgmn.experiments.records import score_words
 from hpgmn.experiments.reproduction.grids import shown_label
 from hpgmn.experiments.reproduction.tables import Line, Table
@@ -91,8 +89,13 @@ def picture_sentence(table: Table) -> str:
 
 def _draw(figure: Figure, table: Table) -> None:
     panels = figure.subplots(1, max(len(table.graphs), 1), squeeze=False)[0]
-    for axes, graph in zip(panels, table.graphs, strict=False):
+    ends = {graph: _ends(table.lines, graph) for graph in table.graphs}
+    span = max([high - low for low, high in ends.values()], default=1.0)
+    for axes, (graph, (_, high)) in zip(panels, ends.items(), strict=False):
         _panel(axes, table.lines, graph)
+        top = high + 0.15 * span
+        axes.set_ylim(max(top - 1.7 * span, 0.0), top)  # a point is as long in every panel
+        _break_mark(axes)
     panels[0].set_ylabel("test accuracy, %")
     handles, labels = panels[0].get_legend_handles_labels()
     if handles:
@@ -104,43 +107,44 @@ def _draw(figure: Figure, table: Table) -> None:
     )
 
 
+def _ends(lines: Sequence[Line], graph: str) -> tuple[float, float]:
+    """The lowest and the highest that a panel shows, at least a point apart."""
+    entries = [line.entries[graph] for line in lines]
+    means = [entry.record.score.mean for entry in entries if entry.record]
+    ends = [*means, *(end for entry in entries for end in entry.interval or ())]
+    low, high = (min(ends), max(ends)) if ends else (0.0, 1.0)
+    return min(low, high - 1.0), high
+
+
 def _panel(axes: Axes, lines: Sequence[Line], graph: str) -> None:
-    low, high = [], []
     for place, line in enumerate(lines):
         entry = line.entries[graph]
-        mean = entry.record.score.mean if entry.record else np.nan
-        interval = entry.interval or (mean, mean)
-        fill, hatch = (own[place % len(own)] for own in (_FILLS, _HATCHES))
+        mean = entry.record.score.mean if entry.record else 0.0
+        low, high = entry.interval or (mean, mean)
         axes.bar(
             [place],
-            [0.0 if np.isnan(mean) else mean],
+            [mean],
             width=0.78,
-            color=fill,
-            hatch=hatch,
+            color=_FILLS[place % len(_FILLS)],
+            hatch=_HATCHES[place % len(_HATCHES)],
             edgecolor=INK,
             linewidth=0.8,
             label=shown_label(line.label),
         )
         if entry.record:
-            errors = [[mean - interval[0]], [interval[1] - mean]]
+            errors = [[mean - low], [high - mean]]
             axes.errorbar([place], [mean], yerr=errors, color=INK, capsize=3, linewidth=1)
             axes.annotate(
                 f"{mean:.1f}",
-                (place, interval[1]),
+                (place, high),
                 xytext=(0, 3),
                 textcoords="offset points",
                 ha="center",
                 fontsize=8,
             )
-            low.append(interval[0])
-            high.append(interval[1])
     axes.set_title(graph.capitalize(), fontsize=10)
     axes.set_xticks([])
     axes.set_xlim(-0.7, len(lines) - 0.3)
-    if low:
-        span = max(max(high) - min(low), 1.0)
-        axes.set_ylim(max(min(low) - 0.6 * span, 0.0), max(high) + 0.15 * span)
-    _break_mark(axes)
 
 
 def _break_mark(axes: Axes) -> None:
