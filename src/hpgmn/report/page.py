@@ -152,6 +152,7 @@ h2 { margin: 3rem 0 .75rem; padding-bottom: .3rem; border-bottom: 1px solid var(
   font-size: 1.35rem; line-height: 1.3; }
 h3 { margin: 1.75rem 0 .5rem; font-size: 1.05rem; }
 p { margin: .5rem 0; max-width: 44rem; }
+section > ul { max-width: 46rem; }
 a { color: var(--link); }
 :focus-visible { outline: 3px solid var(--link); outline-offset: 2px; }
 .quiet { color: var(--quiet); font-size: .925rem; }

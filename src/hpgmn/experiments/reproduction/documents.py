@@ -341,12 +341,12 @@ def _rows(
 def _elsewhere_rows(found: Table) -> list[tuple[Words, ...]]:
     """The best published elsewhere, and how far HP-GMN is from it."""
     best = [paper.ELSEWHERE.get(graph) for graph in found.graphs]
-    said = [Words(f"{one.mean:.1f}, {one.source}" if one else NOTHING) for one in best]
+    said = [Words(f"{one.mean:.1f}", f", {one.source}") if one else Words(NOTHING) for one in best]
     rows = [(Words("best published elsewhere"), *said)]
     for kind, words in (
-        (TUNED, "hpgmn"),
-        (SHIPPED, "hpgmn, shipped"),
-        (ENSEMBLE, "hpgmn, shipped, averaged"),
+        (TUNED, "HP-GMN"),
+        (SHIPPED, "HP-GMN, shipped,"),
+        (ENSEMBLE, "HP-GMN, seeds averaged,"),
     ):
         ours = [line for line in found.of_kind(kind) if line.model.split("-")[0] == "hpgmn"]
         if not ours:

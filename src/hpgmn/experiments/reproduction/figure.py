@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # From dark to light with hatches of their own: the bars are told apart without colours too.
 _FILLS = ("#4d6f8f", "#9db8d0", "#d7e3ee", "#ffffff")
-_HATCHES = ("", "///", "...", "xxx")
+_HATCHES = ("", "///", "\\\\\\\\", "xxx")
 INK = "#1f2328"
 
 _STYLE: dict[Any, Any] = {
