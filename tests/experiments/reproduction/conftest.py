@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpgmn.evaluation import Score
 from hpgmn.experiments.reproduction.cells import Cell, CellRecord, write_cell
 from hpgmn.experiments.reproduction.plan import Experiment
 
@@ -60,7 +61,7 @@ def made_record(
         "splits": list(cell.splits),
         "test_score": fractions,
         "test_score_mean": float(np.mean(fractions)),
-        "test_score_std": float(np.std(fractions, ddof=1)) if runs > 1 else 0.0,
+        "test_score_std": Score.of(fractions).std,
         "val_score": [one / 100 for one in validation],
         "label_estimator": None,
         "seconds": 12.3,
@@ -72,14 +73,15 @@ def made_record(
         "created": created,
     }
     if cell.seeds > 1:
-        own = average or [one + 1.0 for one in scores[: max(len(cell.splits), 5)]]
-        own = list(own) if len(cell.splits) == 1 or len(own) == len(cell.splits) else own[:1]
+        size = cell.seeds if len(cell.splits) > 1 else min(cell.seeds, 5)
+        groups = [scores[start : start + size] for start in range(0, runs, size)]
+        own = average or [float(np.mean(group)) + 1.0 for group in groups]
         shares = [one / 100 for one in own]
         metrics["ensemble"] = {
-            "seeds": 5,
+            "seeds": size,
             "test_score": shares,
             "test_score_mean": float(np.mean(shares)),
-            "test_score_std": float(np.std(shares, ddof=1)),
+            "test_score_std": Score.of(shares).std,
         }
     search = None
     if cell.trials:

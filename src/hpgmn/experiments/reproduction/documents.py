@@ -53,6 +53,9 @@ TITLES = {
 }
 
 
+NO_GRAPH = "No graph of this experiment takes part."
+
+
 @dataclass(frozen=True)
 class Document:
     """An experiment as it is shown.
@@ -61,7 +64,7 @@ class Document:
         name: the experiment's.
         title: its heading.
         blocks: what stands below it.
-        table: its numbers; Table 1 has none.
+        table: its numbers; Table 1 has none, nor has an experiment without graphs.
         count: how many of its cells, or graphs of Table 1, have a record.
     """
 
@@ -82,6 +85,8 @@ def document(experiment: Experiment, cells: Path, options: str = "") -> Document
     """
     command = f"`hpgmn reproduce {experiment.name}{options}`"
     title = TITLES[experiment.name]
+    if not experiment.graphs:
+        return Document(experiment.name, title, (NO_GRAPH,), None, 0)
     if experiment.name == "table1":
         blocks, count = facts_blocks(experiment.graphs, cells, command)
         return Document(experiment.name, title, tuple(blocks), None, count)
@@ -158,14 +163,18 @@ def _sound(found: Table) -> list[Block]:
         _difference_grid(found),
         _validation_grid(found),
         _cost_grid(found),
+    ]
+    pairs = [graph for graph in graphs if DEFECTIVE.get(graph) in found.graphs]
+    if not pairs:
+        return blocks
+    blocks += [
         Heading("What the defects do to the ranking"),
         "Each graph beside the one that the literature uses, which has the defects; ranks by mean "
         "test score, 1 the best. The two graphs have other nodes and splits, so a model's fall is "
         "a difference of means, without an interval; intervals are of models on the same graph.",
     ]
-    for graph in graphs:
-        if DEFECTIVE.get(graph) in found.graphs:
-            blocks += _pair_blocks(found, ranking.pair_of(found, graph, DEFECTIVE[graph]))
+    for graph in pairs:
+        blocks += _pair_blocks(found, ranking.pair_of(found, graph, DEFECTIVE[graph]))
     return blocks
 
 
@@ -199,7 +208,8 @@ def _figure3(found: Table) -> list[Block]:
     return [
         "HP-GMN with its shipped settings, and the same without one or both of the penalties on "
         "its memory. The paper shows a bar chart without numbers; where it prints the full "
-        "model's, that stands after the stroke.",
+        "model's, that stands after the stroke. "
+        f"{_LEGEND} {_MARK}",
         Picture("figure3", picture_sentence(found)),
         _variant_grid(found),
         _cost_grid(found),

@@ -98,8 +98,6 @@ def duration_words(seconds: float) -> str:
 def missing_sentences(table: Table) -> list[str]:
     """What a table lacks, counted and named."""
     total = len({entry.cell.name for entry in table.entries})
-    if not total:
-        return ["No graph of this experiment takes part."]
     sentences = []
     absent = [name for name in table.missing if name not in table.outdated]
     if absent:

@@ -156,7 +156,7 @@ def comma_separated(document: Document) -> str:
     if document.table is None:
         grids = [block for block in document.blocks if isinstance(block, Grid)]
         rows = [[words.text + words.rest for words in row] for one in grids for row in one.rows]
-        return _csv(grids[0].header, rows)
+        return _csv(grids[0].header if grids else COLUMNS, rows)
     lines = [
         _cell(document.table, line, graph, entry)
         for line in document.table.lines
