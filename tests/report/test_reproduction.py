@@ -15,7 +15,7 @@ from hpgmn.errors import HPGMNError
 from hpgmn.experiments.records import score_words
 from hpgmn.experiments.reproduction.cells import Cell, CellRecord, write_cell
 from hpgmn.experiments.reproduction.documents import Document, document
-from hpgmn.experiments.reproduction.grids import Grid, Items, Words
+from hpgmn.experiments.reproduction.grids import Grid, Heading, Items, Words
 from hpgmn.experiments.reproduction.plan import EXPERIMENTS, QUICK, Experiment, experiment
 from hpgmn.report.reproduction import build_page, write_page
 
@@ -147,9 +147,12 @@ def test_same_records_give_the_same_page(tmp_path: Path, plans: list[Experiment]
 def test_words_never_become_markup() -> None:
     evil = "<script>x</script>"
     grid = Grid("g", evil, (evil, "b"), ((Words(evil), Words(evil, f" / {evil}", True)),), True)
-    page = build_page([Document("g", evil, (evil, grid, Items((f"`{evil}`",))), None, 0)])
+    page = build_page(
+        [Document("g", evil, (evil, grid, Heading(evil), Items((f"`{evil}`",))), None, 0)]
+    )
     assert "<script" not in page
     assert f"<code>{html.escape(evil)}</code>" in page
+    assert f"<h3>{html.escape(evil)}</h3>" in page
     assert f"<details><summary>{html.escape(evil)}</summary>" in page
 
 

@@ -164,3 +164,24 @@ def test_a_form_of_hpgmn_is_no_rival_of_another(make_record: MakeRecord) -> None
     assert place_sentence(place).startswith(
         "On cora hpgmn-appnp is number 2 of 3, +3.0 (+3.0 to +3.0) points from the best other model"
     )
+
+
+def test_a_single_run_has_no_interval_to_speak_of(make_record: MakeRecord) -> None:
+    plan = experiment("sound", Budget(trials=1, splits=1, graphs=("cornell", "cornell-geomgcn")))
+    means = {"hpgmn": 80.0, "gcn": 70.0}
+    records = {
+        cell.name: make_record(cell, [means[cell.model]])
+        for cell in plan.cells
+        if cell.model in means
+    }
+    found = table(plan, records)
+    place = place_on(found, "cornell")
+    assert place is not None
+    assert place_sentence(place) == (
+        "On cornell hpgmn is first of 2, +10.0 points above the best other model, gcn."
+    )
+    sentences = pair_sentences(found, pair_of(found, "cornell", "cornell-geomgcn"))
+    assert sentences[-1] == (
+        "On cornell-geomgcn hpgmn is first, +10.0 points above gcn; on cornell it is still first, "
+        "+10.0 points above gcn."
+    )

@@ -359,8 +359,6 @@ def _elsewhere_rows(found: Table) -> list[tuple[Words, ...]]:
         (ENSEMBLE, "HP-GMN, seeds averaged,"),
     ):
         ours = [line for line in found.of_kind(kind) if line.model.split("-")[0] == "hpgmn"]
-        if not ours:
-            continue
         distances = []
         for graph, one in zip(found.graphs, best, strict=True):
             entry = _best_by_validation([line.entries[graph] for line in ours])

@@ -88,18 +88,17 @@ def picture_sentence(table: Table) -> str:
 
 
 def _draw(figure: Figure, table: Table) -> None:
-    panels = figure.subplots(1, max(len(table.graphs), 1), squeeze=False)[0]
+    panels = figure.subplots(1, len(table.graphs), squeeze=False)[0]
     ends = {graph: _ends(table.lines, graph) for graph in table.graphs}
-    span = max([high - low for low, high in ends.values()], default=1.0)
-    for axes, (graph, (_, high)) in zip(panels, ends.items(), strict=False):
+    span = max(high - low for low, high in ends.values())
+    for axes, (graph, (_, high)) in zip(panels, ends.items(), strict=True):
         _panel(axes, table.lines, graph)
         top = high + 0.15 * span
         axes.set_ylim(max(top - 1.7 * span, 0.0), top)  # a point is as long in every panel
         _break_mark(axes)
     panels[0].set_ylabel("test accuracy, %")
     handles, labels = panels[0].get_legend_handles_labels()
-    if handles:
-        figure.legend(handles, labels, loc="outside upper center", ncols=4, handlelength=1.6)
+    figure.legend(handles, labels, loc="outside upper center", ncols=4, handlelength=1.6)
     figure.supxlabel(
         "Bars: mean over runs. Whiskers: 95 % interval of the mean. "
         "The vertical axes do not start at zero.",
