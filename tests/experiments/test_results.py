@@ -244,12 +244,11 @@ def test_some_splits_do_not_make_a_row(write_run: Write, cells: Cells, results: 
     assert "95.0 ± 0.0" in section(text, "Further runs")
 
 
-def test_reproduction_stands_above_the_runs_of_shipped_settings(results: Path) -> None:
+def test_reproduction_stands_above_the_runs_of_shipped_settings(
+    results: Path, make_facts: Callable[..., None]
+) -> None:
     before = page(results)
-    cells = results / "reproduction" / "cells"
-    cells.mkdir(parents=True)
-    facts = {"measured": {"nodes": 183}, "printed": {"nodes": 183}, "explained": {}}
-    (cells / "texas-facts.json").write_text(json.dumps(facts))
+    make_facts(results / "reproduction" / "cells")
     after = page(results)
     headings = [line for line in after.splitlines() if line.startswith("#")]
     assert headings[:5] == [

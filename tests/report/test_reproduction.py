@@ -17,7 +17,7 @@ from hpgmn.experiments.reproduction.cells import Cell, CellRecord, write_cell
 from hpgmn.experiments.reproduction.documents import Document, document
 from hpgmn.experiments.reproduction.grids import Grid, Heading, Items, Words
 from hpgmn.experiments.reproduction.plan import EXPERIMENTS, QUICK, Experiment, experiment
-from hpgmn.report.reproduction import build_page, write_page
+from hpgmn.report.reproduction import build_page, write_page, write_reproduction
 
 VOID = {"meta", "br"}
 HARDWARE = {"processor": "A Processor", "threads": 2, "device": "cpu", "torch": "2.0.1"}
@@ -40,7 +40,7 @@ def made_record(cell: Cell) -> CellRecord:
         "peak_memory_mb": 2.0,
         "nodes": {"train": [2] * len(cell.splits), "test": [1] * len(cell.splits)},
         "version": "9.8.7",
-        "config": about,
+        "config": {"settings": cell.as_dict()["settings"]},
         "hardware": HARDWARE,
         "created": "2030-01-02T03:04:05+00:00",
         "ensemble": {"test_score": groups.tolist(), "test_score_mean": float(groups.mean())},
@@ -142,6 +142,15 @@ def test_same_records_give_the_same_page(tmp_path: Path, plans: list[Experiment]
     first = write_page(tmp_path / "a", plans, cells_folder=tmp_path / "cells").read_bytes()
     second = write_page(tmp_path / "b", plans, cells_folder=tmp_path / "cells").read_bytes()
     assert first == second
+
+
+def test_page_comes_last_of_all_files(tmp_path: Path, plans: list[Experiment]) -> None:
+    files = write_reproduction(
+        tmp_path / "a", plans, cells_folder=tmp_path / "cells", options=" --quick"
+    )
+    assert files[-1].name == "index.html"
+    assert "<code>hpgmn reproduce sound --quick</code>" in files[-1].read_text(encoding="utf-8")
+    assert sorted(files) == sorted((tmp_path / "a").iterdir())
 
 
 def test_words_never_become_markup() -> None:

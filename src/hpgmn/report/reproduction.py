@@ -13,12 +13,25 @@ from hpgmn.errors import HPGMNError
 from hpgmn.experiments.reproduction.documents import Document, document
 from hpgmn.experiments.reproduction.figure import drawn
 from hpgmn.experiments.reproduction.grids import Block, Grid, Heading, Items, Picture, Words
+from hpgmn.experiments.reproduction.output import write_outputs
 from hpgmn.experiments.reproduction.plan import Experiment
 from hpgmn.experiments.run import write_text
 from hpgmn.report.page import page, panel, table, text, tiles
 from hpgmn.report.plots import inline_svg
 
 PAGE = "index.html"
+
+
+def write_reproduction(
+    folder: Path, experiments: Sequence[Experiment], *, cells_folder: Path, options: str = ""
+) -> list[Path]:
+    """Write everything a reproduction shows: tables, figure and the page; see ``write_page``.
+
+    Returns:
+        The files, the page last.
+    """
+    files = write_outputs(folder, experiments, cells_folder=cells_folder, options=options)
+    return [*files, write_page(folder, experiments, cells_folder=cells_folder, options=options)]
 
 
 def write_page(

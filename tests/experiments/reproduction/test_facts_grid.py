@@ -22,23 +22,26 @@ def test_measured_stands_beside_printed(tmp_path: Path, make_facts: MakeFacts) -
         ["texas", "183 / 183", "325 / 309 ≠", "1,703 / 1,703", "5 / 5", "0.11 / 0.11"],
         ["cora", "–", "–", "–", "–", "–"],
     ]
-    assert Items(("texas, edges: Self-loops are counted here.",)) in blocks
+    assert Items(("texas, edges: self-loops are counted.",)) in blocks
     assert "1 of 2 graphs have no record yet (–): cora." in blocks
     assert blocks[-1] == "Made by `c`; nothing is trained for it."
     assert count == 1
 
 
-def test_nothing_to_explain_and_nothing_missing(tmp_path: Path) -> None:
-    text = '{"measured": {"nodes": 1}, "printed": {"nodes": 1}, "explained": {}}'
-    (tmp_path / "texas-facts.json").write_text(text)
+def test_nothing_to_explain_and_nothing_missing(tmp_path: Path, make_facts: MakeFacts) -> None:
+    printed = {"nodes": 183, "edges": 325, "attributes": 1703, "classes": 5, "homophily": 0.11}
+    make_facts(tmp_path, printed=printed)
     blocks, count = facts_blocks(("texas",), tmp_path, "`c`")
     assert (len(blocks), count) == (3, 1)
     assert not any(isinstance(block, Items) for block in blocks)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", "{}", '{"measured": 1, "printed": 2, "explained": 3}']
-)
+def test_what_nothing_explains_is_said(tmp_path: Path, make_facts: MakeFacts) -> None:
+    make_facts(tmp_path, explanations={})
+    assert Items(("texas, edges: not explained.",)) in facts_blocks(("texas",), tmp_path, "c")[0]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"nodes": 1}'])
 def test_damaged_facts_are_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "texas-facts.json").write_text(text)
     assert read_facts(tmp_path, "texas") is None

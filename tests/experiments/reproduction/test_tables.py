@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
+from hpgmn.config import make_settings, settings_dict
 from hpgmn.errors import HPGMNError
 from hpgmn.experiments.reproduction.cells import CellRecord, write_cell
 from hpgmn.experiments.reproduction.plan import Budget, Experiment, experiment
@@ -23,6 +24,7 @@ from hpgmn.experiments.reproduction.tables import (
     read_cells,
     table,
 )
+from hpgmn.models import MODELS
 
 MakeRecord = Callable[..., CellRecord]
 FOUR = Budget(trials=3, splits=4, graphs=("texas", "squirrel", "cora", "citeseer"))
@@ -117,6 +119,25 @@ def test_a_record_of_another_plan_is_not_shown(plan: Experiment, make_record: Ma
     assert found.outdated == ("texas-hpgmn-tuned",)
     assert "texas-hpgmn-tuned" in found.missing
     assert entry_of(found, "hpgmn", "texas").record is None
+
+
+def test_settings_of_another_plan_are_told_from_defaults_spelt_out(
+    plan: Experiment, make_record: MakeRecord
+) -> None:
+    cell = cell_of(plan, "texas-hpgmn-shipped")
+
+    def is_shown(**config: object) -> bool:
+        record = make_record(cell, OURS, config=config)
+        return entry_of(made(plan, one=record), "hpgmn, shipped", "texas").record is not None
+
+    settings = dict(cell.settings)  # type: ignore[attr-defined]
+    every = settings_dict(make_settings(MODELS["hpgmn"].settings, settings))
+    assert len(every) > len(settings)
+    assert is_shown(settings=settings)
+    assert is_shown(settings=every)
+    assert not is_shown(settings={**every, "lr": 0.123})
+    assert not is_shown(settings={**every, "no_such_setting": 1})
+    assert not is_shown()
 
 
 def test_rows_stand_in_the_papers_order_then_shipped_then_averaged(plan: Experiment) -> None:

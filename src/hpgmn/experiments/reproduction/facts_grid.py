@@ -12,17 +12,20 @@ from hpgmn.experiments.reproduction.grids import NOTHING, Block, Grid, Items, Wo
 
 KEYS = ("nodes", "edges", "attributes", "classes", "homophily")
 Facts = Mapping[str, Any]
-"""The content of a record GRAPH-facts: ``measured``, ``printed`` and ``explained``."""
+"""The record GRAPH-facts: our numbers, ``printed``, and ``explanations`` of the printed ones."""
 
 
 def read_facts(cells: Path, graph: str) -> Facts | None:
     """The record of a graph's facts; None where there is none, or none that can be read."""
     try:
         found = json.loads(record_path(cells, f"{graph}-facts").read_text(encoding="utf-8"))
-        parts = [found[name] for name in ("measured", "printed", "explained")]
+        return {
+            **{key: found[key] for key in KEYS},
+            "printed": {key: found["printed"][key] for key in KEYS},
+            "explanations": dict(found["explanations"]),
+        }
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return found if all(isinstance(part, dict) for part in parts) else None
 
 
 def facts_blocks(graphs: Sequence[str], cells: Path, command: str) -> tuple[list[Block], int]:
@@ -30,19 +33,21 @@ def facts_blocks(graphs: Sequence[str], cells: Path, command: str) -> tuple[list
     found = {graph: read_facts(cells, graph) for graph in graphs}
     known = {graph: facts for graph, facts in found.items() if facts is not None}
     rows = [(Words(graph), *(_words(facts, key) for key in KEYS)) for graph, facts in found.items()]
-    absent = [graph for graph in graphs if graph not in known]
     blocks: list[Block] = [
         "A cell shows what the graph's file holds and, after the stroke, what the paper prints. "
-        "≠ marks a value that differs; the sentences below say why.",
+        "≠ marks what differs in the printed decimals; the sentences below say where the printed "
+        "number comes from.",
         Grid("table1", "The graphs: ours / as the paper prints them.", ("graph", *KEYS), rows),
     ]
-    explained = tuple(
-        f"{graph}, {key}: {sentence}"
+    differing = tuple(
+        f"{graph}, {key}: {facts['explanations'].get(key, 'not explained')}."
         for graph, facts in known.items()
-        for key, sentence in facts["explained"].items()
+        for key in KEYS
+        if _differs(facts, key)
     )
-    if explained:
-        blocks.append(Items(explained))
+    if differing:
+        blocks.append(Items(differing))
+    absent = [graph for graph in graphs if graph not in known]
     if absent:
         blocks.append(
             f"{len(absent)} of {len(graphs)} graphs have no record yet ({NOTHING}): "
@@ -55,18 +60,18 @@ def facts_blocks(graphs: Sequence[str], cells: Path, command: str) -> tuple[list
 def _words(facts: Facts | None, key: str) -> Words:
     if facts is None:
         return Words(NOTHING)
-    mark = " ≠" if key in facts["explained"] else ""
-    return Words(
-        fact_words(facts["measured"].get(key)), f" / {fact_words(facts['printed'].get(key))}{mark}"
-    )
+    mark = " ≠" if _differs(facts, key) else ""
+    return Words(fact_words(facts[key]), f" / {fact_words(facts['printed'][key])}{mark}")
 
 
-def fact_words(value: Any) -> str:
+def _differs(facts: Facts, key: str) -> bool:
+    return fact_words(facts[key]) != fact_words(facts["printed"][key])
+
+
+def fact_words(value: float) -> str:
     """A measured or printed value.
 
-    >>> fact_words(31421), fact_words(0.2239), fact_words(None)
-    ('31,421', '0.22', '–')
+    >>> fact_words(31421), fact_words(0.2239)
+    ('31,421', '0.22')
     """
-    if value is None:
-        return NOTHING
     return f"{value:.2f}" if isinstance(value, float) else f"{value:,}"

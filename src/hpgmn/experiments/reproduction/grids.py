@@ -125,11 +125,13 @@ def cost_sentences(table: Table, command: str) -> list[str]:
     search = sum(entry.seconds_search for entry in done)
     final = sum(float(one["seconds"]) for one in metrics)
     searched = [entry for entry in done if entry.search]
-    runs = sorted({_search_runs(entry.search) for entry in searched if entry.search})
+    runs = sorted({count for entry in searched for count in entry.trial_runs})
     each = f"{runs[0]}" if len(runs) == 1 else f"{runs[0]}–{runs[-1]}" if runs else ""
     trials = sum(entry.trials for entry in searched)
+    planned = sum(len(entry.search["trials"]) for entry in searched if entry.search)
+    failed = f" and {planned - trials} that failed" if planned > trials else ""
     searches = (
-        f"{len(searched)} searches with {trials} trials in all, each scored on {each} "
+        f"{len(searched)} searches with {trials} trials in all{failed}, each scored on {each} "
         f"{'run' if each == '1' else 'runs'} by validation alone ({duration_words(search)}), then "
         if searched
         else ""
@@ -140,12 +142,6 @@ def cost_sentences(table: Table, command: str) -> list[str]:
         f"summed over cells. {'; '.join(sorted(versions))}. On {'; '.join(sorted(devices))}. "
         f"{period}.",
     ]
-
-
-def _search_runs(search: object) -> int:
-    """On how many runs the trials of a search were scored; the most where they differ."""
-    trials = search["trials"] if isinstance(search, dict) else []
-    return max((len(trial["val_score"]) for trial in trials), default=0)
 
 
 def _device(hardware: dict[str, object]) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from hpgmn.config import make_settings, settings_dict
 from hpgmn.errors import HPGMNError
 from hpgmn.evaluation import Difference, Score
 from hpgmn.experiments import paper
@@ -27,6 +28,13 @@ from hpgmn.experiments.reproduction.cells import (
     record_path,
 )
 from hpgmn.experiments.reproduction.plan import Experiment, Row
+from hpgmn.models import find_model
+
+_DECIDING = (
+    *("graph", "model", "metric", "splits", "seeds"),
+    *("trials", "search_splits", "search_seeds"),
+)
+"""What of a cell must be the same in its record."""
 
 ENSEMBLE, VARIANT = "ensemble", "variant"
 """Kinds of lines beside tuned and shipped: averages over seeds, and changed settings."""
@@ -70,8 +78,14 @@ class Entry:
 
     @property
     def trials(self) -> int:
-        """How many trials its search had."""
-        return len(self.search["trials"]) if self.search else 0
+        """How many trials of its search have a score; one that failed has none."""
+        return len(self.trial_runs)
+
+    @property
+    def trial_runs(self) -> list[int]:
+        """On how many runs each of those trials was scored."""
+        trials = self.search["trials"] if self.search else []
+        return [len(trial["val_score"]) for trial in trials if "val_score" in trial]
 
     @property
     def seconds(self) -> float | None:
@@ -161,7 +175,7 @@ def table(experiment: Experiment, records: Mapping[str, CellRecord]) -> Table:
     outdated = [
         cell.name
         for cell in experiment.cells
-        if cell.name in records and dict(records[cell.name].cell) != cell.as_dict()
+        if cell.name in records and not is_as_planned(cell, records[cell.name])
     ]
     usable = {name: record for name, record in records.items() if name not in outdated}
     lines = [_line(row, experiment.name, usable) for row in experiment.rows]
@@ -177,6 +191,25 @@ def table(experiment: Experiment, records: Mapping[str, CellRecord]) -> Table:
         missing=tuple(missing),
         outdated=tuple(outdated),
     )
+
+
+def is_as_planned(cell: Cell, record: CellRecord) -> bool:
+    """Whether a record is of a cell: same runs, same search and, without a search, same settings.
+
+    Settings are compared with their defaults filled in, so that a setting spelt out and one left
+    to its default are the same.
+    """
+    planned = cell.as_dict()
+    if any(record.cell.get(name) != planned[name] for name in _DECIDING):
+        return False
+    if cell.trials:
+        return True
+    settings = find_model(cell.model).settings
+    try:
+        own = make_settings(settings, record.metrics["config"]["settings"])
+    except (HPGMNError, KeyError, TypeError):
+        return False
+    return settings_dict(own) == settings_dict(make_settings(settings, cell.settings))
 
 
 def _line(row: Row, experiment: str, records: Mapping[str, CellRecord]) -> Line:
