@@ -153,6 +153,16 @@ def test_page_comes_last_of_all_files(tmp_path: Path, plans: list[Experiment]) -
     assert sorted(files) == sorted((tmp_path / "a").iterdir())
 
 
+def test_page_keeps_what_earlier_commands_left(tmp_path: Path, plans: list[Experiment]) -> None:
+    *_, path = write_reproduction(
+        tmp_path / "a", [plans[3]], cells_folder=tmp_path / "cells", others=plans
+    )
+    shown = re.findall('<section id="([^"]*)"', path.read_text(encoding="utf-8"))
+    # Table 1 has no record here
+    assert shown == ["table2", "table3", "figure3", "table4", "sound", "options"]
+    assert {one.stem for one in (tmp_path / "a").iterdir()} == {"figure3", "index"}
+
+
 def test_words_never_become_markup() -> None:
     evil = "<script>x</script>"
     grid = Grid("g", evil, (evil, "b"), ((Words(evil), Words(evil, f" / {evil}", True)),), True)

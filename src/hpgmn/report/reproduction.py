@@ -14,7 +14,7 @@ from hpgmn.experiments.reproduction.documents import Document, document
 from hpgmn.experiments.reproduction.figure import drawn
 from hpgmn.experiments.reproduction.grids import Block, Grid, Heading, Items, Picture, Words
 from hpgmn.experiments.reproduction.output import write_outputs
-from hpgmn.experiments.reproduction.plan import Experiment
+from hpgmn.experiments.reproduction.plan import EXPERIMENTS, Experiment
 from hpgmn.experiments.run import write_text
 from hpgmn.report.page import page, panel, table, text, tiles
 from hpgmn.report.plots import inline_svg
@@ -23,15 +23,34 @@ PAGE = "index.html"
 
 
 def write_reproduction(
-    folder: Path, experiments: Sequence[Experiment], *, cells_folder: Path, options: str = ""
+    folder: Path,
+    experiments: Sequence[Experiment],
+    *,
+    cells_folder: Path,
+    options: str = "",
+    others: Sequence[Experiment] = (),
 ) -> list[Path]:
-    """Write everything a reproduction shows: tables, figure and the page; see ``write_page``.
+    """Write everything a reproduction shows: tables, the figure, and the page with all of it.
+
+    Args:
+        folder: where the files go.
+        experiments: what was asked for.
+        cells_folder: the folder of the records.
+        options: what the command had beside the experiment's name, as " --quick".
+        others: what the page shows too where it has records, from earlier commands.
 
     Returns:
         The files, the page last.
     """
     files = write_outputs(folder, experiments, cells_folder=cells_folder, options=options)
-    return [*files, write_page(folder, experiments, cells_folder=cells_folder, options=options)]
+    names = [experiment.name for experiment in experiments]
+    shown = [
+        experiment
+        for experiment in (*experiments, *(one for one in others if one.name not in names))
+        if experiment.name in names or document(experiment, cells_folder).count
+    ]
+    shown.sort(key=lambda experiment: EXPERIMENTS.index(experiment.name))
+    return [*files, write_page(folder, shown, cells_folder=cells_folder, options=options)]
 
 
 def write_page(

@@ -97,12 +97,22 @@ def test_differences_validation_and_cost(table2: Document) -> None:
 def test_summary_counts_what_is_reached(table2: Document) -> None:
     said = sentences(table2)
     assert (
-        "With the same search for all, HP-GMN is first in 1 of 1 columns; in 1 (texas) the "
-        "interval of its distance to the best other model excludes zero."
+        "With the same search for all, HP-GMN is first in 1 of 1 columns. The interval of its "
+        "distance to the best other model is above zero in 1 (texas) and below zero in none."
     ) in said
     assert "hpgmn: the paper's number is reached in 1 of 1 columns." in said
     assert "Other models reach 1 of the 2 numbers that the paper prints for them." in said
     assert any(one.startswith("6 of 11 cells have no record yet (–): texas-mixhop") for one in said)
+
+
+def test_summary_says_where_hpgmn_is_behind(tmp_path: Path, make_record: MakeRecord) -> None:
+    plan = experiment("table2", TEXAS)
+    scores = {"texas_hpgmn_tuned": [80.0, 81.0, 80.0, 81.0], "texas_mlp_tuned": [90.0] * 4}
+    write(tmp_path, plan, make_record, **scores)
+    assert (
+        "With the same search for all, HP-GMN is first in 0 of 1 columns. The interval of its "
+        "distance to the best other model is above zero in none and below zero in 1 (texas)."
+    ) in sentences(document(plan, tmp_path))
 
 
 def test_summary_names_what_is_short(tmp_path: Path, make_record: MakeRecord) -> None:
@@ -224,6 +234,7 @@ def test_quick_run_without_pairs_has_no_ranking(tmp_path: Path) -> None:
     found = document(experiment("sound", QUICK), tmp_path, " --quick")
     assert not any(isinstance(block, Heading) for block in found.blocks)
     assert found.blocks[-1] == "Make it with `hpgmn reproduce sound --quick`."
+    assert str(found.blocks[0]).endswith("its numbers are no results.")
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

@@ -55,6 +55,11 @@ TITLES = {
 
 NO_GRAPH = "No graph of this experiment takes part."
 
+_QUICK = (
+    "A quick run: few graphs, splits, trials and epochs. It shows that everything works; its "
+    "numbers are no results."
+)
+
 
 @dataclass(frozen=True)
 class Document:
@@ -97,10 +102,10 @@ def document(experiment: Experiment, cells: Path, options: str = "") -> Document
         "sound": _sound,
         "options": _options,
     }
-    blocks = [
-        *layouts.get(experiment.name, _comparison)(found),
-        *cost_sentences(found, command),
-    ]
+    blocks = layouts.get(experiment.name, _comparison)(found)
+    blocks += cost_sentences(found, command)
+    if "--quick" in options:
+        blocks.insert(0, _QUICK)
     shown = tuple(block for block in blocks if block != Items(()))
     return Document(experiment.name, title, shown, found, len(found.done))
 
@@ -249,13 +254,14 @@ def summary_sentences(found: Table) -> list[str]:
     ours = [place for place in places if place.distance]
     sentences = []
     if ours:
-        first = [place for place in ours if place.is_first]
-        clear = [place.graph for place in first if ranking.excludes_zero(place.distance)]
-        names = f" ({', '.join(clear)})" if clear else ""
+        clear = [place for place in ours if ranking.excludes_zero(place.distance)]
+        above = [place.graph for place in clear if place.distance and place.distance.mean > 0]
+        below = [place.graph for place in clear if place.graph not in above]
         sentences.append(
-            f"With the same search for all, HP-GMN is first in {len(first)} of {len(ours)} "
-            f"columns; in {len(clear)}{names} the interval of its distance to the best other "
-            "model excludes zero."
+            f"With the same search for all, HP-GMN is first in "
+            f"{sum(place.is_first for place in ours)} of {len(ours)} columns. The interval of its "
+            f"distance to the best other model is above zero in {_count_words(above)} and below "
+            f"zero in {_count_words(below)}."
         )
     sentences += [_reached(line) for line in found.lines if ranking.is_ours(line.model)]
     others = [line for line in found.lines if not ranking.is_ours(line.model)]
@@ -266,6 +272,10 @@ def summary_sentences(found: Table) -> list[str]:
         "numbers that the paper prints for them."
     )
     return sentences
+
+
+def _count_words(names: Sequence[str]) -> str:
+    return f"{len(names)} ({', '.join(names)})" if names else "none"
 
 
 def _reached(line: Line) -> str:
