@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+
+if TYPE_CHECKING:  # imported late: collecting tests stays quick
+    from hpgmn.experiments.reproduction.cells import Cell, CellRecord
+    from hpgmn.experiments.reproduction.plan import Experiment
 
 
 def _write_run(
@@ -87,3 +92,124 @@ def _cells(text: str, *start: str) -> list[str]:
 def cells() -> Callable[..., list[str]]:
     """Finds a line of a Markdown table by its first cells."""
     return _cells
+
+
+# Records of cells, as ``hpgmn reproduce`` writes them.
+
+NODES = {"train": 48, "val": 32, "test": 20}
+FACTS: dict[str, Any] = {
+    "graph": "texas",
+    "identity": "x",
+    "nodes": 183,
+    "edges": 325,
+    "attributes": 1703,
+    "classes": 5,
+    "homophily": 0.1079,
+    "edge_counts": {"edges as listed": 325},
+    "homophilies": {"node homophily": 0.1079},
+    "printed": {"nodes": 183, "edges": 309, "attributes": 1703, "classes": 5, "homophily": 0.11},
+    "explanations": {"edges": "self-loops are counted", "homophily": "printed 0.11 = node"},
+}
+
+
+def _made_record(
+    cell: Cell,
+    scores: Sequence[float] | None = None,
+    *,
+    mean: float = 70.0,
+    val: Sequence[float] | float | None = None,
+    average: Sequence[float] | None = None,
+    created: str = "2030-01-02T03:04:05+00:00",
+    **changes: Any,
+) -> CellRecord:
+    """A record around test scores (percent); without scores they are drawn around a mean.
+
+    Args:
+        cell: the cell.
+        scores: split by split, seeds inside.
+        mean: around which scores are drawn; the name of the cell is the seed.
+        val: the validation scores; a number is what they are higher by.
+        average: the scores of the averages over seeds of an ensemble.
+        created: the moment.
+        changes: of the metrics.
+    """
+    from hpgmn.evaluation import Score
+    from hpgmn.experiments.reproduction.cells import CellRecord
+
+    runs = len(cell.splits) * cell.seeds
+    if scores is None:
+        random = np.random.default_rng(zlib.crc32(cell.name.encode()))
+        scores = [float(one) for one in random.normal(mean, 1.5, runs).round(2)]
+    assert len(scores) == runs
+    higher = 2.0 if val is None else val
+    validation = (
+        [one + higher for one in scores] if isinstance(higher, float) else list(higher)  # type: ignore[arg-type]
+    )
+    fractions = [one / 100 for one in scores]
+    about = {"graph": cell.graph, "model": cell.model, "metric": cell.metric, "seeds": cell.seeds}
+    metrics = about | {
+        "splits": list(cell.splits),
+        "test_score": fractions,
+        "test_score_mean": float(np.mean(fractions)),
+        "test_score_std": Score.of(fractions).std,
+        "val_score": [one / 100 for one in validation],
+        "label_estimator": None,
+        "seconds": 12.3,
+        "peak_memory_mb": 345.6,
+        "nodes": {part: [count] * len(cell.splits) for part, count in NODES.items()},
+        "version": "9.8.7",
+        "config": about | {"settings": cell.as_dict()["settings"]},
+        "hardware": {"processor": "A Processor", "threads": 2, "device": "cpu", "torch": "2.0.1"},
+        "created": created,
+    }
+    if cell.seeds > 1:
+        size = cell.seeds if len(cell.splits) > 1 else min(cell.seeds, 5)
+        groups = [scores[start : start + size] for start in range(0, runs, size)]
+        own = average or [float(np.mean(group)) + 1.0 for group in groups]
+        shares = [one / 100 for one in own]
+        metrics["ensemble"] = {
+            "seeds": size,
+            "test_score": shares,
+            "test_score_mean": float(np.mean(shares)),
+            "test_score_std": Score.of(shares).std,
+        }
+    search = None
+    if cell.trials:
+        trial = {"val_score": [0.5] * len(cell.search_splits) * cell.search_seeds, "settings": {}}
+        search = {"identity": "s", "best": 0, "seconds": 100.0, "trials": [trial] * cell.trials}
+    return CellRecord(cell.as_dict(), "identity", search, metrics | changes)
+
+
+def _fill(folder: Path, experiment: Experiment, means: dict[str, float] | None = None) -> None:
+    """Records for every cell of an experiment; ``means`` by name of a cell, model or variant."""
+    from hpgmn.experiments.reproduction.cells import write_cell
+
+    given = means or {}
+    for cell in experiment.cells:
+        keys = (cell.name, f"{cell.graph}-{cell.model}", cell.variant, cell.model)
+        mean = next((given[key] for key in keys if key in given), 70.0)
+        write_cell(folder, _made_record(cell, mean=mean))
+
+
+def _write_facts(folder: Path, graph: str = "texas", **changes: Any) -> None:
+    """The facts of a graph for Table 1."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{graph}-facts.json").write_text(json.dumps(FACTS | {"graph": graph} | changes))
+
+
+@pytest.fixture
+def make_record() -> Callable[..., CellRecord]:
+    """Makes a record around test scores (percent)."""
+    return _made_record
+
+
+@pytest.fixture
+def fill_cells() -> Callable[..., None]:
+    """Writes a record for every cell of an experiment."""
+    return _fill
+
+
+@pytest.fixture
+def make_facts() -> Callable[..., None]:
+    """Writes the facts of a graph."""
+    return _write_facts

@@ -14,6 +14,7 @@ from hpgmn.experiments.paper import (
     TABLE_1,
     TABLE_2,
     TABLE_3,
+    TABLE_4,
     Published,
     published,
     reached,
@@ -141,3 +142,9 @@ def test_seeds_do_not_narrow_the_interval() -> None:
     assert verdict.interval == pytest.approx((84 - 25.412409, 84 + 25.412409), abs=1e-5)
     assert verdict.is_reached
     assert not reached("texas", values, 85.0).is_reached
+
+
+def test_the_full_model_of_table_4_is_that_of_table_2() -> None:
+    assert TABLE_4["full"] == {graph: TABLE_2["hpgmn"][graph] for graph in ("texas", "squirrel")}
+    assert [row["texas"].mean for row in TABLE_4.values()] == [85.1, 70.3, 83.2, 79.2, 83.2]
+    assert [row["squirrel"].std for row in TABLE_4.values()] == [2.3, 1.9, 2.5, 3.4, 6.6]

@@ -9,11 +9,15 @@ from typing import Any
 import pytest
 
 from hpgmn.errors import HPGMNError
+from hpgmn.evaluation import Difference
+from hpgmn.experiments.paper import Published, Target
 from hpgmn.experiments.records import (
     command,
     count_words,
+    difference_words,
     grid,
     in_order,
+    printed_words,
     read_records,
     read_trials,
     row_record,
@@ -135,3 +139,11 @@ def test_words_and_tables() -> None:
     assert count_words([{"val_score": [1]}]) == "1 × 1 run"
     assert count_words([{"val_score": [1]}, {"val_score": [1, 2]}]) == "2 × 1–2 runs"
     assert in_order(["nowhere", "squirrel", "texas"]) == ["texas", "squirrel", "nowhere"]
+
+
+def test_differences_and_printed_numbers_in_words() -> None:
+    assert difference_words(None) == "–"
+    assert difference_words(Difference(-0.0312, None, None, 1, "splits")) == "-3.1"
+    assert difference_words(Difference(0.01, -0.02, 0.04, 9, "splits")) == "+1.0 (-2.0 to +4.0)"
+    assert printed_words(Published(85.12, 4.0)) == "85.1 ± 4.0"
+    assert printed_words(Target(85.12, None, "x")) == "85.1"

@@ -244,6 +244,27 @@ def test_some_splits_do_not_make_a_row(write_run: Write, cells: Cells, results: 
     assert "95.0 ± 0.0" in section(text, "Further runs")
 
 
+def test_reproduction_stands_above_the_runs_of_shipped_settings(
+    results: Path, make_facts: Callable[..., None]
+) -> None:
+    before = page(results)
+    make_facts(results / "reproduction" / "cells")
+    after = page(results)
+    headings = [line for line in after.splitlines() if line.startswith("#")]
+    assert headings[:5] == [
+        "# Results",
+        "## Table 1: the graphs",
+        "## Runs of shipped settings",
+        "### Heterophilous graphs",
+        "### Citation graphs",
+    ]
+    assert "Made by `hpgmn reproduce table1`" in after
+    old = [line.lstrip("#") for line in before.splitlines() if line]
+    new = [line.lstrip("#") for line in after.splitlines()]
+    assert [line for line in old if line not in new] == []  # nothing of the page is lost
+    assert "## When a number counts as reached" in headings
+
+
 def test_committed_page_is_what_the_committed_records_give() -> None:
     written = (ROOT / "docs" / "RESULTS.md").read_text(encoding="utf-8")
     assert written == page(ROOT / "results"), "docs/RESULTS.md is not up to date: make results"

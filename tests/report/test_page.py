@@ -46,3 +46,8 @@ def test_table_heads_rows_and_columns() -> None:
     assert markup.count('scope="col"') == 3
     assert markup.count('scope="row"') == 2
     assert '<tfoot><tr><th scope="row">4</th><td>5</td><td>6</td></tr></tfoot>' in markup
+
+
+def test_cells_of_a_table_may_have_markup_of_their_own() -> None:
+    shown = table("c", ["a", "b"], [[1, 2]], show=lambda number: f"<b>{number}</b>")
+    assert '<th scope="row"><b>1</b></th><td><b>2</b></td>' in shown

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpgmn.errors import HPGMNError
-from hpgmn.evaluation import Difference
 from hpgmn.experiments import paper
 from hpgmn.experiments.comparison import difference
 from hpgmn.experiments.records import (
     Record,
     command,
     count_words,
+    difference_words,
     grid,
+    printed_words,
     row_record,
     score_words,
     validation_words,
@@ -161,7 +162,7 @@ def _table(
     for graph in graphs:
         record = ours.get(graph)
         cell = paper.published(record.model, graph) if record else None
-        printed = f" / {cell.mean:.1f} ± {cell.std:.1f}" if cell else ""
+        printed = f" / {printed_words(cell)}" if cell else ""
         own.append(f"**{score_words(record)}**{printed}" if record else "–")
     return grid(("model", *graphs), [*rows, own])
 
@@ -171,8 +172,7 @@ def _words(cell: Cell) -> str:
         return "–"
     words = score_words(cell.record)
     if cell.target is not None:
-        deviation = "" if cell.target.std is None else f" ± {cell.target.std:.1f}"
-        words += f" / {cell.target.mean:.1f}{deviation}"
+        words += f" / {printed_words(cell.target)}"
     return f"{words} ↓" if cell.is_short else words
 
 
@@ -187,17 +187,9 @@ def _differences(
             gap = None
             if record is not None and graph in ours:
                 gap = difference(record.metrics, ours[graph].metrics)
-            line.append(_gap(gap))
+            line.append(difference_words(gap))
         lines.append(line)
     return grid(("model", *graphs), lines)
-
-
-def _gap(gap: Difference | None) -> str:
-    if gap is None:
-        return "–"
-    if gap.low is None or gap.high is None:
-        return f"{100 * gap.mean:+.1f}"
-    return f"{100 * gap.mean:+.1f} ({100 * gap.low:+.1f} to {100 * gap.high:+.1f})"
 
 
 def _short(cells: Mapping[tuple[str, str], Cell], notes: Mapping[str, str]) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from hpgmn.config import make_settings, settings_dict
 from hpgmn.datasets import DATASETS
 from hpgmn.errors import HPGMNError
-from hpgmn.evaluation import Score, independent_values
+from hpgmn.evaluation import Difference, Score, independent_values
 from hpgmn.experiments import paper
 from hpgmn.experiments.run import METRICS_FILE
 from hpgmn.models import MODELS
@@ -61,19 +61,30 @@ def _record(path: Path) -> Record:
         metrics = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise HPGMNError(f"{path} is not valid JSON ({error}).") from None
-    if missing := [name for name in _NEEDED if name not in metrics]:
+    return checked_record(path.parent.name, metrics, path)
+
+
+def checked_record(name: str, metrics: Mapping[str, Any], path: Path) -> Record:
+    """A record that holds together: as many scores as runs, and the mean they have.
+
+    Args:
+        name: of the record.
+        metrics: the content of a ``metrics.json``.
+        path: where it was read, for the sentence about what is wrong.
+    """
+    if missing := [needed for needed in _NEEDED if needed not in metrics]:
         raise HPGMNError(f"{path} lacks {', '.join(missing)}. Train that run again.")
     if metrics["model"] not in MODELS:
         raise HPGMNError(f"{path}: '{metrics['model']}' is no model of this package.")
     runs = len(metrics["splits"]) * metrics["seeds"]
-    for name in ("test_score", "val_score"):
-        if len(metrics[name]) != runs:
-            raise HPGMNError(f"{path} must hold {runs} values of {name} ({len(metrics[name])}).")
+    for key in ("test_score", "val_score"):
+        if len(metrics[key]) != runs:
+            raise HPGMNError(f"{path} must hold {runs} values of {key} ({len(metrics[key])}).")
     score = Score.of([100 * value for value in metrics["test_score"]])
-    for name, ours in (("test_score_mean", score.mean), ("test_score_std", score.std)):
-        if abs(100 * metrics[name] - ours) > 1e-6:
-            raise HPGMNError(f"{path}: {name} is not that of its scores. Train that run again.")
-    return Record(path.parent.name, metrics["graph"], metrics["model"], score, metrics)
+    for key, ours in (("test_score_mean", score.mean), ("test_score_std", score.std)):
+        if abs(100 * metrics[key] - ours) > 1e-6:
+            raise HPGMNError(f"{path}: {key} is not that of its scores. Train that run again.")
+    return Record(name, metrics["graph"], metrics["model"], score, metrics)
 
 
 def read_trials(folder: Path) -> list[dict[str, Any]]:
@@ -188,6 +199,21 @@ def place_in_search(record: Record, trials: Sequence[Mapping[str, Any]]) -> str:
 def score_words(record: Record) -> str:
     """Mean and deviation of the test scores."""
     return f"{record.score.mean:.1f} ± {record.score.std:.1f}"
+
+
+def printed_words(printed: paper.Published | paper.Target) -> str:
+    """A printed mean, with its deviation where one is printed."""
+    deviation = "" if printed.std is None else f" ± {printed.std:.1f}"
+    return f"{printed.mean:.1f}{deviation}"
+
+
+def difference_words(found: Difference | None) -> str:
+    """A difference of scores in points, with its interval."""
+    if found is None:
+        return "–"
+    if found.low is None or found.high is None:
+        return f"{100 * found.mean:+.1f}"
+    return f"{100 * found.mean:+.1f} ({100 * found.low:+.1f} to {100 * found.high:+.1f})"
 
 
 def validation_words(record: Record) -> str:

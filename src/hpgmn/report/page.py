@@ -5,8 +5,9 @@ The page asks for nothing from outside: no scripts, fonts or images; its own pol
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
+from typing import Any
 
 from hpgmn.report.reading import printable
 
@@ -94,8 +95,14 @@ def tiles(facts: Iterable[Row], kind: str = "") -> str:
     return f'<dl class="{f"tiles {kind}".strip()}">{cells}</dl>'
 
 
-def table(caption: str, head: Row, rows: Iterable[Row], foot: bool = False) -> str:
-    """A table of plain text whose first column heads its rows.
+def table(
+    caption: str,
+    head: Row,
+    rows: Iterable[Sequence[Any]],
+    foot: bool = False,
+    show: Callable[[Any], str] = text,
+) -> str:
+    """A table whose first column heads its rows.
 
     Args:
         caption: what the table shows.
@@ -103,11 +110,12 @@ def table(caption: str, head: Row, rows: Iterable[Row], foot: bool = False) -> s
         rows: the cells; those after the first are set as numbers, to the right, unless there are
             two columns only.
         foot: whether the last row sums up the others.
+        show: makes the markup of a cell; cells of plain text need none.
     """
     titles = "".join(f'<th scope="col">{text(title)}</th>' for title in head)
     lines = [
-        f'<tr><th scope="row">{text(row[0])}</th>'
-        + "".join(f"<td>{text(cell)}</td>" for cell in row[1:])
+        f'<tr><th scope="row">{show(row[0])}</th>'
+        + "".join(f"<td>{show(cell)}</td>" for cell in row[1:])
         + "</tr>"
         for row in rows
     ]
@@ -144,6 +152,7 @@ h2 { margin: 3rem 0 .75rem; padding-bottom: .3rem; border-bottom: 1px solid var(
   font-size: 1.35rem; line-height: 1.3; }
 h3 { margin: 1.75rem 0 .5rem; font-size: 1.05rem; }
 p { margin: .5rem 0; max-width: 44rem; }
+section > ul { max-width: 46rem; }
 a { color: var(--link); }
 :focus-visible { outline: 3px solid var(--link); outline-offset: 2px; }
 .quiet { color: var(--quiet); font-size: .925rem; }
@@ -191,6 +200,7 @@ tfoot th:first-child, tfoot td { border-top: 2px solid var(--line); border-botto
 td:last-child, th:last-child { padding-right: 0; }
 td, thead th:not(:first-child) { white-space: nowrap; }
 .pairs td { white-space: normal; }
+.rest { display: block; color: var(--quiet); font-size: .875rem; font-weight: 400; }
 details { margin: .75rem 0; }
 summary { cursor: pointer; color: var(--link); }
 pre { margin: .75rem 0; padding: 1rem; overflow-x: auto; border: 1px solid var(--line);

@@ -78,7 +78,7 @@ def loss_curves(stage: Stage, name: str) -> str | None:
             parts.append(f"{word} loss {_course(stage.epochs, stage.curves[key], '{:.3g}')}")
         _legend(axes)
         sentence = f"Loss by epoch, stage {stage.name}{_runs(stage)}: {'; '.join(parts)}."
-        return _svg(figure, name, sentence)
+        return inline_svg(figure, name, sentence)
 
 
 def score_curve(stage: Stage, metric: str, best_epochs: Array | None, name: str) -> str | None:
@@ -127,7 +127,7 @@ def score_curve(stage: Stage, metric: str, best_epochs: Array | None, name: str)
                     f" Best epochs lie between {kept[0]:g} and {kept[-1]:g}, "
                     f"their median is {np.median(kept):g}."
                 )
-        return _svg(figure, name, sentence)
+        return inline_svg(figure, name, sentence)
 
 
 def confusion_matrix(counts: Array, classes: Sequence[str], name: str) -> str:
@@ -191,7 +191,7 @@ def confusion_matrix(counts: Array, classes: Sequence[str], name: str) -> str:
             bar.outline.set_visible(False)
             bar.ax.grid(False)
             _percent(bar.ax)
-        return _svg(figure, name, sentence)
+        return inline_svg(figure, name, sentence)
 
 
 def run_scores(scores: Array, splits: Sequence[object], metric: str, name: str) -> str:
@@ -250,7 +250,7 @@ def run_scores(scores: Array, splits: Sequence[object], metric: str, name: str) 
         axes.set_xticks(np.arange(len(labels))[::step], labels[::step])
         axes.set_xlim(-0.6, len(labels) - 0.4)
         axes.tick_params(axis="x", length=0, labelsize=7.5 if many else 9)
-        return _svg(figure, name, sentence)
+        return inline_svg(figure, name, sentence)
 
 
 def curve_points(epochs: Array, values: Array) -> tuple[Array, Array, Array, Array]:
@@ -385,7 +385,7 @@ def _percent(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(PercentFormatter(xmax=1))
 
 
-def _svg(figure: Figure, name: str, sentence: str) -> str:
+def inline_svg(figure: Figure, name: str, sentence: str) -> str:
     """The figure as an element to inline: no namespace, no style sheet, ids of its own."""
     buffer = io.StringIO()
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
@@ -402,7 +402,7 @@ def _svg(figure: Figure, name: str, sentence: str) -> str:
                 parent.remove(child)
     for element in root.iter():
         element.tag = element.tag.rpartition("}")[2]
-        old, used = dict(element.attrib), element.tag in {"clipPath", "path"}
+        old, used = dict(element.attrib), element.tag in {"clipPath", "path", "pattern"}
         element.attrib.clear()
         for key, value in old.items():
             key = key.rpartition("}")[2]
@@ -412,7 +412,7 @@ def _svg(figure: Figure, name: str, sentence: str) -> str:
                 continue
             elif key == "href" and value.startswith("#"):
                 value = f"#{name}-{value[1:]}"
-            elif key == "clip-path":
+            elif key in {"clip-path", "style"}:
                 value = value.replace("url(#", f"url(#{name}-")
             elif key == "d":
                 value = re.sub(r"(\.\d\d)\d+", r"\1", value)

@@ -1,0 +1,30 @@
+"""The sections of ``docs/RESULTS.md`` that ``hpgmn reproduce`` is behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hpgmn.experiments.reproduction.documents import document
+from hpgmn.experiments.reproduction.plan import EXPERIMENTS, experiment
+from hpgmn.experiments.reproduction.writers import markdown
+
+CELLS = "cells"
+
+
+def reproduction_sections(folder: Path) -> list[str]:
+    """A section for every experiment with a record, each with its command; none without records.
+
+    Args:
+        folder: of the reproduction, ``results/reproduction``: the records are in ``cells``, the
+            figure beside it.
+    """
+    found = [document(experiment(name), folder / CELLS) for name in EXPERIMENTS]
+    shown = [one for one in found if one.count]
+    if not shown:
+        return []
+    pictures = f"../{folder.parent.name}/{folder.name}/"  # as seen from docs
+    sections = [markdown(one, level=2, pictures=pictures).strip() for one in shown]
+    absent = [f"`hpgmn reproduce {one.name}`" for one in found if not one.count]
+    if absent:
+        sections.append(f"No record yet: {', '.join(absent)}.")
+    return sections

@@ -1,0 +1,169 @@
+"""Markdown, LaTeX and CSV of one document."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpgmn.experiments.reproduction.cells import CellRecord, read_cell
+from hpgmn.experiments.reproduction.documents import Document, document
+from hpgmn.experiments.reproduction.grids import Grid, Heading, Items, Picture, Words
+from hpgmn.experiments.reproduction.plan import EXPERIMENTS, Budget, experiment
+from hpgmn.experiments.reproduction.writers import (
+    COLUMNS,
+    comma_separated,
+    escaped,
+    latex,
+    markdown,
+)
+
+Fill = Callable[..., None]
+MakeFacts = Callable[..., None]
+MakeRecord = Callable[..., CellRecord]
+
+ROWS = ((Words("a_b"), Words("1.0 ± 0.1", " / 2.0 ↓", True)), (Words("c"), Words("–")))
+MADE = Document(
+    "made",
+    "A & B",
+    (
+        "See `hpgmn x --quick`: 5 % off.",
+        Grid("made", "All of it.", ("model", "texas"), ROWS),
+        Grid(
+            "made-more",
+            "More.",
+            ("model", "x"),
+            ((Words("d"), Words("-1.0 (-2.0 to +0.5)")),),
+            True,
+        ),
+        Heading("Further"),
+        Items(("One.", "Two_2.")),
+        Picture("figure3", "Bars."),
+    ),
+    None,
+    1,
+)
+
+
+def test_markdown() -> None:
+    assert markdown(MADE, level=2, pictures="../r/") == (
+        "## A & B\n\nSee `hpgmn x --quick`: 5 % off.\n\nAll of it.\n\n"
+        "| model | texas |\n| --- | --- |\n| a_b | **1.0 ± 0.1** / 2.0 ↓ |\n| c | – |\n\n"
+        "<details>\n<summary>More.</summary>\n\n"
+        "| model | x |\n| --- | --- |\n| d | -1.0 (-2.0 to +0.5) |\n\n</details>\n\n"
+        "### Further\n\n- One.\n- Two_2.\n\n![Bars.](../r/figure3.svg)\n"
+    )
+
+
+def test_latex() -> None:
+    text = latex(MADE)
+    assert "\\paragraph{A \\& B}" in text
+    assert "See \\texttt{hpgmn x -{}-quick}: 5 \\% off." in text
+    assert (
+        "a\\_b & \\textbf{1.0 $\\pm$ 0.1} / 2.0 $\\downarrow$ \\\\\nc & -- \\\\\n\\bottomrule"
+        in text
+    )
+    assert "d & $-$1.0 ($-$2.0 to $+$0.5) \\\\" in text
+    assert "\\caption{All of it.}\n\\label{tab:made}" in text
+    assert "\\begin{tabular}{lr}\n\\toprule\nmodel & texas \\\\\n\\midrule" in text
+    assert "\\begin{itemize}\n\\item One.\n\\item Two\\_2.\n\\end{itemize}" in text
+    assert "\\includegraphics[width=\\linewidth]{figure3.png}" in text
+
+
+def test_every_sign_that_latex_reads_is_escaped() -> None:
+    assert escaped("\\ & % $ # _ { } ~ ^") == (
+        "\\textbackslash{} \\& \\% \\$ \\# \\_ \\{ \\} \\textasciitilde{} \\textasciicircum{}"
+    )
+    assert escaped("gcn-jk 2030-01-02") == "gcn-jk 2030-01-02"  # hyphens stay
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_latex_of_every_experiment_is_balanced(
+    name: str, tmp_path: Path, fill_cells: Fill, make_facts: MakeFacts
+) -> None:
+    plan = experiment(name, Budget(trials=1, splits=2, seeds=2))
+    fill_cells(tmp_path, plan)
+    make_facts(tmp_path)
+    text = latex(document(plan, tmp_path))
+    bare = re.sub(r"\\[\\{}%&$#_]", "", text)
+    bare = re.sub(r"(?m)%.*$", "", bare)
+    assert bare.count("{") == bare.count("}")
+    assert bare.count("$") % 2 == 0
+    assert sorted(re.findall(r"\\begin\{(\S+?)\}", text)) == sorted(
+        re.findall(r"\\end\{(\S+?)\}", text)
+    )
+    labels = re.findall(r"\\label\{(.*?)\}", text)
+    assert len(labels) == len(set(labels))
+    known = set("–×±↓≠τ")
+    assert not known & set(text)
+    assert text.isascii()
+    for tabular in re.findall(r"\\begin\{tabular\}.*?\\end\{tabular\}", text, flags=re.S):
+        columns = re.match(r"\\begin\{tabular\}\{(\w+)\}", tabular)
+        assert columns is not None
+        for line in re.findall(r"(?m)^(.*) \\\\$", tabular):
+            assert len(re.findall(r"(?<!\\)&", line)) == len(columns[1]) - 1
+
+
+def test_csv_has_a_line_per_cell_with_numbers_that_can_be_worked_out(
+    tmp_path: Path, fill_cells: Fill
+) -> None:
+    plan = experiment("table2", Budget(trials=2, splits=3, graphs=("texas", "squirrel")))
+    fill_cells(tmp_path, plan)
+    (tmp_path / "texas-gcn-tuned.json").unlink()
+    text = comma_separated(document(plan, tmp_path))
+    lines = list(csv.DictReader(io.StringIO(text)))
+    assert tuple(lines[0]) == COLUMNS
+    assert len(lines) == len(plan.cells) == 22
+    found = {(line["graph"], line["model"], line["variant"]): line for line in lines}
+    record = read_cell(tmp_path, "squirrel-mlp-tuned")
+    ours = read_cell(tmp_path, "squirrel-hpgmn-tuned")
+    assert record is not None
+    assert ours is not None
+    scores = [100 * one for one in record.metrics["test_score"]]
+    others = [100 * one for one in ours.metrics["test_score"]]
+    line = found["squirrel", "mlp", "tuned"]
+    assert float(line["test_mean"]) == pytest.approx(statistics.mean(scores), abs=1e-4)
+    assert float(line["test_std"]) == pytest.approx(statistics.stdev(scores), abs=1e-4)
+    assert float(line["validation_minus_test"]) == pytest.approx(2.0, abs=1e-4)
+    gap = statistics.mean(scores) - statistics.mean(others)
+    assert float(line["difference"]) == pytest.approx(gap, abs=1e-4)
+    assert float(line["difference_low"]) < gap < float(line["difference_high"])
+    assert (line["printed_mean"], line["is_reached"], line["trials"]) == ("33.4", "true", "2")
+    assert (line["elsewhere_source"], line["reference"]) == ("FaberNet", "hpgmn")
+    assert found["squirrel", "hpgmn", "tuned"]["difference"] == ""
+    missing = found["texas", "gcn", "tuned"]
+    assert (missing["test_mean"], missing["printed_mean"]) == ("", "59.5")
+    ensemble = found["texas", "hpgmn", "ensemble"]
+    assert (ensemble["kind"], ensemble["runs"], ensemble["validation_mean"]) == (
+        "ensemble",
+        "3",
+        "",
+    )
+
+
+def test_csv_of_a_single_run_has_no_interval(tmp_path: Path, fill_cells: Fill) -> None:
+    plan = experiment("figure3", Budget(splits=1, graphs=("texas",)))
+    fill_cells(tmp_path, plan)
+    lines = list(csv.DictReader(io.StringIO(comma_separated(document(plan, tmp_path)))))
+    assert {line["test_low"] for line in lines} == {""}
+    assert {line["difference_low"] for line in lines} == {""}
+    assert {line["is_reached"] for line in lines[1:]} == {""}
+
+
+def test_csv_of_table1_is_what_it_shows(tmp_path: Path, make_facts: MakeFacts) -> None:
+    make_facts(tmp_path)
+    text = comma_separated(document(experiment("table1"), tmp_path))
+    assert text.splitlines()[:2] == [
+        "graph,nodes,edges,attributes,classes,homophily",
+        'texas,183 / 183,325 / 309 ≠,"1,703 / 1,703",5 / 5,0.11 / 0.11',
+    ]
+
+
+def test_csv_without_graphs_is_a_header(tmp_path: Path) -> None:
+    text = comma_separated(document(experiment("table2", Budget(graphs=())), tmp_path))
+    assert text == ",".join(COLUMNS) + "\n"
