@@ -22,7 +22,7 @@ from hpgmn.experiments.spaces import Space, space_for
 from hpgmn.graph import Graph
 from hpgmn.models import find_model
 from hpgmn.models.stage import Replica
-from hpgmn.training.replicas import fit_replicas
+from hpgmn.training.replicas import Progress, fit_replicas
 
 VARIANTS = 3
 """How many planned trials in a row share their shapes, and so are trained as one batch."""
@@ -78,8 +78,22 @@ def run_trials(
     device: torch.device | str = "cpu",
     metric: str = "accuracy",
     record: Callable[[dict[str, Any]], None] | None = None,
+    report: Callable[[Progress], None] | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> list[dict[str, Any]]:
     """Train every trial on every split and seed; score on validation only.
+
+    Args:
+        graph: the graph.
+        model: the model's name.
+        trials: the settings of each trial; the model's defaults are the rest.
+        splits: the numbers of the splits.
+        seeds: how many seeds on each split.
+        device: "cpu" or "cuda".
+        metric: what selects epochs and is recorded.
+        record: is given each trial's record.
+        report: is told the progress; what it raises ends the training.
+        should_stop: asked after each epoch; True raises KeyboardInterrupt.
 
     Returns:
         One record per trial: settings, validation score of each run, epochs, seconds.
@@ -93,7 +107,16 @@ def run_trials(
     ]
     masks = [(graph.split(one.split).train, graph.split(one.split).val) for one in replicas]
     started = time.perf_counter()
-    fitted = fit_replicas(graph, entry, replicas, masks, device=device, metric=metric)
+    fitted = fit_replicas(
+        graph,
+        entry,
+        replicas,
+        masks,
+        device=device,
+        metric=metric,
+        report=report,
+        should_stop=should_stop,
+    )
     seconds = time.perf_counter() - started
     runs = len(splits) * seeds
     last = list(fitted.best_epoch)[-1]
