@@ -301,7 +301,9 @@ def _print(found: Mapping[str, Any]) -> None:
     )
     out.print(line, highlight=False, soft_wrap=True)
     if found["importance"]:
-        table = Table("setting", f"importance % ({counts['finished']} trials)", box=None, padding=(0, 2, 0, 0))
+        table = Table(
+            "setting", f"importance % ({counts['finished']} trials)", box=None, padding=(0, 2, 0, 0)
+        )
         for name, share in list(found["importance"].items())[:_SHOWN]:
             table.add_row(name, f"{100 * share:.0f}")
         out.print(table)
