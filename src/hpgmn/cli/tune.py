@@ -105,12 +105,14 @@ def tune(
     if trials == 0:
         _show(study, graph, asked, as_json)
         return
-    chosen_one, loaded = specification(graph, asked, chosen_device(device), pruning)
-    identity = chosen_one.identity(loaded)
+    spec, loaded, warnings = specification(graph, asked, chosen_device(device), pruning)
+    identity = spec.identity(loaded)
     with alone(study), open_study(study) as opened:
         claim(opened, study, identity)
+        for line in warnings:
+            say(f"Warning: {line}")
         try:
-            _search(opened, chosen_one, loaded, trials, workers, timeout)
+            _search(opened, spec, loaded, trials, workers, timeout)
         except KeyboardInterrupt:
             say("To go on, repeat the command.")
             raise
@@ -129,8 +131,8 @@ def _check_numbers(trials: int, workers: int, timeout: float | None) -> None:
 
 def specification(
     source: str, asked: Mapping[str, Any], device: str, pruning: bool | None
-) -> tuple[TuneSpec, Graph]:
-    """The search that is asked for, and its graph; whatever can be refused is refused here.
+) -> tuple[TuneSpec, Graph, list[str]]:
+    """The search that is asked for, its graph, and warnings; what can be refused is refused here.
 
     Args:
         source: the graph as the user named it.
@@ -168,9 +170,7 @@ def specification(
     Choices.of(spec, graph)
     run = RunSpec(spec.graph, model, dict(typed), spec.splits, spec.seeds, metric=spec.metric)
     _, warnings = check_run(run, graph)
-    for line in warnings:
-        say(f"Warning: {line}")
-    return spec, graph
+    return spec, graph, warnings
 
 
 def _show(path: Path, source: str, asked: Mapping[str, Any], as_json: bool) -> None:
@@ -189,7 +189,7 @@ def _show(path: Path, source: str, asked: Mapping[str, Any], as_json: bool) -> N
             )
         own = {name: before[name] for name in _OPTIONS}
         own["set"] = [f"{name}={_plain(value)}" for name, value in before["fixed"].items()]
-        spec, loaded = specification(source, {**own, **asked}, "cpu", None)
+        spec, loaded, _ = specification(source, {**own, **asked}, "cpu", None)
         now = spec.identity(loaded)
         del now["values"]  # of another version, perhaps, and can be shown all the same
         refuse_other(path, before, now)
@@ -214,7 +214,7 @@ def _search(
 
         def told() -> None:
             best = best_trial(study)
-            score = f", best {100 * best.value:.1f}" if best is not None and best.value else ""
+            score = "" if best is None else f", best {100 * (best.value or 0):.1f}"
             done = trials - len(tuning.places(trials))
             progress(f"{graph.name} {spec.model}: trials{score}", done, trials)
 
@@ -286,7 +286,7 @@ def _print(found: Mapping[str, Any]) -> None:
         "finished": "finished",
         "pruned": "pruned (given up early)",
         "refused": "that cannot be trained",
-        "failed": "cut off and run again or to be run again",
+        "failed": "cut off (run again)",
         "running": "running",
     }
     told = [f"{counts[key]} {words[key]}" for key in words if counts[key] or key == "finished"]

@@ -97,8 +97,8 @@ def draw_sensitivity(
         for axes, name in zip(row, names, strict=True):
             _panel(axes, points(trials, name), name)
         row[0].set_ylabel(f"validation {metric.replace('_', ' ')}, %")
-        row[0].legend(loc="lower left")
-        figure.suptitle(title)
+        figure.suptitle(title, x=0.01, ha="left")
+        figure.legend(*row[0].get_legend_handles_labels(), loc="outside upper right", ncols=2)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Glyph .* missing from")
             nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
@@ -108,12 +108,14 @@ def draw_sensitivity(
 
 def _panel(axes: Axes, dots: Sequence[tuple[float, float]], name: str) -> None:
     line = best_by_value(dots)
-    positive = [value for value, _ in line if value > 0]
-    if name.endswith(_LOGARITHMIC) and positive:
-        if len(positive) == len(line):
-            axes.set_xscale("log")
-        else:  # zero has a place of its own, left of the others
-            axes.set_xscale("symlog", linthresh=positive[0])
+    values = [value for value, _ in line]
+    positive = [value for value in values if value > 0]
+    axes.plot(*zip(*dots, strict=True), "o", color=_DOTS, markersize=4, alpha=0.7, label="trial")
     axes.plot(*zip(*line, strict=True), color=_LINE, marker="o", markersize=5, label="best")
-    axes.plot(*zip(*dots, strict=True), "o", color=_DOTS, markersize=4, alpha=0.6, label="trial")
+    if not name.endswith(_LOGARITHMIC) or not positive:
+        axes.set_xticks(values)
+    elif len(positive) == len(values):
+        axes.set_xscale("log")
+    else:  # zero has a place of its own, left of the others
+        axes.set_xscale("symlog", linthresh=positive[0])
     axes.set_xlabel(name)

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpgmn import __version__
 from hpgmn.config import make_settings, plain, settings_dict
 from hpgmn.errors import HPGMNError, SettingError, unknown_name
 from hpgmn.experiments.search import planned_trials, run_trials
@@ -45,6 +44,8 @@ SPARED_EPOCHS = 60
 """No trial is given up before."""
 SPARED_TRIALS = 5
 """Nor before so many trials have come to their end."""
+
+_RECORDED = ("val_score", "val_loss", "best_epoch", "seconds", "device", "version")
 
 Judge = Callable[[int, float], bool]
 """Told the epoch and the mean of the best scores so far; whether the trial is hopeless."""
@@ -252,15 +253,13 @@ class Tuning:
 
     def end(self, trial: Trial, found: Mapping[str, Any]) -> None:
         """Keep the record of a trial that was trained to its end."""
-        for key in ("val_score", "val_loss", "best_epoch", "seconds", "device", "version"):
-            trial.set_user_attr(key, found[key])
+        trial.set_user_attr("record", {key: found[key] for key in _RECORDED})
         self.study.tell(trial, found["val_score_mean"])
 
     def give_up(self, trial: Trial) -> None:
         """Keep that a trial was hopeless."""
         from optuna.trial import TrialState
 
-        trial.set_user_attr("version", __version__)
         self.study.tell(trial, state=TrialState.PRUNED)
 
     def refuse(self, trial: Trial, message: str) -> None:

@@ -41,7 +41,11 @@ def finished_trials(study: Study) -> list[FrozenTrial]:
 def best_trial(study: Study) -> FrozenTrial | None:
     """The finished trial with the highest mean score, ties by lower loss; never a pruned one."""
     records = [
-        {"val_score_mean": one.value, "val_loss": one.user_attrs["val_loss"], "trial": one}
+        {
+            "val_score_mean": one.value,
+            "val_loss": one.user_attrs["record"]["val_loss"],
+            "trial": one,
+        }
         for one in finished_trials(study)
     ]
     chosen: FrozenTrial | None = best_trials(records)[0]["trial"] if records else None
@@ -160,7 +164,7 @@ def summary(study: Study, source: str) -> dict[str, Any]:
     trial = best_trial(study)
     if trial is None:
         return found
-    score = Score.of(trial.user_attrs["val_score"])
+    score = Score.of(trial.user_attrs["record"]["val_score"])
     found["best"] = {
         "trial": trial.number,
         "settings": trial.user_attrs["settings"],
