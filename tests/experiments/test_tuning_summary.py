@@ -108,9 +108,7 @@ def test_trials_are_counted_by_how_they_ended(study: Any) -> None:
     assert first_error(study) == "Too large."
 
 
-def test_what_decides_the_score_is_important(
-    study: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_decides_the_score_is_important(study: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where scikit-learn, a tool of development, is not installed."""
     monkeypatch.setitem(sys.modules, "sklearn", None)
     for place in range(24):
@@ -160,9 +158,7 @@ def test_the_command_gives_back_the_settings(model: str, source: str) -> None:
 def test_the_command_names_metric_and_protocol_where_they_are_not_usual() -> None:
     identity = {"model": "mlp", "metric": "roc_auc", "protocol": "dense"}
     words = train_command("mine.npz", identity, settings_of())
-    assert words.startswith(
-        "hpgmn train mine.npz --model mlp --metric roc_auc --protocol dense"
-    )
+    assert words.startswith("hpgmn train mine.npz --model mlp --metric roc_auc --protocol dense")
 
 
 def test_files_lie_beside_the_study() -> None:
