@@ -14,6 +14,7 @@ import hashlib
 import json
 import math
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -239,12 +240,15 @@ class Tuning:
 
     def _sampler(self, place: int) -> BaseSampler:
         """A sampler of the place's own, so that a search that goes on later draws the same."""
+        from optuna.exceptions import ExperimentalWarning
         from optuna.samplers import RandomSampler, TPESampler
 
         seed = (self._seed + place) % 2**32
         if self.spec.sampler == "random":
             return RandomSampler(seed=seed)  # has nothing to draw: every place is planned
-        return TPESampler(seed=seed, multivariate=False, constant_liar=self._workers > 1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)  # of constant_liar, in Optuna 4
+            return TPESampler(seed=seed, multivariate=False, constant_liar=self._workers > 1)
 
     def judge(self, trial: Trial, epoch: int, score: float) -> bool:
         """Keep how far a trial has come, and say whether it is hopeless."""
