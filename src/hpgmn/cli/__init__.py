@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import typer
 
-from hpgmn.cli import bench, convert, reproduce, show, train, use
+from hpgmn.cli import bench, convert, reproduce, show, train, tune, use
 from hpgmn.cli.console import err, set_up_logging
 from hpgmn.errors import HPGMNError
 
@@ -28,6 +28,7 @@ app = typer.Typer(
 for command in (
     train.demo,
     train.train,
+    tune.tune,
     use.predict,
     use.evaluate,
     use.statistics,

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
     from hpgmn.training.replicas import Progress
 
 _DEVICES = ("auto", "cpu", "cuda")
-_OUTPUT = "hpgmn.experiments.reproduction.output"
 
 
 def reproduce(
@@ -48,6 +45,7 @@ def reproduce(
     from hpgmn.experiments.reproduction import engine, plan
     from hpgmn.experiments.reproduction.work import CELLS_FOLDER
     from hpgmn.experiments.run import resolve_device
+    from hpgmn.report.reproduction import write_reproduction
 
     if device not in _DEVICES:
         raise SettingError(unknown_name("device", device, _DEVICES))
@@ -64,7 +62,13 @@ def reproduce(
             say(f"Left out: {', '.join(missing)}. {engine.what_to_do(missing)}")
         facts, failures = _facts(experiments, folder)
         outcomes = _work(experiments, folder, place, workers)
-        files = _write_outputs(folder, experiments)
+        files = write_reproduction(
+            folder,
+            experiments,
+            cells_folder=folder / CELLS_FOLDER,
+            options=" --quick" if quick else "",
+            others=[plan.experiment(name, budget) for name in plan.EXPERIMENTS],
+        )
     means = {one.name: _means(one, outcomes) for one in experiments}
     total = len(facts) + len(failures) + len(outcomes)
     failures |= {one.cell.name: one.reason for one in outcomes if one.record is None}
@@ -182,18 +186,6 @@ def _beside(own: float, printed: float) -> str:
         f"{number:,}" if isinstance(printed, int) else f"{number:.2f}" for number in (own, printed)
     )
     return shown if shown == other else f"{shown} ({other})"
-
-
-def _write_outputs(folder: Path, experiments: Sequence[Experiment]) -> list[Path]:
-    """The tables and figures; returns their files."""
-    from hpgmn.experiments.reproduction.work import CELLS_FOLDER
-
-    if find_spec(_OUTPUT) is None:
-        return []
-    written: list[Path] = import_module(_OUTPUT).write_outputs(
-        folder, experiments, cells_folder=folder / CELLS_FOLDER
-    )
-    return written
 
 
 def _means(one: Experiment, outcomes: Sequence[Outcome]) -> dict[str, dict[str, Any]]:

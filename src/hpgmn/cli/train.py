@@ -128,7 +128,7 @@ def _specification(
     """
     from hpgmn.config import make_settings, parse_assignments, settings_dict
     from hpgmn.datasets import DATASETS
-    from hpgmn.experiments.run import RunSpec, resolve_device
+    from hpgmn.experiments.run import RunSpec
     from hpgmn.models import find_model
     from hpgmn.shipped import settings_for
 
@@ -139,23 +139,29 @@ def _specification(
     if values is None:
         values = settings_for(source if known else None, name)
     chosen = make_settings(entry.settings, values | parse_assignments(assignments))
-    device = given.get("device", "auto")
-    if device not in _DEVICES:
-        raise SettingError(unknown_name("device", device, _DEVICES))
     default_metric = DATASETS[source].metric if known else "accuracy"
     return RunSpec(
         graph=source if known else str(Path(source).expanduser().resolve()),
         model=name,
         settings=settings_dict(chosen),
-        splits=_split_numbers(given.get("splits", "all"), graph),
+        splits=split_numbers(given.get("splits", "all"), graph),
         seeds=given.get("seeds", 1),
         protocol=given.get("protocol"),
         metric=given.get("metric", default_metric),
-        device=resolve_device(device),
+        device=chosen_device(given.get("device", "auto")),
     )
 
 
-def _split_numbers(asked: str | Sequence[int], graph: Graph) -> tuple[int, ...]:
+def chosen_device(name: str) -> str:
+    """The device behind a name that the user gave."""
+    from hpgmn.experiments.run import resolve_device
+
+    if name not in _DEVICES:
+        raise SettingError(unknown_name("device", name, _DEVICES))
+    return resolve_device(name)
+
+
+def split_numbers(asked: str | Sequence[int], graph: Graph) -> tuple[int, ...]:
     """The splits behind ``all``, ``0,3`` or the list of a config."""
     if graph.splits is None:
         raise HPGMNError(

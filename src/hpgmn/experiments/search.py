@@ -93,7 +93,7 @@ def run_trials(
         device: "cpu" or "cuda".
         metric: what selects epochs and is recorded.
         record: called with each record.
-        report: called after each epoch.
+        report: called after each epoch; what it raises ends the training.
         should_stop: asked after each epoch; True raises KeyboardInterrupt.
         memory_share: see :func:`hpgmn.training.replicas.fit_replicas`.
 

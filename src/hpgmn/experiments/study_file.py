@@ -1,0 +1,175 @@
+"""The study file of a search: an SQLite file that one command at a time may write."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpgmn.errors import HPGMNError
+
+if TYPE_CHECKING:
+    from optuna.study import Study
+
+STUDY_NAME = "hpgmn tune"
+IDENTITY = "search"
+"""The study's attribute that says what is searched."""
+
+_SQLITE = b"SQLite format 3\0"
+_WORDS = {
+    "fixed": "--set",
+    "content": "the graph itself (attributes, edges, labels or splits)",
+    "values": "the values to try",
+}
+"""How differences are named whose key is no option."""
+
+
+def study_exists(path: Path) -> bool:
+    """Whether a file is a study of ours; another file is refused, a missing one is not."""
+    refusal = HPGMNError(
+        f"{path} is not a study of hpgmn; nothing was changed. Choose another --study."
+    )
+    if not path.exists():
+        return False
+    if not path.is_file():
+        raise refusal
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(_SQLITE))
+        if not start:  # a search that was killed before its first word
+            return False
+        if start != _SQLITE:
+            raise refusal
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+            tables = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            if not tables[0]:
+                return False
+            ours = database.execute(
+                "SELECT count(*) FROM studies WHERE study_name = ?", (STUDY_NAME,)
+            ).fetchone()
+    except sqlite3.Error:
+        raise refusal from None
+    except OSError as error:
+        raise HPGMNError(
+            f"Cannot read the study {path} ({error.strerror or error}). Choose another --study."
+        ) from None
+    if not ours[0]:
+        raise refusal
+    return True
+
+
+@contextmanager
+def open_study(path: Path) -> Iterator[Study]:
+    """The study in a file; the connections to it are closed in the end.
+
+    Args:
+        path: an SQLite file, made if there is none.
+    """
+    import optuna
+    from sqlalchemy.engine import URL
+    from sqlalchemy.exc import SQLAlchemyError
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)  # it tells each trial, and so do we
+    url = URL.create("sqlite", database=str(path.absolute()))
+    try:
+        storage = optuna.storages.RDBStorage(
+            url.render_as_string(), engine_kwargs={"connect_args": {"timeout": 60}}
+        )
+    except (SQLAlchemyError, RuntimeError):  # the latter: of another version of Optuna
+        raise HPGMNError(
+            f"The study {path} cannot be opened: it is damaged, cannot be written, or is of "
+            "another version of Optuna. Choose another --study."
+        ) from None
+    try:
+        yield optuna.create_study(
+            storage=storage, study_name=STUDY_NAME, direction="maximize", load_if_exists=True
+        )
+    finally:
+        storage.remove_session()
+        storage.engine.dispose()
+
+
+def identity_of(study: Study) -> dict[str, Any] | None:
+    """What a study searches; None for one that was just made."""
+    found: dict[str, Any] | None = study.user_attrs.get(IDENTITY)
+    return found
+
+
+def claim(study: Study, path: Path, identity: Mapping[str, Any]) -> None:
+    """Let a new study be of this search; refuse one that is of another, naming what differs."""
+    before = identity_of(study)
+    if before is None:
+        study.set_user_attr(IDENTITY, dict(identity))
+    else:
+        refuse_other(path, before, identity)
+
+
+def refuse_other(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse to continue another search than a study holds."""
+    changed = [name for name in now if before.get(name) != now[name]]
+    if changed:
+        named = [name for name in changed if name not in ("content", "values")]
+        differences = ", ".join(_difference(name, before, now) for name in named or changed)
+        raise HPGMNError(
+            f"The study {path} is of another search: {differences}. Repeat its first command to "
+            "continue it, or choose another --study."
+        )
+
+
+def _difference(name: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    if name in ("content", "values"):  # too long to show
+        return f"{_WORDS[name]} changed"
+    return f"{_WORDS.get(name, name)} ({_shown(before.get(name))}, now {_shown(now[name])})"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return " ".join(f"{name}={_shown(own)}" for name, own in value.items()) or "none"
+    if isinstance(value, list):
+        return ",".join(str(one) for one in value)
+    return "none" if value is None else str(value)
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Keep every other command from writing a study meanwhile, also one that comes later.
+
+    The lock is a file beside the study, which goes with the process: a killed one holds none.
+    """
+    lock = path.with_name(path.name + ".lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        held = _locked(lock)
+    except OSError as error:
+        raise HPGMNError(
+            f"Cannot write into the folder {path.parent} ({error.strerror or error}). Choose "
+            "another --study."
+        ) from None
+    if held is None:
+        raise HPGMNError(
+            f"Another command is searching with the study {path}. Wait for it, look at it with "
+            "--trials 0, or choose another --study."
+        )
+    try:
+        yield
+    finally:
+        lock.unlink(missing_ok=True)
+        os.close(held)
+
+
+def _locked(path: Path) -> int | None:
+    """The open lock file, or None where another process holds it."""
+    while True:
+        held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if path.exists() and os.path.samestat(os.fstat(held), path.stat()):
+                return held
+        except BlockingIOError:
+            os.close(held)
+            return None
+        os.close(held)  # its holder removed it in between: once more, with a new one
