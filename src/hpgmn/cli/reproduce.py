@@ -212,7 +212,7 @@ def _print_means(one: Experiment, means: Mapping[str, Mapping[str, Any]]) -> Non
     graphs = [Column(graph, no_wrap=True, justify="right") for graph in one.graphs]
     table = Table("", *graphs, title=one.name, box=None, padding=(0, 2, 0, 0))
     for label, cells in means.items():
-        shown = (cells[graph] or {"mean": None, "std": None} for graph in one.graphs)
+        shown = (cells.get(graph) or {"mean": None, "std": None} for graph in one.graphs)
         table.add_row(label, *(percent(cell["mean"], cell["std"]) for cell in shown))
     out.print(table)
 

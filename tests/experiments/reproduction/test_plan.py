@@ -138,14 +138,27 @@ def test_averages_are_over_five_seeds_of_each_value_of_the_table() -> None:
     assert heterophilous == dataclasses.replace(shipped, variant="ensemble", seeds=5)
 
 
-def test_the_options_start_from_the_shipped_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "OPTIONS", {"no-gate": {"gate": False}})
+def test_the_options_start_from_the_shipped_settings() -> None:
     found = experiment("options")
-    assert found.graphs == HETEROPHILOUS
-    assert labels("options") == ["shipped", "no gate"]
-    cell = found.rows[1].cells["texas"]
+    assert found.graphs == (*HETEROPHILOUS, *CITATION)
+    rows = {row.label: row.cells for row in found.rows}
+    assert rows["shipped"]["texas"].settings == settings_for("texas", "hpgmn")
+    assert rows["shipped"]["cora"].settings == settings_for("cora", "hpgmn-appnp")
+    cell = rows["without gate"]["texas"]
     assert cell.settings == settings_for("texas", "hpgmn") | {"gate": False}
-    assert cell.variant == "no-gate"
+    assert cell.variant == "without-gate"
+    assert set(rows["without gate"]) == set(HETEROPHILOUS)
+    assert set(rows["propagation after"]) == set(CITATION)
+    assert set(rows["without memory"]) == set(found.graphs)
+
+
+def test_an_option_that_changes_nothing_is_not_trained_again() -> None:
+    rows = {row.label: row.cells for row in experiment("options").rows}
+    plain = [g for g in HETEROPHILOUS if "neighbor" not in str(settings_for(g)["statistics"])]
+    assert plain
+    for graph in HETEROPHILOUS:
+        same = rows["without neighbor means"][graph] == rows["shipped"][graph]
+        assert same == (graph in plain)
 
 
 @pytest.mark.parametrize("budget", [FULL, QUICK])

@@ -12,13 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hpgmn.config import make_settings
 from hpgmn.datasets import DATASETS, PROTOCOLS
 from hpgmn.errors import HPGMNError, unknown_name
 from hpgmn.evaluation import ENSEMBLE
 from hpgmn.experiments import paper
 from hpgmn.experiments.reproduction.cells import SHIPPED, TUNED, Cell
+from hpgmn.experiments.reproduction.options import ENCODER_OPTIONS, STATISTICS_OPTIONS
 from hpgmn.models import find_model
 from hpgmn.shipped import settings_for
+from hpgmn.statistics import averaged
 
 EXPERIMENTS = ("table1", "table2", "table3", "figure3", "table4", "sound", "options")
 """What can be reproduced: the paper's, the sound protocol, and the options beyond the paper."""
@@ -48,10 +51,8 @@ REMOVED = {
     "without-class-means": ("class_means",),
     "without-diffusion": ("diffusion", "adjacency"),
 }
-"""Variant → the statistics that Table 4 takes away; adjacency rows stand in for diffusion."""
-
-OPTIONS: dict[str, dict[str, Any]] = {}
-"""Variant → what the row "options" changes in the shipped settings."""
+"""Variant → the statistics that Table 4 takes away, with their means over neighbours; adjacency
+rows stand in for diffusion."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,9 @@ def _table4(budget: Budget) -> Experiment:
 def _removals(graph: str) -> dict[str, dict[str, Any]]:
     every = tuple(shipped("hpgmn", graph, FULL).settings["statistics"])
     return {
-        variant: {"statistics": tuple(one for one in every if one not in removed)}
+        variant: {
+            "statistics": tuple(one for one in every if (averaged(one) or one) not in removed)
+        }
         for variant, removed in REMOVED.items()
     }
 
@@ -210,12 +213,24 @@ def _sound(budget: Budget) -> Experiment:
 
 
 def _options(budget: Budget) -> Experiment:
-    graphs = _taking_part(paper.HETEROPHILOUS, budget)
-    rows = [Row("shipped", {graph: shipped("hpgmn", graph, budget) for graph in graphs})]
-    for variant, change in OPTIONS.items():
-        cells = {
-            graph: _changed(shipped("hpgmn", graph, budget), variant, change) for graph in graphs
-        }
+    """A cell that an option leaves as it ships is that of the shipped settings."""
+    graphs = _taking_part((*paper.HETEROPHILOUS, *paper.CITATION), budget)
+    base = {
+        graph: shipped("hpgmn-appnp" if graph in paper.CITATION else "hpgmn", graph, budget)
+        for graph in graphs
+    }
+    rows = [Row(SHIPPED, base)]
+    for variant in dict.fromkeys((*STATISTICS_OPTIONS, *ENCODER_OPTIONS)):
+        cells = {}
+        for graph, cell in base.items():
+            options = ENCODER_OPTIONS if graph in paper.CITATION else STATISTICS_OPTIONS
+            if variant in options:
+                changed = _changed(cell, variant, options[variant](cell.settings))
+                settings = find_model(cell.model).settings
+                same = make_settings(settings, changed.settings) == make_settings(
+                    settings, cell.settings
+                )
+                cells[graph] = cell if same else changed
         rows.append(Row(variant.replace("-", " "), cells))
     return Experiment("options", graphs, tuple(rows))
 
