@@ -175,9 +175,9 @@ def test_trials_are_counted_by_round(
     trials += [trial("actor", "finalists", 0.8, runs=30)]
     write_trials(results, "all", trials)
     text = section(page(results), "Settings")
-    assert cells(text, "texas", "hpgmn")[2:5] == ["2 × 1 run", "2 × 3–5 runs", "–"]
-    assert cells(text, "actor", "hpgmn")[2:] == ["–", "–", "1 × 30 runs", "–"]
-    assert cells(text, "squirrel", "hpgmn")[2:] == ["–", "–", "–", "no search"]
+    assert cells(text, "texas", "hpgmn")[2:6] == ["2 × 1 run", "2 × 3–5 runs", "–", "–"]
+    assert cells(text, "actor", "hpgmn")[2:] == ["–", "–", "–", "1 × 30 runs", "–"]
+    assert cells(text, "squirrel", "hpgmn")[2:] == ["–", "–", "–", "–", "no search"]
 
 
 def test_place_of_the_settings_in_the_search(
@@ -185,7 +185,7 @@ def test_place_of_the_settings_in_the_search(
 ) -> None:
     own = settings_for("texas", "hpgmn")
     others = [own | {"lr": 0.5}, own | {"lr": 0.6}]
-    early = [trial("texas", "first", 0.99, runs=9, **others[0])]  # finalists decide, not this
+    early = [trial("texas", "first", 0.99, runs=1, **others[0])]  # more runs decide, not this
 
     def place(*scores: float, losses: Sequence[float] = (1.0, 1.0, 1.0)) -> str:
         found = [
@@ -195,11 +195,11 @@ def test_place_of_the_settings_in_the_search(
         write_trials(results, "all", early + found)
         return cells(section(page(results), "Settings"), "texas", "hpgmn")[-1]
 
-    assert place(0.9, 0.8, 0.7) == "best of 3 finalists"
-    assert place(0.8, 0.9, 0.7) == "number 2 of 3 finalists"
-    assert place(0.9, 0.9, 0.9, losses=(1.0, 0.5, 2.0)) == "number 2 of 3 finalists"
+    assert place(0.9, 0.8, 0.7) == "best of 3 trials with 2 runs"
+    assert place(0.8, 0.9, 0.7) == "number 2 of 3 trials with 2 runs"
+    assert place(0.9, 0.9, 0.9, losses=(1.0, 0.5, 2.0)) == "number 2 of 3 trials with 2 runs"
     write_trials(results, "all", early)
-    assert "not among the 1 trials" in page(results)
+    assert "not among the 1 trials with 1 run" in page(results)
 
 
 def test_settings_of_unused_statistics_do_not_tell_trials_apart(
@@ -209,7 +209,7 @@ def test_settings_of_unused_statistics_do_not_tell_trials_apart(
     assert "diffusion" not in own["statistics"]
     found = trial("texas", "finalists", 0.9, **own, diffusion_scaling="unit", teleport=0.01)
     write_trials(results, "all", [found])
-    assert "best of 1 finalists" in page(results)
+    assert "best of 1 trials with 2 runs" in page(results)
 
 
 def test_whole_settings_of_a_trial_are_compared_where_recorded(
@@ -220,9 +220,9 @@ def test_whole_settings_of_a_trial_are_compared_where_recorded(
     settings = json.loads(path.read_text())["config"]["settings"]
     same = trial("texas", "finalists", 0.9, **own) | {"settings": settings}
     write_trials(results, "all", [same | {"settings": settings | {"consistency_passes": 9}}])
-    assert "best of 1 finalists" in page(results)  # its weight is 0: no effect
+    assert "best of 1 trials with 2 runs" in page(results)  # its weight is 0: no effect
     write_trials(results, "all", [same | {"settings": settings | {"estimator_epochs": 9}}])
-    assert "not among the 1 finalists" in page(results)
+    assert "not among the 1 trials with 2 runs" in page(results)
 
 
 def test_row_is_the_folder_of_its_name_and_no_reading_is_hidden(

@@ -26,7 +26,9 @@ _DEVICES = ("auto", "cpu", "cuda")
 def reproduce(
     experiment: Annotated[
         str,
-        typer.Argument(help="table1, table2, table3, figure3, table4, sound, options or all."),
+        typer.Argument(
+            help="all, or one of table1 to table4, figure3, sound, options, citation-options."
+        ),
     ],
     quick: Annotated[
         bool, typer.Option("--quick", help="Few graphs and epochs: two minutes on two cores.")

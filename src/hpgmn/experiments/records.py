@@ -171,22 +171,20 @@ def _matters(name: str, settings: Mapping[str, Any]) -> bool:
 def place_in_search(record: Record, trials: Sequence[Mapping[str, Any]]) -> str:
     """Where a run's settings stand, by validation score, among the trials that decided.
 
-    Those are the finalists, or without finalists all trials that were scored on the most runs.
+    Those are the trials that were scored on the most runs.
 
     Args:
         record: the run.
         trials: the search of its model on its graph.
     """
-    last = [one for one in trials if one["round"] == "finalists"]
-    deciding = last or trials
-    if not deciding:
+    if not trials:
         return "no search"
-    most = max(np.size(one["val_score"]) for one in deciding)
-    deciding = [one for one in deciding if np.size(one["val_score"]) == most]
+    most = max(np.size(one["val_score"]) for one in trials)
+    deciding = [one for one in trials if np.size(one["val_score"]) == most]
     ranked = sorted(
         deciding, key=lambda one: (-np.mean(one["val_score"]), np.mean(one["val_loss"]))
     )
-    what = f"{len(ranked)} {'finalists' if last else 'trials'}"
+    what = f"{len(ranked)} trials with {most} run{'' if most == 1 else 's'}"
     settings = record.metrics["config"]["settings"]
     for place, one in enumerate(ranked, start=1):
         every = one.get("settings", one["trial"])

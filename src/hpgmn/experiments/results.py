@@ -34,14 +34,14 @@ from hpgmn.experiments.records import (
     validation_words,
     word,
 )
-from hpgmn.experiments.reproduction.sections import reproduction_sections
+from hpgmn.experiments.reproduction.sections import reproduction_sections, shipped_records
 from hpgmn.experiments.run import write_text
 from hpgmn.models import MODELS
 from hpgmn.shipped import settings_for
 
 PAGE = "RESULTS.md"
 RUNS, SEARCH, NOTES, REPRODUCTION = "runs", "search", "notes.yaml", "reproduction"
-ROUNDS = ("first", "second", "finalists")
+ROUNDS = ("first", "second", "third", "finalists")
 
 _CITATION_MODELS = ("hpgmn-gcn", "hpgmn-appnp")
 Rows = dict[tuple[str, str], Record | None]
@@ -107,7 +107,7 @@ def table_rows(records: Sequence[Record]) -> tuple[Rows, Rows, list[Record]]:
 
 def page(results: Path) -> str:
     """The text of ``docs/RESULTS.md`` for a folder of records."""
-    records = read_records(results / RUNS)
+    records = [*read_records(results / RUNS), *shipped_records(results / REPRODUCTION)]
     trials = read_trials(results / SEARCH)
     heterophily, citation, further = table_rows(records)
     rows = heterophily | citation
@@ -288,11 +288,12 @@ def _settings(rows: Rows, trials: Sequence[Mapping[str, Any]]) -> str:
 
 _SEARCH = """\
 A trial is one draw of settings, trained and scored on validation nodes only. The first round draws
-from a wide space, the second from one narrowed to what the first left worth trying; finalists are
-good trials of both, trained again on more runs (`hpgmn.experiments.spaces` and `search`). The
-highest mean validation score wins, ties go to the lower validation loss. The last column says where
-the settings of the row stand by that rule among the finalists, or without finalists among the
-trials with the most runs."""
+from a wide space, the second from one narrowed to what the first left worth trying, the third has
+the options that came later, drawn at random, one by one on the settings of the second, and around
+the best so far; finalists are good trials of all, trained again on more runs
+(`hpgmn.experiments.spaces` and `search`). Those with the most runs decide: the highest mean
+validation score wins, ties go to the lower validation loss. The last column says where the settings
+of the row stand by that rule."""
 
 
 def _search_table(rows: Rows, trials: Sequence[Mapping[str, Any]]) -> str:

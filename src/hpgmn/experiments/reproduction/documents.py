@@ -50,6 +50,7 @@ TITLES = {
     "table4": "Table 4: local statistics",
     "sound": "The sound protocol",
     "options": "Options beyond the paper",
+    "citation-options": "Options on the citation graphs",
 }
 
 
@@ -101,6 +102,7 @@ def document(experiment: Experiment, cells: Path, options: str = "") -> Document
         "table4": _table4,
         "sound": _sound,
         "options": _options,
+        "citation-options": _options,
     }
     blocks = layouts.get(experiment.name, _comparison)(found)
     blocks += cost_sentences(found, command)

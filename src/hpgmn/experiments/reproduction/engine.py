@@ -15,7 +15,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -88,12 +88,11 @@ def what_to_do(missing: Sequence[str]) -> str:
 
 def _without(one: Experiment, missing: Sequence[str]) -> Experiment:
     graphs = tuple(graph for graph in one.graphs if graph not in missing)
-    rows = [Row(row.label, _chosen(row.cells, graphs), row.is_ensemble) for row in one.rows]
+    rows = [
+        Row(row.label, {graph: row.cells[graph] for graph in graphs}, row.is_ensemble)
+        for row in one.rows
+    ]
     return dataclasses.replace(one, graphs=graphs, rows=tuple(rows))
-
-
-def _chosen(cells: Mapping[str, Cell], graphs: Sequence[str]) -> dict[str, Cell]:
-    return {graph: cells[graph] for graph in graphs if graph in cells}
 
 
 def cells_of(experiments: Sequence[Experiment]) -> list[Cell]:

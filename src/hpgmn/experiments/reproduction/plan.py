@@ -18,12 +18,15 @@ from hpgmn.errors import HPGMNError, unknown_name
 from hpgmn.evaluation import ENSEMBLE
 from hpgmn.experiments import paper
 from hpgmn.experiments.reproduction.cells import SHIPPED, TUNED, Cell
-from hpgmn.experiments.reproduction.options import ENCODER_OPTIONS, STATISTICS_OPTIONS
+from hpgmn.experiments.reproduction.options import ENCODER_OPTIONS, STATISTICS_OPTIONS, Option
 from hpgmn.models import find_model
 from hpgmn.shipped import settings_for
 from hpgmn.statistics import averaged
 
-EXPERIMENTS = ("table1", "table2", "table3", "figure3", "table4", "sound", "options")
+EXPERIMENTS = (
+    *("table1", "table2", "table3", "figure3", "table4", "sound", "options"),
+    "citation-options",
+)
 """What can be reproduced: the paper's, the sound protocol, and the options beyond the paper."""
 
 TRIALS = 16
@@ -122,7 +125,8 @@ def experiment(name: str, budget: Budget = FULL) -> Experiment:
         "figure3": _figure3,
         "table4": _table4,
         "sound": _sound,
-        "options": _options,
+        "options": _statistics_options,
+        "citation-options": _citation_options,
     }
     if name not in makers:
         raise HPGMNError(unknown_name("experiment", name, [*EXPERIMENTS, "all"]))
@@ -212,27 +216,33 @@ def _sound(budget: Budget) -> Experiment:
     return Experiment("sound", graphs, tuple(rows))
 
 
-def _options(budget: Budget) -> Experiment:
+def _statistics_options(budget: Budget) -> Experiment:
+    return _options("options", "hpgmn", paper.HETEROPHILOUS, STATISTICS_OPTIONS, budget)
+
+
+def _citation_options(budget: Budget) -> Experiment:
+    return _options("citation-options", "hpgmn-appnp", paper.CITATION, ENCODER_OPTIONS, budget)
+
+
+def _options(
+    name: str, model: str, graphs: Sequence[str], options: Mapping[str, Option], budget: Budget
+) -> Experiment:
     """A cell that an option leaves as it ships is that of the shipped settings."""
-    graphs = _taking_part((*paper.HETEROPHILOUS, *paper.CITATION), budget)
-    base = {
-        graph: shipped("hpgmn-appnp" if graph in paper.CITATION else "hpgmn", graph, budget)
-        for graph in graphs
-    }
+    chosen = _taking_part(graphs, budget)
+    base = {graph: shipped(model, graph, budget) for graph in chosen}
     rows = [Row(SHIPPED, base)]
-    for variant in dict.fromkeys((*STATISTICS_OPTIONS, *ENCODER_OPTIONS)):
-        cells = {}
-        for graph, cell in base.items():
-            options = ENCODER_OPTIONS if graph in paper.CITATION else STATISTICS_OPTIONS
-            if variant in options:
-                changed = _changed(cell, variant, options[variant](cell.settings))
-                settings = find_model(cell.model).settings
-                same = make_settings(settings, changed.settings) == make_settings(
-                    settings, cell.settings
-                )
-                cells[graph] = cell if same else changed
+    for variant, option in options.items():
+        cells = {graph: _with_option(cell, variant, option, budget) for graph, cell in base.items()}
         rows.append(Row(variant.replace("-", " "), cells))
-    return Experiment("options", graphs, tuple(rows))
+    return Experiment(name, chosen, tuple(rows))
+
+
+def _with_option(cell: Cell, variant: str, option: Option, budget: Budget) -> Cell:
+    kind = find_model(cell.model).settings
+    changed = _capped(cell.model, {**cell.settings, **option(cell.settings)}, budget)
+    if make_settings(kind, changed) == make_settings(kind, cell.settings):
+        return cell
+    return dataclasses.replace(cell, variant=variant, settings=changed)
 
 
 def _runs(graph: str, budget: Budget) -> dict[str, Any]:

@@ -4,11 +4,28 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hpgmn.experiments.records import Record, checked_record
+from hpgmn.experiments.reproduction.cells import SHIPPED, read_cell, record_path
 from hpgmn.experiments.reproduction.documents import document
 from hpgmn.experiments.reproduction.plan import EXPERIMENTS, experiment
 from hpgmn.experiments.reproduction.writers import markdown
 
 CELLS = "cells"
+
+
+def shipped_records(folder: Path) -> list[Record]:
+    """The runs of shipped settings among the cells, named GRAPH-MODEL as those of a run folder.
+
+    Args:
+        folder: of the reproduction.
+    """
+    found = []
+    for path in sorted((folder / CELLS).glob(f"*-{SHIPPED}.json")):
+        record = read_cell(folder / CELLS, path.stem)
+        if record is not None:
+            name = record.name.removesuffix(f"-{SHIPPED}")
+            found.append(checked_record(name, record.metrics, record_path(path.parent, path.stem)))
+    return found
 
 
 def reproduction_sections(folder: Path) -> list[str]:
