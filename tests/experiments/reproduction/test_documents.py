@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from hpgmn.experiments.reproduction import documents
 from hpgmn.experiments.reproduction.cells import Cell, CellRecord, write_cell
 from hpgmn.experiments.reproduction.documents import NO_GRAPH, TITLES, Document, document
 from hpgmn.experiments.reproduction.grids import Grid, Heading, Items, Picture
@@ -92,6 +94,19 @@ def test_differences_validation_and_cost(table2: Document) -> None:
     ensemble = row_of(table2, "table2-cost", "hpgmn, shipped, 5 seeds averaged")
     assert ensemble == ["4 averages, 12 s, 346 MB, no search"]
     assert "averaged" not in str(grid_of(table2, "table2-validation").rows)
+
+
+def test_memory_of_a_gpu_is_called_so(table2: Document) -> None:
+    assert table2.table is not None
+    [line] = [line for line in table2.table.lines if line.label == "gcn"]
+    [entry] = line.entries.values()
+    assert entry.record is not None
+    hardware = {**entry.record.metrics["hardware"], "device": "A GPU"}
+    record = dataclasses.replace(
+        entry.record, metrics={**entry.record.metrics, "hardware": hardware}
+    )
+    words = documents._cost_words(dataclasses.replace(entry, record=record))
+    assert words.text + words.rest == "4 runs, 112 s, 346 MB of the GPU, 2 trials"
 
 
 def test_summary_counts_what_is_reached(table2: Document) -> None:

@@ -429,7 +429,8 @@ def _validation_words(entry: Entry) -> Words:
 def _cost_grid(found: Table) -> Grid:
     caption = (
         "Scores behind the mean, seconds of search and final runs together, peak memory of the "
-        "final runs, trials of the search."
+        "final runs (of the process, or of the GPU where it says so), trials of the search. Cells "
+        "that are worked on at once share a machine, so seconds are upper bounds."
     )
     rows = _rows(found, found.lines, _cost_words)
     return Grid(f"{found.name}-cost", caption, _header("row", found.graphs), rows, True)
@@ -443,7 +444,8 @@ def _cost_words(entry: Entry) -> Words:
     runs = f"{count} {noun}{'' if count == 1 else 's'}"
     parts = []
     if metrics.get("peak_memory_mb") is not None:
-        parts.append(f"{metrics['peak_memory_mb']:.0f} MB")
+        where = "" if metrics["hardware"]["device"] == "cpu" else " of the GPU"
+        parts.append(f"{metrics['peak_memory_mb']:.0f} MB{where}")
     parts.append(f"{entry.trials} trials" if entry.trials else "no search")
     return Words(f"{runs}, {entry.seconds:.0f} s", f", {', '.join(parts)}")
 
