@@ -163,31 +163,24 @@ def _facts(experiments: Sequence[Experiment], folder: Path) -> tuple[list[Facts]
 
 def _print_facts(facts: Sequence[Facts]) -> None:
     """Ours, with the printed number in brackets where it differs, and what explains that."""
+    from hpgmn.experiments.reproduction.facts_grid import KEYS, differs, fact_words
+
     if not facts:
         return
-    names = ("nodes", "edges", "attributes", "classes", "homophily")
-    table = Table("", *(Column(name, justify="right") for name in names), title="table1", box=None)
+    table = Table("", *(Column(name, justify="right") for name in KEYS), title="table1", box=None)
     for one in facts:
-        pairs = [(getattr(one, name), one.printed[name]) for name in names]
-        table.add_row(one.graph, *(_beside(*pair) for pair in pairs))
+        words = [
+            fact_words(getattr(one, name))
+            + (f" ({fact_words(one.printed[name])})" if differs(one, name) else "")
+            for name in KEYS
+        ]
+        table.add_row(one.graph, *words)
     out.print(table)
     for one in facts:
-        for name in names:
-            if "(" in _beside(getattr(one, name), one.printed[name]):
+        for name in KEYS:
+            if differs(one, name):
                 line = f"{one.graph}, {name}: {one.explanations[name]}."
                 out.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
-def _beside(own: float, printed: float) -> str:
-    """Our number, and the printed one in brackets where it is another.
-
-    >>> _beside(5278, 5429), _beside(0.7203, 0.71), _beside(0.0567, 0.06)
-    ('5,278 (5,429)', '0.72 (0.71)', '0.06')
-    """
-    shown, other = (
-        f"{number:,}" if isinstance(printed, int) else f"{number:.2f}" for number in (own, printed)
-    )
-    return shown if shown == other else f"{shown} ({other})"
 
 
 def _means(one: Experiment, outcomes: Sequence[Outcome]) -> dict[str, dict[str, Any]]:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hpgmn.experiments.reproduction.facts_grid import facts_blocks, read_facts
+from hpgmn.experiments.reproduction.facts import read_facts
+from hpgmn.experiments.reproduction.facts_grid import facts_blocks
 from hpgmn.experiments.reproduction.grids import Grid, Items
 
 MakeFacts = Callable[..., None]

@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from hpgmn.experiments.reproduction.cells import record_path
+from hpgmn.experiments.reproduction.facts import Facts, read_facts
 from hpgmn.experiments.reproduction.grids import NOTHING, Block, Grid, Items, Words
 
 KEYS = ("nodes", "edges", "attributes", "classes", "homophily")
-Facts = Mapping[str, Any]
-"""The record GRAPH-facts: our numbers, ``printed``, and ``explanations`` of the printed ones."""
-
-
-def read_facts(cells: Path, graph: str) -> Facts | None:
-    """The record of a graph's facts; None where there is none, or none that can be read."""
-    try:
-        found = json.loads(record_path(cells, f"{graph}-facts").read_text(encoding="utf-8"))
-        return {
-            **{key: found[key] for key in KEYS},
-            "printed": {key: found["printed"][key] for key in KEYS},
-            "explanations": dict(found["explanations"]),
-        }
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+"""The columns of Table 1."""
 
 
 def facts_blocks(graphs: Sequence[str], cells: Path, command: str) -> tuple[list[Block], int]:
@@ -40,10 +24,10 @@ def facts_blocks(graphs: Sequence[str], cells: Path, command: str) -> tuple[list
         Grid("table1", "The graphs: ours / as the paper prints them.", ("graph", *KEYS), rows),
     ]
     differing = tuple(
-        f"{graph}, {key}: {facts['explanations'].get(key, 'not explained')}."
+        f"{graph}, {key}: {facts.explanations.get(key, 'not explained')}."
         for graph, facts in known.items()
         for key in KEYS
-        if _differs(facts, key)
+        if differs(facts, key)
     )
     if differing:
         blocks.append(Items(differing))
@@ -60,12 +44,13 @@ def facts_blocks(graphs: Sequence[str], cells: Path, command: str) -> tuple[list
 def _words(facts: Facts | None, key: str) -> Words:
     if facts is None:
         return Words(NOTHING)
-    mark = " ≠" if _differs(facts, key) else ""
-    return Words(fact_words(facts[key]), f" / {fact_words(facts['printed'][key])}{mark}")
+    mark = " ≠" if differs(facts, key) else ""
+    return Words(fact_words(getattr(facts, key)), f" / {fact_words(facts.printed[key])}{mark}")
 
 
-def _differs(facts: Facts, key: str) -> bool:
-    return fact_words(facts[key]) != fact_words(facts["printed"][key])
+def differs(facts: Facts, key: str) -> bool:
+    """Whether a number of ours is another than the printed one, in the decimals that are shown."""
+    return fact_words(getattr(facts, key)) != fact_words(facts.printed[key])
 
 
 def fact_words(value: float) -> str:
