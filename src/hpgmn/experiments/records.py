@@ -18,6 +18,7 @@ from hpgmn.experiments import paper
 from hpgmn.experiments.run import METRICS_FILE
 from hpgmn.models import MODELS
 from hpgmn.shipped import settings_for
+from hpgmn.statistics import averaged
 
 _NEEDED = (
     *("graph", "model", "metric", "splits", "seeds", "test_score", "test_score_mean"),
@@ -164,7 +165,7 @@ def _matters(name: str, settings: Mapping[str, Any]) -> bool:
     if name in ("consistency_warmup", "consistency_passes", "consistency_temperature"):
         return bool(settings["consistency_weight"])
     owner = "diffusion" if name in _ONLY_DIFFUSION else name.split("_")[0]
-    used = settings.get("statistics", [owner])
+    used = [averaged(name) or name for name in settings.get("statistics", [owner])]
     return owner not in ("diffusion", "adjacency") or owner in used
 
 
@@ -185,11 +186,11 @@ def place_in_search(record: Record, trials: Sequence[Mapping[str, Any]]) -> str:
         deciding, key=lambda one: (-np.mean(one["val_score"]), np.mean(one["val_loss"]))
     )
     what = f"{len(ranked)} trials with {most} run{'' if most == 1 else 's'}"
-    settings = record.metrics["config"]["settings"]
+    kind = MODELS[record.model].settings
+    own = settings_dict(make_settings(kind, record.metrics["config"]["settings"]))
     for place, one in enumerate(ranked, start=1):
-        every = one.get("settings", one["trial"])
-        varied = {name: value for name, value in every.items() if _matters(name, settings)}
-        if varied == {name: settings.get(name) for name in varied}:
+        tried = settings_dict(make_settings(kind, one.get("settings", one["trial"])))
+        if all(tried[name] == own[name] for name in own if _matters(name, own)):
             return f"best of {what}" if place == 1 else f"number {place} of {what}"
     return f"not among the {what}"
 

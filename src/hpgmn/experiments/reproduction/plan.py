@@ -239,7 +239,7 @@ def _options(
 
 def _with_option(cell: Cell, variant: str, option: Option, budget: Budget) -> Cell:
     kind = find_model(cell.model).settings
-    changed = _capped(cell.model, {**cell.settings, **option(cell.settings)}, budget)
+    changed = _capped(cell.model, option(cell.settings), budget)
     if make_settings(kind, changed) == make_settings(kind, cell.settings):
         return cell
     return dataclasses.replace(cell, variant=variant, settings=changed)
