@@ -150,13 +150,8 @@ def test_other_final_runs_leave_the_search_alone(
 
 @pytest.mark.parametrize(
     "change",
-    [
-        {"trials": 4},
-        {"search_splits": (0,)},
-        {"search_seeds": 1},
-        {"settings": SHORT | {"hidden_dim": 5}},
-    ],
-    ids=["trials", "splits", "seeds", "settings"],
+    [{"search_splits": (0,)}, {"search_seeds": 1}, {"settings": SHORT | {"hidden_dim": 5}}],
+    ids=["splits", "seeds", "settings"],
 )
 def test_another_search_is_done_whole(out: Path, calls: Calls, change: dict[str, Any]) -> None:
     do(CELL, out)
@@ -165,6 +160,48 @@ def test_another_search_is_done_whole(out: Path, calls: Calls, change: dict[str,
     do(cell, out)
     assert calls.take()[0] == cell.trials
     do(cell, out)
+    assert calls.take() == (0, 0)
+
+
+def test_only_trials_that_are_new_are_trained(
+    out: Path, calls: Calls, tmp_path: Path, lasting: Lasting
+) -> None:
+    do(CELL, out)
+    calls.take()
+    fewer, more = replace(CELL, trials=2), replace(CELL, trials=7)
+    for cell, new in ((fewer, 0), (CELL, 3), (more, 2)):
+        found = do(cell, out)
+        assert calls.take()[0] == new
+        whole = do(cell, tmp_path / f"{cell.trials}")
+        calls.take()
+        assert lasting(dataclasses.asdict(found)) == lasting(dataclasses.asdict(whole))
+    do(more, out)
+    assert calls.take() == (0, 0)
+
+
+def test_a_changed_default_is_a_changed_trial(
+    out: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first trial of gcn is its defaults."""
+    do(CELL, out)
+    calls.take()
+    content = json.loads((out / "cells" / f"{CELL.name}.json").read_text())
+    content["search"]["defaults"]["layers"] += 1  # as if it was another one on that day
+    (out / "cells" / f"{CELL.name}.json").write_text(json.dumps(content))
+    changed = sum("layers" not in trial["settings"] for trial in content["search"]["trials"])
+    assert 0 < changed < 5
+    do(CELL, out)
+    assert calls.take()[0] == changed
+
+
+def test_a_setting_that_came_later_changes_nothing(out: Path, calls: Calls) -> None:
+    first = do(CELL, out)
+    calls.take()
+    content = json.loads((out / "cells" / f"{CELL.name}.json").read_text())
+    del content["search"]["defaults"]["precision"]
+    del content["metrics"]["config"]["settings"]["precision"]
+    (out / "cells" / f"{CELL.name}.json").write_text(json.dumps(content))
+    assert do(CELL, out).metrics["test_score"] == first.metrics["test_score"]
     assert calls.take() == (0, 0)
 
 
@@ -374,11 +411,43 @@ def test_a_failing_trial_is_noted_and_the_best_of_the_others_chosen(
     search = do(CELL, out).search
     assert search is not None
     first, second, third = search["trials"]
-    assert first == {"settings": {"lr": -1} | SHORT, "failed": first["failed"]}
+    assert first == {
+        "settings": {"lr": -1} | SHORT,
+        "failed": first["failed"],
+        "is_passing": False,
+    }
     assert "lr" in first["failed"]
     assert "dropout" in third["failed"]
     assert len(second["val_score"]) == 2
     assert search["best"] == 1
+
+
+def test_what_failed_for_lack_of_memory_is_tried_again(
+    out: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lasting: Lasting
+) -> None:
+    whole = do(CELL, tmp_path / "whole")
+
+    def failing(graph: Graph, model: str, trials: Any, **options: Any) -> Any:
+        raise HPGMNError("Out of memory.")
+
+    def scarce(graph: Graph, model: str, trials: Any, **options: Any) -> Any:
+        if any(trial.get("hidden_dim", 0) for trial in trials):
+            raise HPGMNError("Out of memory.")
+        return run_trials(graph, model, trials, **options)
+
+    counted = module.run_trials
+    monkeypatch.setattr(module, "run_trials", failing)
+    with pytest.raises(HPGMNError, match="Out of memory"):
+        do_cell(CELL, out, Way())
+    monkeypatch.setattr(module, "run_trials", scarce)
+    search = do(CELL, out).search
+    assert search is not None
+    failed = sum("failed" in trial for trial in search["trials"])
+    assert 0 < failed < 5
+    monkeypatch.setattr(module, "run_trials", counted)
+    calls.take()
+    assert lasting(dataclasses.asdict(do(CELL, out))) == lasting(dataclasses.asdict(whole))
+    assert calls.take()[0] == failed
 
 
 def test_trials_that_do_not_fit_together_are_trained_alone(

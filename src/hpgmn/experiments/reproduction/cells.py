@@ -78,10 +78,10 @@ class CellRecord:
 
     Attributes:
         cell: the cell, as :meth:`Cell.as_dict` gives it.
-        identity: of everything the metrics were made from.
-        search: None without a search; else its identity, the number ``best`` of the chosen trial,
-            ``seconds``, and ``trials``, each with its settings, ``val_score``, ``val_loss`` and
-            ``val_score_mean``.
+        identity: of everything the metrics were made from but the settings, which they name.
+        search: None without a search; else its identity, the model's ``defaults`` on that day, the
+            number ``best`` of the chosen trial, ``seconds``, and ``trials``, each with its
+            settings over these, ``val_score``, ``val_loss`` and ``val_score_mean``.
         metrics: the content of ``metrics.json`` of the final run.
     """
 

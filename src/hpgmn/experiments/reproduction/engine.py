@@ -30,7 +30,7 @@ from hpgmn.datasets import DATASETS, find_file, load
 from hpgmn.errors import HPGMNError
 from hpgmn.experiments.reproduction.cells import Cell, CellRecord
 from hpgmn.experiments.reproduction.plan import Experiment, Row
-from hpgmn.experiments.reproduction.work import Way, do_cell, done_record, free_memory
+from hpgmn.experiments.reproduction.work import Way, do_cell, done_record, free_memory, tidy
 from hpgmn.training.replicas import Progress
 
 LOCK_FILE, WORKERS_LOCK_FILE = ".lock", ".lock-workers"
@@ -117,6 +117,7 @@ def sort_out(cells: Sequence[Cell], folder: Path) -> Todo:
             if record is None:
                 todo.waiting.append(cell)
             else:
+                tidy(cell, folder)  # it may have been killed before it could
                 todo.done.append(Outcome(cell, record))
     return todo
 

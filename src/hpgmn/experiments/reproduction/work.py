@@ -20,7 +20,7 @@ import torch
 
 from hpgmn.config import make_settings, per_replica_names, plain, settings_dict
 from hpgmn.datasets import load
-from hpgmn.errors import HPGMNError
+from hpgmn.errors import HPGMNError, SettingError
 from hpgmn.experiments.reproduction.cells import Cell, CellRecord, identity, read_cell, write_cell
 from hpgmn.experiments.run import RunSpec, finished_run, prepare_folder, run, write_text
 from hpgmn.experiments.search import best_trials, planned_trials, run_trials
@@ -75,39 +75,87 @@ def do_cell(cell: Cell, folder: Path, way: Way) -> CellRecord:
         before = read_cell(folder / CELLS_FOLDER, cell.name)
         search = _search(cell, graph, folder, before, way) if cell.trials else None
         settings = _full_settings(cell, search)
-        own = final_identity(cell, graph, settings)
-        if before is not None and before.identity == own:
+        own = final_identity(cell, graph)
+        if before is not None and _is_same_run(before, own, settings):
             metrics = before.metrics
         else:
             metrics = _final_run(cell, graph, folder, settings, own, way)
         kept = CellRecord(cell.as_dict(), own, search, metrics)
         write_cell(folder / CELLS_FOLDER, kept)
-    _tidy(cell, folder)
+    tidy(cell, folder)
     return kept
 
 
 def done_record(cell: Cell, graph: Graph, folder: Path) -> CellRecord | None:
-    """The record of a cell if it was made from the same things; else None."""
+    """The record of a cell if it was made from the same things and whole; else None.
+
+    A search with trials that failed for a passing reason, such as memory, is not whole.
+    """
     record = read_cell(folder / CELLS_FOLDER, cell.name)
     if record is None or bool(cell.trials) != (record.search is not None):
         return None
-    if record.search is not None and record.search["identity"] != search_identity(cell, graph):
-        return None
-    own = final_identity(cell, graph, _full_settings(cell, record.search))
-    return record if record.identity == own else None
+    if record.search is not None:
+        every = dict(enumerate(record.search["trials"]))
+        valid = _still_valid(cell, graph, record.search, every)
+        if not len(valid) == len(every) == len(_trials(cell)):
+            return None
+    settings = _full_settings(cell, record.search)
+    return record if _is_same_run(record, final_identity(cell, graph), settings) else None
 
 
 def search_identity(cell: Cell, graph: Graph) -> str:
-    """Of everything that decides how a search ends."""
+    """Of everything but the trials that decides how a search ends."""
     runs = [list(cell.search_splits), cell.search_seeds, cell.metric]
-    trials = [_plain(trial) for trial in _trials(cell)]
-    return identity(cell.model, trials, runs, _graph_parts(graph, cell.search_splits))
+    return identity(cell.model, runs, _graph_parts(graph, cell.search_splits))
 
 
-def final_identity(cell: Cell, graph: Graph, settings: Mapping[str, Any]) -> str:
-    """Of everything that decides the metrics of the final run."""
+def final_identity(cell: Cell, graph: Graph) -> str:
+    """Of everything but the settings that decides the metrics of the final run."""
     runs = [list(cell.splits), cell.seeds, cell.metric]
-    return identity(cell.model, dict(settings), runs, _graph_parts(graph, cell.splits))
+    return identity(cell.model, runs, _graph_parts(graph, cell.splits))
+
+
+def _is_same_run(record: CellRecord, own: str, settings: Mapping[str, Any]) -> bool:
+    """Whether a record's final run is that of the same identity and settings.
+
+    Settings that came after the record was made are at their defaults, which change nothing.
+    """
+    model, recorded = record.cell["model"], record.metrics["config"]["settings"]
+    return record.identity == own and _completed(model, recorded) == _completed(model, settings)
+
+
+def _completed(model: str, settings: Mapping[str, Any]) -> Any:
+    """Settings with the defaults of today; what the model refuses stays as it is."""
+    try:
+        return make_settings(find_model(model).settings, settings)
+    except HPGMNError:
+        return _plain(settings)
+
+
+def _still_valid(
+    cell: Cell, graph: Graph, search: Mapping[str, Any], trials: Mapping[int, Mapping[str, Any]]
+) -> dict[int, dict[str, Any]]:
+    """Those of a search's trials that a search of today would end with, too, by their number.
+
+    They are of the same runs and the same settings, filled in with the defaults of their day; one
+    that failed is among them only if its settings are refused for good.
+    """
+    if search["identity"] != search_identity(cell, graph):
+        return {}
+    planned, today = _trials(cell), _defaults(cell.model)
+    then = {**today, **search["defaults"]}
+    return {
+        place: dict(trial)
+        for place, trial in trials.items()
+        if place < len(planned)
+        and trial.get("is_passing") is not True
+        and _completed(cell.model, {**then, **trial["settings"]})
+        == _completed(cell.model, {**today, **planned[place]})
+    }
+
+
+def _defaults(model: str) -> dict[str, Any]:
+    return settings_dict(find_model(model).settings())
 
 
 def _graph_parts(graph: Graph, splits: Sequence[int]) -> list[Any]:
@@ -140,19 +188,20 @@ def _search(
     cell: Cell, graph: Graph, folder: Path, before: CellRecord | None, way: Way
 ) -> dict[str, Any]:
     """A cell's search, taken from where it is already done, else trained group by group."""
-    own = search_identity(cell, graph)
-    if before is not None and before.search is not None and before.search["identity"] == own:
-        return dict(before.search)
-    path = folder / SEARCH_FOLDER / f"{cell.name}.json"
-    trials = _trials(cell)
-    found = _begun(path, own)
+    own, path = search_identity(cell, graph), folder / SEARCH_FOLDER / f"{cell.name}.json"
+    trials, found = _trials(cell), _begun(path, cell, graph)
+    if before is not None and before.search is not None:
+        recorded = dict(enumerate(before.search["trials"]))
+        found = _still_valid(cell, graph, before.search, recorded) | found
+    start = {"identity": own, "defaults": _defaults(cell.model)}
     for places in _groups(cell.model, trials):
-        if all(place in found for place in places):
+        missing = [place for place in places if place not in found]
+        if not missing:
             continue
-        records = _train_group(cell, graph, [trials[place] for place in places], way)
-        found |= dict(zip(places, records, strict=True))
+        records = _train_group(cell, graph, [trials[place] for place in missing], way)
+        found |= dict(zip(missing, records, strict=True))
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, json.dumps({"identity": own, "trials": found}, indent=1) + "\n")
+        write_text(path, json.dumps({**start, "trials": found}, indent=1) + "\n")
     every = [found[place] for place in range(len(trials))]
     scored = [trial for trial in every if "failed" not in trial]
     if not scored:
@@ -161,20 +210,19 @@ def _search(
         )
     (best,) = best_trials(scored)
     return {
-        "identity": own,
+        **start,
         "best": every.index(dict(best)),
         "seconds": sum(trial.get("seconds", 0.0) for trial in every),
         "trials": every,
     }
 
 
-def _begun(path: Path, own: str) -> dict[int, dict[str, Any]]:
-    """The finished trials of the same search, by their number."""
+def _begun(path: Path, cell: Cell, graph: Graph) -> dict[int, dict[str, Any]]:
+    """The finished trials of a search that was killed, by their number."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        if content["identity"] != own:
-            return {}
-        return {int(place): trial for place, trial in content["trials"].items()}
+        every = {int(place): trial for place, trial in content["trials"].items()}
+        return _still_valid(cell, graph, content, every)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 
@@ -213,7 +261,8 @@ def _train_group(
         free_memory(way.device)
         if len(trials) > 1:
             return [_train_group(cell, graph, [trial], way)[0] for trial in trials]
-        return [{"settings": _plain(trials[0]), "failed": str(error)}]
+        is_passing = not isinstance(error, SettingError)
+        return [{"settings": _plain(trials[0]), "failed": str(error), "is_passing": is_passing}]
     return [
         {"settings": _plain(trial)} | {name: record[name] for name in _KEPT}
         for trial, record in zip(trials, records, strict=True)
@@ -244,7 +293,7 @@ def _final_run(
     return run(spec, graph, place, **way.options) if metrics is None else metrics
 
 
-def _tidy(cell: Cell, folder: Path) -> None:
+def tidy(cell: Cell, folder: Path) -> None:
     """Remove what a finished cell needs no longer."""
     shutil.rmtree(folder / WORK_FOLDER / cell.name, ignore_errors=True)
     (folder / SEARCH_FOLDER / f"{cell.name}.json").unlink(missing_ok=True)
