@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpgmn.experiments import paper
+from hpgmn.experiments.comparison import is_ours
 from hpgmn.experiments.records import (
     difference_words,
     printed_words,
@@ -32,7 +33,7 @@ from hpgmn.experiments.reproduction.grids import (
     metric_name,
     shown_label,
 )
-from hpgmn.experiments.reproduction.plan import DEFECTIVE, Experiment
+from hpgmn.experiments.reproduction.plan import Experiment
 from hpgmn.experiments.reproduction.tables import (
     ENSEMBLE,
     Entry,
@@ -159,7 +160,7 @@ def _options(found: Table) -> list[Block]:
 
 
 def _sound(found: Table) -> list[Block]:
-    beside = tuple(DEFECTIVE[graph] for graph in found.graphs if graph in DEFECTIVE)
+    beside = tuple(paper.DEFECTIVE[graph] for graph in found.graphs if graph in paper.DEFECTIVE)
     graphs = tuple(graph for graph in found.graphs if graph not in beside)
     places = [ranking.place_on(found, graph) for graph in graphs]
     blocks: list[Block] = [
@@ -171,7 +172,7 @@ def _sound(found: Table) -> list[Block]:
         _validation_grid(found),
         _cost_grid(found),
     ]
-    pairs = [graph for graph in graphs if DEFECTIVE.get(graph) in found.graphs]
+    pairs = [graph for graph in graphs if paper.DEFECTIVE.get(graph) in found.graphs]
     if not pairs:
         return blocks
     blocks += [
@@ -181,7 +182,7 @@ def _sound(found: Table) -> list[Block]:
         "a difference of means, without an interval; intervals are of models on the same graph.",
     ]
     for graph in pairs:
-        blocks += _pair_blocks(found, ranking.pair_of(found, graph, DEFECTIVE[graph]))
+        blocks += _pair_blocks(found, ranking.pair_of(found, graph, paper.DEFECTIVE[graph]))
     return blocks
 
 
@@ -265,8 +266,8 @@ def summary_sentences(found: Table) -> list[str]:
             f"distance to the best other model is above zero in {_count_words(above)} and below "
             f"zero in {_count_words(below)}."
         )
-    sentences += [_reached(line) for line in found.lines if ranking.is_ours(line.model)]
-    others = [line for line in found.lines if not ranking.is_ours(line.model)]
+    sentences += [_reached(line) for line in found.lines if is_ours(line.model)]
+    others = [line for line in found.lines if not is_ours(line.model)]
     verdicts = [entry.verdict for line in others for entry in line.entries.values()]
     known = [verdict for verdict in verdicts if verdict]
     sentences.append(
@@ -370,7 +371,7 @@ def _elsewhere_rows(found: Table) -> list[tuple[Words, ...]]:
         (SHIPPED, "HP-GMN, shipped,"),
         (ENSEMBLE, "HP-GMN, seeds averaged,"),
     ):
-        ours = [line for line in found.of_kind(kind) if line.model.split("-")[0] == "hpgmn"]
+        ours = [line for line in found.of_kind(kind) if is_ours(line.model)]
         distances = []
         for graph, one in zip(found.graphs, best, strict=True):
             entry = _best_by_validation([line.entries[graph] for line in ours])

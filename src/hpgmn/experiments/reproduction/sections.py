@@ -8,9 +8,8 @@ from hpgmn.experiments.records import Record, checked_record
 from hpgmn.experiments.reproduction.cells import SHIPPED, read_cell, record_path
 from hpgmn.experiments.reproduction.documents import document
 from hpgmn.experiments.reproduction.plan import EXPERIMENTS, experiment
+from hpgmn.experiments.reproduction.work import CELLS_FOLDER
 from hpgmn.experiments.reproduction.writers import markdown
-
-CELLS = "cells"
 
 
 def shipped_records(folder: Path) -> list[Record]:
@@ -20,8 +19,8 @@ def shipped_records(folder: Path) -> list[Record]:
         folder: of the reproduction.
     """
     found = []
-    for path in sorted((folder / CELLS).glob(f"*-{SHIPPED}.json")):
-        record = read_cell(folder / CELLS, path.stem)
+    for path in sorted((folder / CELLS_FOLDER).glob(f"*-{SHIPPED}.json")):
+        record = read_cell(folder / CELLS_FOLDER, path.stem)
         if record is not None:
             name = record.name.removesuffix(f"-{SHIPPED}")
             found.append(checked_record(name, record.metrics, record_path(path.parent, path.stem)))
@@ -35,7 +34,7 @@ def reproduction_sections(folder: Path) -> list[str]:
         folder: of the reproduction, ``results/reproduction``: the records are in ``cells``, the
             figure beside it.
     """
-    found = [document(experiment(name), folder / CELLS) for name in EXPERIMENTS]
+    found = [document(experiment(name), folder / CELLS_FOLDER) for name in EXPERIMENTS]
     shown = [one for one in found if one.count]
     if not shown:
         return []

@@ -17,7 +17,7 @@ from hpgmn.config import make_settings, settings_dict
 from hpgmn.errors import HPGMNError
 from hpgmn.evaluation import Difference, Score
 from hpgmn.experiments import paper
-from hpgmn.experiments.comparison import difference
+from hpgmn.experiments.comparison import difference, is_ours
 from hpgmn.experiments.records import Record, checked_record
 from hpgmn.experiments.reproduction.cells import (
     SHIPPED,
@@ -277,7 +277,7 @@ def _references(lines: Sequence[Line], graphs: Sequence[str]) -> dict[str, int]:
     Among tuned rows it is HP-GMN's, of several the best by validation; else the first row.
     """
     tuned = [place for place, line in enumerate(lines) if line.kind == TUNED]
-    ours = [place for place in tuned if lines[place].model.split("-")[0] == "hpgmn"]
+    ours = [place for place in tuned if is_ours(lines[place].model)]
     candidates = ours if tuned else [place for place in range(len(lines)) if place == 0]
     found = {}
     for graph in graphs:
