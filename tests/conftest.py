@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import numpy as np
@@ -113,3 +114,19 @@ def small_graph() -> Graph:
         test_mask=role == 2,
         name="small",
     )
+
+
+PASSING = ("seconds", "seconds_statistics", "seconds_training", "peak_memory_mb", "created")
+
+
+def _lasting(content: Any) -> Any:
+    """A record without times, memory and dates."""
+    if isinstance(content, dict):
+        return {key: _lasting(own) for key, own in content.items() if key not in PASSING}
+    return [_lasting(own) for own in content] if isinstance(content, list) else content
+
+
+@pytest.fixture
+def lasting() -> Callable[[Any], Any]:
+    """Takes times, memory and dates out of a record."""
+    return _lasting

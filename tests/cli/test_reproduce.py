@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -13,20 +14,18 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import hpgmn as package
-from hpgmn.cli import reproduce as module
 from hpgmn.experiments import paper
 from hpgmn.experiments.reproduction import engine, plan
 from hpgmn.graph import Graph
 
 Command = Callable[..., Any]
+Records = Callable[[Path], dict[str, Any]]
 SOURCE = Path(package.__file__).parents[1]
-PASSING = ("seconds", "seconds_statistics", "seconds_training", "peak_memory_mb", "created")
 
 
 @pytest.fixture
@@ -51,25 +50,20 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paper, "TABLE_2", {name: paper.TABLE_2[name] for name in ("gcn", "hpgmn")})
 
 
-def records(folder: Path) -> dict[str, Any]:
-    """Every record, without times, memory and dates."""
-    found = {}
-    for path in sorted(folder.glob("cells/*")):
-        found[path.name] = lasting(json.loads(path.read_text(encoding="utf-8")))
-    return found
-
-
-def lasting(content: Any) -> Any:
-    if isinstance(content, dict):
-        return {key: lasting(own) for key, own in content.items() if key not in PASSING}
-    return [lasting(own) for own in content] if isinstance(content, list) else content
+@pytest.fixture
+def records(lasting: Callable[[Any], Any]) -> Records:
+    """Reads every record of a folder, without times, memory and dates."""
+    return lambda folder: {
+        path.name: lasting(json.loads(path.read_text(encoding="utf-8")))
+        for path in sorted(folder.glob("cells/*"))
+    }
 
 
 QUICK = ("--quick", "--device", "cpu")
 
 
 @pytest.mark.slow
-def test_everything_quickly_on_small_graphs(hpgmn: Command, data: Path) -> None:
+def test_everything_quickly_on_small_graphs(hpgmn: Command, data: Path, records: Records) -> None:
     answer = hpgmn("reproduce", "all", *QUICK)
     assert answer.code == 0, answer.err
     folder = Path("runs/reproduction-quick")
@@ -98,7 +92,7 @@ def quick(name: str) -> plan.Experiment:
 
 @pytest.mark.slow
 def test_everything_more_than_quickly_on_the_real_graphs(
-    hpgmn: Command, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+    hpgmn: Command, data_dir: Path, monkeypatch: pytest.MonkeyPatch, records: Records
 ) -> None:
     graphs = ("texas", "cornell", "cora")
     if not all((data_dir / f"{name}.npz").exists() for name in graphs):
@@ -121,7 +115,7 @@ def test_everything_more_than_quickly_on_the_real_graphs(
 
 
 @pytest.mark.usefixtures("few", "data")
-def test_a_line_for_each_cell_and_a_table_of_means(hpgmn: Command) -> None:
+def test_a_line_for_each_cell_and_a_table_of_means(hpgmn: Command, records: Records) -> None:
     answer = hpgmn("reproduce", "table2", *QUICK, "--out", "out")
     assert answer.code == 0, answer.err
     lines = [line for line in answer.err.splitlines() if " of 4 texas" in line]
@@ -131,6 +125,9 @@ def test_a_line_for_each_cell_and_a_table_of_means(hpgmn: Command) -> None:
         score = f"{100 * metrics['test_score_mean']:.1f} ± {100 * metrics['test_score_std']:.1f}"
         assert line.startswith(f"{number} of 4 texas-{cell} {score}, ")
         assert line.endswith(" s")
+    written = Path("out/table2.md").read_text(encoding="utf-8")
+    assert "no record yet" not in written
+    assert "another plan" not in written  # what work records is what tables expect
     rows = [line for line in answer.out.splitlines() if " ± " in line]
     assert [row.split("  ")[0] for row in rows] == [
         *("gcn", "hpgmn", "hpgmn, shipped", "hpgmn, shipped, 5 seeds averaged")
@@ -138,7 +135,7 @@ def test_a_line_for_each_cell_and_a_table_of_means(hpgmn: Command) -> None:
 
 
 @pytest.mark.usefixtures("few", "data")
-def test_the_means_as_json(hpgmn: Command) -> None:
+def test_the_means_as_json(hpgmn: Command, records: Records) -> None:
     answer = hpgmn("reproduce", "table2", *QUICK, "--out", "out", "--json")
     content = json.loads(answer.out)
     assert content["folder"] == "out"
@@ -197,22 +194,17 @@ def test_an_error_nobody_foresaw_is_shown_whole_and_ends_with_1(
     assert "4 of 4 cells failed. texas-gcn-tuned: ZeroDivisionError: something new" in answer.err
 
 
-def test_outputs_are_written_where_there_is_something_to_write_them(
-    hpgmn: Command, data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = []
-
-    def write_outputs(folder: Path, experiments: Any, *, cells_folder: Path) -> list[Path]:
-        asked.append((folder, [one.name for one in experiments], cells_folder))
-        return [folder / "table1.md"]
-
-    monkeypatch.setattr(module, "find_spec", lambda name: name)
-    monkeypatch.setattr(module, "import_module", lambda name: SimpleNamespace(**vars_of))
-    vars_of = {"write_outputs": write_outputs}
+def test_tables_and_the_page_are_written_and_named(hpgmn: Command, data: Path) -> None:
     answer = hpgmn("reproduce", "table1", *QUICK, "--out", "out")
-    assert answer.code == 0
-    assert asked == [(Path("out"), ["table1"], Path("out/cells"))]
-    assert str(Path("out/table1.md")) in answer.err
+    assert answer.code == 0, answer.err
+    files = [Path("out") / f"table1.{ending}" for ending in ("md", "csv", "tex")]
+    files.append(Path("out/index.html"))
+    assert answer.err.splitlines()[-4:] == [str(path) for path in files]
+    assert "`hpgmn reproduce table1 --quick`" in files[0].read_text(encoding="utf-8")
+    sections = re.findall('<section id="([^"]*)"', files[3].read_text(encoding="utf-8"))
+    assert sections == ["table1"]
+    content = json.loads(hpgmn("reproduce", "table1", *QUICK, "--out", "out", "--json").out)
+    assert content["files"] == [str(path) for path in files]
 
 
 @pytest.mark.parametrize(
@@ -335,7 +327,7 @@ def _is_locked(out: Path) -> bool:
 
 @pytest.mark.slow
 def test_a_reproduction_killed_ten_times_ends_with_the_same_records(
-    reproductions: Reproductions, tmp_path: Path
+    reproductions: Reproductions, tmp_path: Path, records: Records
 ) -> None:
     whole, out = tmp_path / "whole", tmp_path / "out"
     began = time.monotonic()
@@ -370,7 +362,7 @@ WORK = ("work", "search")
 
 @pytest.mark.slow
 def test_killed_workers_leave_what_others_can_go_on_with(
-    reproductions: Reproductions, tmp_path: Path
+    reproductions: Reproductions, tmp_path: Path, records: Records
 ) -> None:
     whole, out = tmp_path / "whole", tmp_path / "out"
     printed = reproductions.finish(whole)

@@ -133,8 +133,10 @@ def _made_record(
         created: the moment.
         changes: of the metrics.
     """
+    from hpgmn.config import plain
     from hpgmn.evaluation import Score
     from hpgmn.experiments.reproduction.cells import CellRecord
+    from hpgmn.experiments.search import planned_trials
 
     runs = len(cell.splits) * cell.seeds
     if scores is None:
@@ -147,6 +149,10 @@ def _made_record(
     )
     fractions = [one / 100 for one in scores]
     about = {"graph": cell.graph, "model": cell.model, "metric": cell.metric, "seeds": cell.seeds}
+    planned = planned_trials(cell.model, cell.graph, cell.trials) if cell.trials else [{}]
+    settings = [
+        {name: plain(own) for name, own in {**trial, **cell.settings}.items()} for trial in planned
+    ]
     metrics = about | {
         "splits": list(cell.splits),
         "test_score": fractions,
@@ -158,7 +164,7 @@ def _made_record(
         "peak_memory_mb": 345.6,
         "nodes": {part: [count] * len(cell.splits) for part, count in NODES.items()},
         "version": "9.8.7",
-        "config": about | {"settings": cell.as_dict()["settings"]},
+        "config": about | {"settings": settings[0]},
         "hardware": {"processor": "A Processor", "threads": 2, "device": "cpu", "torch": "2.0.1"},
         "created": created,
     }
@@ -175,8 +181,9 @@ def _made_record(
         }
     search = None
     if cell.trials:
-        trial = {"val_score": [0.5] * len(cell.search_splits) * cell.search_seeds, "settings": {}}
-        search = {"identity": "s", "best": 0, "seconds": 100.0, "trials": [trial] * cell.trials}
+        scored = {"val_score": [0.5] * len(cell.search_splits) * cell.search_seeds}
+        trials = [scored | {"settings": own} for own in settings]
+        search = {"identity": "s", "best": 0, "seconds": 100.0, "trials": trials}
     return CellRecord(cell.as_dict(), "identity", search, metrics | changes)
 
 

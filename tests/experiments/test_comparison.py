@@ -8,7 +8,7 @@ import pytest
 
 from hpgmn.errors import HPGMNError
 from hpgmn.evaluation import paired_difference
-from hpgmn.experiments.comparison import comparison, difference, reference_of
+from hpgmn.experiments.comparison import comparison, difference, is_ours, reference_of
 
 
 def run_of(model: str, test: list[float], **changes: Any) -> dict[str, Any]:
@@ -84,3 +84,11 @@ def test_runs_without_test_nodes_have_no_difference() -> None:
 def test_runs_of_other_splits_are_not_compared(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="other splits or metrics"):
         difference(OTHER | change, OURS)
+
+
+@pytest.mark.parametrize(
+    ("model", "answer"),
+    [("hpgmn", True), ("hpgmn-appnp", True), ("gcn-jk", False), ("mlp", False)],
+)
+def test_forms_of_hpgmn_are_ours(model: str, answer: bool) -> None:
+    assert is_ours(model) == answer

@@ -259,6 +259,7 @@ def test_reproduction_stands_above_the_runs_of_shipped_settings(
         "### Citation graphs",
     ]
     assert "Made by `hpgmn reproduce table1`" in after
+    assert "cells named shipped of the\nsame reproduction (`results/reproduction/cells`)" in after
     old = [line.lstrip("#") for line in before.splitlines() if line]
     new = [line.lstrip("#") for line in after.splitlines()]
     assert [line for line in old if line not in new] == []  # nothing of the page is lost

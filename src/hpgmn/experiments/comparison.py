@@ -16,12 +16,17 @@ Metrics = Mapping[str, Any]
 """The content of a run's ``metrics.json``."""
 
 
+def is_ours(model: str) -> bool:
+    """Whether a model is a form of HP-GMN: hpgmn, hpgmn-gcn, hpgmn-appnp."""
+    return model.split("-")[0] == "hpgmn"
+
+
 def reference_of(runs: Sequence[Metrics]) -> str:
     """The run the others are set against: HP-GMN, else the first.
 
-    Of several forms of HP-GMN (hpgmn, hpgmn-gcn, hpgmn-appnp) it is the best by validation score.
+    Of several forms of HP-GMN it is the best by validation score.
     """
-    ours = [run for run in runs if run["model"].split("-")[0] == "hpgmn"]
+    ours = [run for run in runs if is_ours(run["model"])]
     best = max(ours, key=lambda run: float(np.mean(run["val_score"])), default=runs[0])
     return str(best["model"])
 

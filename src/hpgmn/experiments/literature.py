@@ -7,13 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hpgmn.config import read_yaml
-
-_ALIKE = {
-    "chameleon-filtered": "chameleon",
-    "squirrel-filtered": "squirrel",
-    "cornell": "cornell-geomgcn",
-}
-"""Graph → the one whose settings serve it where it has none of its own."""
+from hpgmn.experiments.paper import DEFECTIVE
 
 
 @cache
@@ -32,7 +26,8 @@ def literature(model: str, graph: str) -> dict[str, Any]:
     (4, {})
     """
     known = _entries().get(model, {})
-    for name in (graph, _ALIKE.get(graph, graph), "default"):
+    # a graph without settings of its own takes those of its form with defects
+    for name in (graph, DEFECTIVE.get(graph, graph), "default"):
         if name in known:
             return dict(known[name])
     return {}

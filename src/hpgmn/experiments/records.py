@@ -65,26 +65,31 @@ def _record(path: Path) -> Record:
     return checked_record(path.parent.name, metrics, path)
 
 
-def checked_record(name: str, metrics: Mapping[str, Any], path: Path) -> Record:
+def checked_record(
+    name: str, metrics: Mapping[str, Any], path: Path, remedy: str = "Train that run again."
+) -> Record:
     """A record that holds together: as many scores as runs, and the mean they have.
 
     Args:
         name: of the record.
         metrics: the content of a ``metrics.json``.
         path: where it was read, for the sentence about what is wrong.
+        remedy: what to do then.
     """
     if missing := [needed for needed in _NEEDED if needed not in metrics]:
-        raise HPGMNError(f"{path} lacks {', '.join(missing)}. Train that run again.")
+        raise HPGMNError(f"{path} lacks {', '.join(missing)}. {remedy}")
     if metrics["model"] not in MODELS:
         raise HPGMNError(f"{path}: '{metrics['model']}' is no model of this package.")
     runs = len(metrics["splits"]) * metrics["seeds"]
     for key in ("test_score", "val_score"):
         if len(metrics[key]) != runs:
-            raise HPGMNError(f"{path} must hold {runs} values of {key} ({len(metrics[key])}).")
+            raise HPGMNError(
+                f"{path} must hold {runs} values of {key} ({len(metrics[key])}). {remedy}"
+            )
     score = Score.of([100 * value for value in metrics["test_score"]])
     for key, ours in (("test_score_mean", score.mean), ("test_score_std", score.std)):
         if abs(100 * metrics[key] - ours) > 1e-6:
-            raise HPGMNError(f"{path}: {key} is not that of its scores. Train that run again.")
+            raise HPGMNError(f"{path}: {key} is not that of its scores. {remedy}")
     return Record(name, metrics["graph"], metrics["model"], score, metrics)
 
 

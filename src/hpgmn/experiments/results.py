@@ -170,8 +170,10 @@ splits, in percent, as mean ± sample standard deviation over runs. A run is one
 split with one seed."""
 
 _SHIPPED = """\
-The sections above are made by `hpgmn reproduce`. These are single runs of `hpgmn train` with the
-settings that ship with the package, of all models; their searches were not of one size."""
+The sections above are made by `hpgmn reproduce`. Below every model has the settings that ship with
+the package; their searches were not of one size. HP-GMN's rows are the cells named shipped of the
+same reproduction (`results/reproduction/cells`); where it has none, and for all other models, they
+are runs of `hpgmn train` (`results/runs`)."""
 
 _RULE = f"""\
 Our mean is at least as high; or it is at most {paper.WEBKB_MARGIN:g} point lower
@@ -183,7 +185,7 @@ _METHOD = """\
 - Settings and epochs were chosen on validation scores alone, ties by the lower validation loss.
 - The test labels of a run are read once, when all its splits and seeds are trained; the settings
   were fixed before. A search computes no test score. The readings behind every number here are
-  records in `results/runs`.
+  records in `results/runs` and `results/reproduction/cells`.
 - While the baselines were built and tried, short runs of the commands (one to three splits, some of
   ten) printed test scores that are not kept. No setting was chosen by them, with one exception: row
   scaling of the attributes for mmp on the citation graphs was tried with test scores in view before

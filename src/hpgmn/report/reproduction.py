@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpgmn.errors import HPGMNError
+from hpgmn.experiments.reproduction.cells import TUNED
 from hpgmn.experiments.reproduction.documents import Document, document
 from hpgmn.experiments.reproduction.figure import drawn
 from hpgmn.experiments.reproduction.grids import Block, Grid, Heading, Items, Picture, Words
@@ -88,15 +89,21 @@ def build_page(documents: Sequence[Document]) -> str:
 
 def _opening(documents: Sequence[Document]) -> str:
     tables = [one.table for one in documents if one.table is not None]
-    entries = {entry.cell.name: entry for found in tables for entry in found.entries}
+    every = [entry for found in tables for entry in found.entries if not entry.is_as_shipped]
+    entries = {entry.cell.name: entry for entry in every}
     done = [entry for entry in entries.values() if entry.record]
-    verdicts = [entry.verdict for entry in done if entry.verdict]
+    tuned = [entry for entry in done if entry.cell.variant == TUNED]  # once for each number
+    verdicts = [entry.verdict for entry in tuned if entry.verdict]
     reached = sum(verdict.is_reached for verdict in verdicts)
     runs = sum(len(entry.record.metrics["val_score"]) for entry in done if entry.record)
     return tiles(
         [
             ("Cells with a record", f"{len(done)} of {len(entries)}", "a model on a graph"),
-            ("Printed numbers reached", f"{reached} of {len(verdicts)}", "of cells with a record"),
+            (
+                "Printed numbers reached",
+                f"{reached} of {len(verdicts)}",
+                "by tuned rows with a record",
+            ),
             ("Trainings", f"{runs:,}", "splits × seeds of all final runs"),
             ("Trials", f"{sum(entry.trials for entry in done):,}", "scored by validation alone"),
         ]

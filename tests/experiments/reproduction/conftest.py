@@ -1,10 +1,10 @@
-"""A small graph under the names of datasets, and records without what differs from run to run."""
+"""A small graph under the names of datasets."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -29,19 +29,3 @@ def save_as(
         return folder
 
     return save
-
-
-PASSING = ("seconds", "seconds_statistics", "seconds_training", "peak_memory_mb", "created")
-
-
-def _lasting(content: Any) -> Any:
-    """A record without times, memory and dates."""
-    if isinstance(content, dict):
-        return {key: _lasting(own) for key, own in content.items() if key not in PASSING}
-    return [_lasting(own) for own in content] if isinstance(content, list) else content
-
-
-@pytest.fixture
-def lasting() -> Callable[[Any], Any]:
-    """Takes times, memory and dates out of a record."""
-    return _lasting

@@ -92,7 +92,11 @@ def test_differences_validation_and_cost(table2: Document) -> None:
     assert row_of(table2, "table2-validation", "gcn") == ["63.0 (+2.0)"]
     assert row_of(table2, "table2-cost", "gcn") == ["4 runs, 112 s, 346 MB, 2 trials"]
     ensemble = row_of(table2, "table2-cost", "hpgmn, shipped, 5 seeds averaged")
-    assert ensemble == ["4 averages, 12 s, 346 MB, no search"]
+    assert ensemble == ["4 averages, 12 s, 346 MB, settings as shipped"]
+    shipped = row_of(table2, "table2-cost", "hpgmn, shipped (larger search)")
+    assert shipped == ["4 runs, 12 s, 346 MB, settings as shipped"]
+    caption = grid_of(table2, "table2-cost").caption
+    assert caption.endswith("the search behind those is not in the seconds.")
     assert "averaged" not in str(grid_of(table2, "table2-validation").rows)
 
 
@@ -112,7 +116,7 @@ def test_memory_of_a_gpu_is_called_so(table2: Document) -> None:
 def test_summary_counts_what_is_reached(table2: Document) -> None:
     said = sentences(table2)
     assert (
-        "With the same search for all, HP-GMN is first in 1 of 1 columns. The interval of its "
+        "With as many trials for all, HP-GMN is first in 1 of 1 columns. The interval of its "
         "distance to the best other model is above zero in 1 (texas) and below zero in none."
     ) in said
     assert "hpgmn: the paper's number is reached in 1 of 1 columns." in said
@@ -125,7 +129,7 @@ def test_summary_says_where_hpgmn_is_behind(tmp_path: Path, make_record: MakeRec
     scores = {"texas_hpgmn_tuned": [80.0, 81.0, 80.0, 81.0], "texas_mlp_tuned": [90.0] * 4}
     write(tmp_path, plan, make_record, **scores)
     assert (
-        "With the same search for all, HP-GMN is first in 0 of 1 columns. The interval of its "
+        "With as many trials for all, HP-GMN is first in 0 of 1 columns. The interval of its "
         "distance to the best other model is above zero in none and below zero in 1 (texas)."
     ) in sentences(document(plan, tmp_path))
 
@@ -135,7 +139,7 @@ def test_summary_names_what_is_short(tmp_path: Path, make_record: MakeRecord) ->
     write(tmp_path, plan, make_record, texas_hpgmn_tuned=[80.0, 81.0, 80.0, 81.0])
     said = sentences(document(plan, tmp_path))
     assert ("hpgmn: the paper's number is reached in 0 of 1 columns; short: texas by 4.60.") in said
-    assert not any(one.startswith("With the same search") for one in said)
+    assert not any(one.startswith("With as many trials") for one in said)
 
 
 def test_slip_of_the_paper_is_told_where_both_columns_stand(tmp_path: Path) -> None:
@@ -170,6 +174,9 @@ def test_variants_have_intervals(tmp_path: Path, make_record: MakeRecord) -> Non
         "-24.0 (-26.1 to -21.9)",
     ]
     assert row_of(found, "figure3", "without both") == ["–", "–", "–"]
+    assert row_of(found, "figure3-validation", "without K-pattern") == ["63.0 (+2.0)"]
+    cost = row_of(found, "figure3-cost", "without K-pattern")
+    assert cost == ["4 runs, 12 s, 346 MB, settings as shipped"]
     picture = next(block for block in found.blocks if isinstance(block, Picture))
     assert picture.sentence.endswith("texas: full 85.0 ± 0.8, without K-pattern 61.0 ± 1.2.")
 
@@ -206,6 +213,41 @@ def test_table4_shows_what_the_paper_prints(tmp_path: Path, fill_cells: Fill) ->
     fill_cells(tmp_path, plan, {"texas-hpgmn": 80.0})
     shown = row_of(document(plan, tmp_path), "table4", "without attributes")[0]
     assert shown.endswith(" / 70.3 ± 5.5")
+    assert len(grid_of(document(plan, tmp_path), "table4-validation").rows) == 5
+
+
+@pytest.mark.parametrize("name", ["options", "citation-options"])
+def test_an_option_that_changes_nothing_is_as_shipped(
+    name: str, tmp_path: Path, fill_cells: Fill
+) -> None:
+    plan = experiment(name, SMALL)
+    fill_cells(tmp_path, plan, {"shipped": 10.0})  # far below what the paper prints
+    found = document(plan, tmp_path)
+    base, *others = plan.rows
+    same = {
+        (row.label, graph): cell == base.cells[graph]
+        for row in others
+        for graph, cell in row.cells.items()
+    }
+    assert set(same.values()) == {True, False}
+    for ending in ("", "-differences", "-validation", "-cost"):
+        rows = {row[0].text: row[1:] for row in grid_of(found, f"{name}{ending}").rows}
+        for (label, graph), is_same in same.items():
+            words = rows[label][plan.graphs.index(graph)]
+            assert (words.text + words.rest == "as shipped") == is_same
+            assert not (is_same and words.is_bold)
+    assert all("↓" in words for words in row_of(found, name, "shipped"))
+    assert any(
+        "Where it says as shipped, the option changes nothing" in one for one in sentences(found)
+    )
+
+
+@pytest.mark.parametrize("name", ["table2", "table3", "sound"])
+def test_comparisons_say_what_the_search_has_in_common(name: str, tmp_path: Path) -> None:
+    said = " ".join(sentences(document(experiment(name, SMALL), tmp_path)))
+    assert "same number of trials" in said
+    assert "a study of the model that had seen test scores" in said
+    assert "the same search" not in said
 
 
 def test_sound_protocol_shows_pairs_and_places(tmp_path: Path, fill_cells: Fill) -> None:

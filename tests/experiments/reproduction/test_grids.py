@@ -53,8 +53,11 @@ def test_cost_names_trials_versions_devices_and_dates(make_record: MakeRecord) -
 
 def test_searches_of_different_size_give_a_range(make_record: MakeRecord) -> None:
     one, two = make_record(CELLS["texas-mlp-tuned"]), make_record(CELLS["texas-gcn-tuned"])
-    trials = [{"val_score": [0.5]}, {"failed": "Out of memory."}]
-    one = dataclasses.replace(one, search={"seconds": 1.0, "trials": trials})
+    assert one.search is not None
+    first, second = (trial["settings"] for trial in one.search["trials"])
+    scored, failed = {"val_score": [0.5]}, {"failed": "Out of memory."}
+    trials = [scored | {"settings": first}, failed | {"settings": second}]
+    one = dataclasses.replace(one, search={**one.search, "trials": trials})
     found = cost_sentences(table(PLAN, {r.name: r for r in (one, two)}), "c")
     assert "with 3 trials in all and 1 that failed, each scored on 1–3 runs" in found[-1]
     only = cost_sentences(table(PLAN, {one.name: one}), "c")

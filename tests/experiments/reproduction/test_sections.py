@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
-from hpgmn.experiments.reproduction.cells import read_cell
+import pytest
+
+from hpgmn.errors import HPGMNError
+from hpgmn.experiments.reproduction.cells import read_cell, write_cell
 from hpgmn.experiments.reproduction.plan import EXPERIMENTS, experiment
 from hpgmn.experiments.reproduction.sections import reproduction_sections, shipped_records
 
@@ -63,3 +67,34 @@ def test_runs_of_shipped_settings_are_records_named_by_graph_and_model(
     assert found["texas-hpgmn"].metrics == record.metrics
     (tmp_path / "cells" / "texas-hpgmn-shipped.json").write_text("{", encoding="utf-8")
     assert [one.folder for one in shipped_records(tmp_path)] == ["squirrel-hpgmn"]
+
+
+def test_runs_of_settings_that_ship_no_longer_are_left_out(
+    tmp_path: Path, fill_cells: Fill
+) -> None:
+    cells = tmp_path / "cells"
+    fill_cells(cells, experiment("figure3"))
+    record = read_cell(cells, "texas-hpgmn-shipped")
+    assert record is not None
+    older = {"settings": {**record.metrics["config"]["settings"], "lr": 0.123}}
+    metrics = {**record.metrics, "config": older}
+    write_cell(cells, dataclasses.replace(record, metrics=metrics))
+    assert [one.folder for one in shipped_records(tmp_path)] == ["squirrel-hpgmn"]
+    unknown = {**record.cell, "graph": "lost"}
+    write_cell(cells, dataclasses.replace(record, cell=unknown))
+    assert [one.folder for one in shipped_records(tmp_path)] == ["squirrel-hpgmn"]
+
+
+def test_a_damaged_run_of_shipped_settings_is_to_be_deleted(
+    tmp_path: Path, fill_cells: Fill
+) -> None:
+    cells = tmp_path / "cells"
+    fill_cells(cells, experiment("figure3"))
+    record = read_cell(cells, "texas-hpgmn-shipped")
+    assert record is not None
+    metrics = {**record.metrics, "test_score_mean": 0.1}
+    write_cell(cells, dataclasses.replace(record, metrics=metrics))
+    path = cells / "texas-hpgmn-shipped.json"
+    with pytest.raises(HPGMNError, match="is not that of its scores") as raised:
+        shipped_records(tmp_path)
+    assert f"Delete {path} and run hpgmn reproduce again." in str(raised.value)

@@ -140,6 +140,61 @@ def test_settings_of_another_plan_are_told_from_defaults_spelt_out(
     assert not is_shown()
 
 
+def test_trials_of_another_space_are_told(plan: Experiment, make_record: MakeRecord) -> None:
+    record = make_record(cell_of(plan, "texas-hpgmn-tuned"), OURS)
+    assert record.search is not None
+    first, second, third = record.search["trials"]
+
+    def is_shown(*trials: dict[str, object], **search: object) -> bool:
+        own = {**record.search, "trials": list(trials), **search}  # type: ignore[dict-item]
+        changed = dataclasses.replace(record, search=own)
+        return entry_of(made(plan, one=changed), "hpgmn", "texas").record is not None
+
+    failed = {"settings": third["settings"], "failed": "Out of memory."}
+    assert is_shown(first, second, third)
+    assert is_shown(first, second, failed)
+    assert not is_shown(first, third, second)
+    assert not is_shown(first, second)
+    other = {**third["settings"], "lr": 0.123}
+    assert not is_shown(first, second, {**third, "settings": other})
+    assert not is_shown(first, second, {"failed": "Out of memory."})
+    assert not is_shown(first, second, third, best=1)  # the final run has the settings of the first
+    assert not is_shown(first, second, third, best=7)
+    lost = dataclasses.replace(record, search=None)
+    assert made(plan, one=lost).outdated == ("texas-hpgmn-tuned",)
+
+
+def test_an_option_that_changes_nothing_has_no_numbers_of_its_own(
+    make_record: MakeRecord,
+) -> None:
+    plan = experiment("options", FOUR)
+    found = table(plan, {cell.name: make_record(cell, OURS) for cell in plan.cells})
+    full, *others = found.lines
+    assert not any(entry.is_as_shipped for entry in full.entries.values())
+    repeated = [
+        (line, graph)
+        for line in others
+        for graph, entry in line.entries.items()
+        if entry.cell.variant == "shipped"
+    ]
+    assert repeated
+    for line, graph in repeated:
+        entry = line.entries[graph]
+        assert entry.is_as_shipped
+        assert (entry.record, entry.printed, entry.verdict, entry.difference) == (None,) * 4
+        assert not entry.is_best
+    changed = [entry for line in others for entry in line.entries.values() if entry.record]
+    assert len(changed) + len(repeated) == len(others) * len(found.graphs)
+    assert (found.missing, len(found.done)) == ((), len(plan.cells))
+
+
+def test_a_row_that_is_as_shipped_everywhere_is_a_variant() -> None:
+    plan = experiment("options", FOUR)
+    row = dataclasses.replace(plan.rows[1], cells=plan.rows[0].cells)
+    found = table(dataclasses.replace(plan, rows=(plan.rows[0], row)), {})
+    assert [line.kind for line in found.lines] == ["shipped", VARIANT]
+
+
 def test_rows_stand_in_the_papers_order_then_shipped_then_averaged(plan: Experiment) -> None:
     found = table(plan, {})
     assert [line.label for line in found.lines] == [
@@ -195,8 +250,22 @@ def test_ensemble_that_is_damaged_is_refused(
     plan: Experiment, make_record: MakeRecord, ensemble: object, sentence: str
 ) -> None:
     record = make_record(cell_of(plan, "texas-hpgmn-ensemble"), [50.0] * 20, ensemble=ensemble)
-    with pytest.raises(HPGMNError, match=sentence):
-        made(plan, one=record)
+    with pytest.raises(HPGMNError, match=sentence) as raised:
+        table(plan, {record.name: record}, Path("some/cells"))
+    path = Path("some/cells/texas-hpgmn-ensemble.json")
+    assert f"Delete {path} and run hpgmn reproduce again." in str(raised.value)
+
+
+def test_a_record_that_does_not_hold_together_is_to_be_deleted(
+    plan: Experiment, make_record: MakeRecord
+) -> None:
+    path = Path("some/cells/texas-hpgmn-tuned.json")
+    for change in ({"test_score_mean": 0.1}, {"val_score": [0.5]}):
+        record = make_record(cell_of(plan, "texas-hpgmn-tuned"), OURS, **change)
+        with pytest.raises(HPGMNError) as raised:
+            table(plan, {record.name: record}, path.parent)
+        assert str(raised.value).startswith(str(path))
+        assert str(raised.value).endswith(f" Delete {path} and run hpgmn reproduce again.")
 
 
 def test_citation_graphs_are_set_against_the_better_form(make_record: MakeRecord) -> None:

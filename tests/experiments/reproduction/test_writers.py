@@ -146,6 +146,16 @@ def test_csv_has_a_line_per_cell_with_numbers_that_can_be_worked_out(
     )
 
 
+def test_csv_leaves_out_what_an_option_does_not_change(tmp_path: Path, fill_cells: Fill) -> None:
+    plan = experiment("options", Budget(splits=2))
+    fill_cells(tmp_path, plan)
+    lines = list(csv.DictReader(io.StringIO(comma_separated(document(plan, tmp_path)))))
+    names = [f"{line['graph']}-{line['model']}-{line['variant']}" for line in lines]
+    assert sorted(names) == sorted(cell.name for cell in plan.cells)
+    assert {line["row"] for line in lines if line["variant"] == "shipped"} == {"shipped"}
+    assert len(names) < len(plan.rows) * len(plan.graphs)
+
+
 def test_csv_of_a_single_run_has_no_interval(tmp_path: Path, fill_cells: Fill) -> None:
     plan = experiment("figure3", Budget(splits=1, graphs=("texas",)))
     fill_cells(tmp_path, plan)

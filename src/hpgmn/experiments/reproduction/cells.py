@@ -101,6 +101,11 @@ def record_path(folder: Path, name: str) -> Path:
     return folder / f"{name}.json"
 
 
+def remedy(path: Path) -> str:
+    """What to do about a record that does not hold together."""
+    return f"Delete {path} and run hpgmn reproduce again."
+
+
 def read_cell(folder: Path, name: str) -> CellRecord | None:
     """A cell's record; None where there is none, or none that can be read."""
     try:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpgmn.experiments import paper
+from hpgmn.experiments.comparison import is_ours
 from hpgmn.experiments.records import (
     difference_words,
     printed_words,
@@ -32,7 +33,7 @@ from hpgmn.experiments.reproduction.grids import (
     metric_name,
     shown_label,
 )
-from hpgmn.experiments.reproduction.plan import DEFECTIVE, Experiment
+from hpgmn.experiments.reproduction.plan import Experiment
 from hpgmn.experiments.reproduction.tables import (
     ENSEMBLE,
     Entry,
@@ -96,7 +97,7 @@ def document(experiment: Experiment, cells: Path, options: str = "") -> Document
     if experiment.name == "table1":
         blocks, count = facts_blocks(experiment.graphs, cells, command)
         return Document(experiment.name, title, tuple(blocks), None, count)
-    found = table(experiment, read_cells(cells, experiment))
+    found = table(experiment, read_cells(cells, experiment), cells)
     layouts: dict[str, Callable[[Table], list[Block]]] = {
         "figure3": _figure3,
         "table4": _table4,
@@ -120,8 +121,8 @@ def _comparison(found: Table) -> list[Block]:
     rows = [*_score_rows(found, found.graphs), *_elsewhere_rows(found)]
     return [
         Items(tuple(summary_sentences(found))),
-        "Every model has the same search and the same splits. A cell shows ours and, after the "
-        f"stroke, what the paper prints. {_LEGEND} {_MARK} Rows named shipped have settings from a "
+        f"{_SEARCH} A cell shows ours and, after the stroke, what the paper prints. {_LEGEND} "
+        f"{_MARK} Rows named shipped have settings from a "
         "larger search than the others, and the last of ours average the class probabilities of "
         f"several seeds; neither competes for bold.{_slip(found)}",
         Grid(found.name, _caption(found), _header("model", found.graphs), rows),
@@ -145,7 +146,8 @@ def _slip(found: Table) -> str:
 
 def _options(found: Table) -> list[Block]:
     return [
-        f"What each option changes in the shipped settings. {_LEGEND} {_MARK}",
+        f"What each option changes in the shipped settings. Where it says {_AS_SHIPPED}, the "
+        f"option changes nothing and has no run of its own. {_LEGEND} {_MARK}",
         Grid(
             found.name,
             _caption(found),
@@ -159,19 +161,18 @@ def _options(found: Table) -> list[Block]:
 
 
 def _sound(found: Table) -> list[Block]:
-    beside = tuple(DEFECTIVE[graph] for graph in found.graphs if graph in DEFECTIVE)
+    beside = tuple(paper.DEFECTIVE[graph] for graph in found.graphs if graph in paper.DEFECTIVE)
     graphs = tuple(graph for graph in found.graphs if graph not in beside)
     places = [ranking.place_on(found, graph) for graph in graphs]
     blocks: list[Block] = [
-        "Graphs without the known defects; every model has the same search and the same splits. "
-        f"{_LEGEND}",
+        f"Graphs without the known defects. {_SEARCH} {_LEGEND}",
         Grid(found.name, _caption(found), _header("model", graphs), _score_rows(found, graphs)),
         Items(tuple(ranking.place_sentence(place) for place in places if place)),
         _difference_grid(found),
         _validation_grid(found),
         _cost_grid(found),
     ]
-    pairs = [graph for graph in graphs if DEFECTIVE.get(graph) in found.graphs]
+    pairs = [graph for graph in graphs if paper.DEFECTIVE.get(graph) in found.graphs]
     if not pairs:
         return blocks
     blocks += [
@@ -181,7 +182,7 @@ def _sound(found: Table) -> list[Block]:
         "a difference of means, without an interval; intervals are of models on the same graph.",
     ]
     for graph in pairs:
-        blocks += _pair_blocks(found, ranking.pair_of(found, graph, DEFECTIVE[graph]))
+        blocks += _pair_blocks(found, ranking.pair_of(found, graph, paper.DEFECTIVE[graph]))
     return blocks
 
 
@@ -219,6 +220,7 @@ def _figure3(found: Table) -> list[Block]:
         f"{_LEGEND} {_MARK}",
         Picture("figure3", picture_sentence(found)),
         _variant_grid(found),
+        _validation_grid(found),
         _cost_grid(found),
     ]
 
@@ -229,6 +231,7 @@ def _table4(found: Table) -> list[Block]:
         f"stroke what the paper prints. {_LEGEND} {_MARK}",
         _variant_grid(found),
         Items(tuple(_stand_ins(found))),
+        _validation_grid(found),
         _cost_grid(found),
     ]
 
@@ -260,13 +263,13 @@ def summary_sentences(found: Table) -> list[str]:
         above = [place.graph for place in clear if place.distance and place.distance.mean > 0]
         below = [place.graph for place in clear if place.graph not in above]
         sentences.append(
-            f"With the same search for all, HP-GMN is first in "
+            f"With as many trials for all, HP-GMN is first in "
             f"{sum(place.is_first for place in ours)} of {len(ours)} columns. The interval of its "
             f"distance to the best other model is above zero in {_count_words(above)} and below "
             f"zero in {_count_words(below)}."
         )
-    sentences += [_reached(line) for line in found.lines if ranking.is_ours(line.model)]
-    others = [line for line in found.lines if not ranking.is_ours(line.model)]
+    sentences += [_reached(line) for line in found.lines if is_ours(line.model)]
+    others = [line for line in found.lines if not is_ours(line.model)]
     verdicts = [entry.verdict for line in others for entry in line.entries.values()]
     known = [verdict for verdict in verdicts if verdict]
     sentences.append(
@@ -297,6 +300,13 @@ def _reached(line: Line) -> str:
 
 # The grids.
 
+_SEARCH = (
+    "Every model has the same number of trials on the same splits, and validation alone selects; "
+    "each draws from a space of its own for the kind of graph. HP-GMN's space has more settings, "
+    "and where its ranges are not those of the others they started from a study of the model that "
+    "had seen test scores."
+)
+_AS_SHIPPED = "as shipped"
 _LEGEND = "Bold is the best of a column."
 _MARK = (
     "↓ marks what stays short of the printed number: our mean is lower, and by more than "
@@ -331,6 +341,8 @@ def _label(line: Line, table_name: str) -> str:
 
 def _score_words(entry: Entry) -> Words:
     """Ours, what is printed, and the mark of what stays short of it."""
+    if entry.is_as_shipped:
+        return Words(_AS_SHIPPED)
     rest = f" / {printed_words(entry.printed)}" if entry.printed else ""
     if entry.verdict and not entry.verdict.is_reached:
         rest += " ↓"
@@ -348,14 +360,14 @@ def _rows(
     found: Table, lines: Sequence[Line], words: Callable[[Entry], Words]
 ) -> list[tuple[Words, ...]]:
     """A row for each line, with what ``words`` says of the entries that have a record."""
+
+    def shown(entry: Entry) -> Words:
+        if entry.is_as_shipped:
+            return Words(_AS_SHIPPED)
+        return words(entry) if entry.record else Words(NOTHING)
+
     return [
-        (
-            Words(_label(line, found.name)),
-            *(
-                words(line.entries[graph]) if line.entries[graph].record else Words(NOTHING)
-                for graph in found.graphs
-            ),
-        )
+        (Words(_label(line, found.name)), *(shown(line.entries[graph]) for graph in found.graphs))
         for line in lines
     ]
 
@@ -370,7 +382,7 @@ def _elsewhere_rows(found: Table) -> list[tuple[Words, ...]]:
         (SHIPPED, "HP-GMN, shipped,"),
         (ENSEMBLE, "HP-GMN, seeds averaged,"),
     ):
-        ours = [line for line in found.of_kind(kind) if line.model.split("-")[0] == "hpgmn"]
+        ours = [line for line in found.of_kind(kind) if is_ours(line.model)]
         distances = []
         for graph, one in zip(found.graphs, best, strict=True):
             entry = _best_by_validation([line.entries[graph] for line in ours])
@@ -410,6 +422,8 @@ def _difference_grid(found: Table) -> Grid:
 def _difference_words(found: Table, line: Line, graph: str) -> Words:
     if found.references.get(graph) == line.label:
         return Words("reference")
+    if line.entries[graph].is_as_shipped:
+        return Words(_AS_SHIPPED)
     mean, space, interval = difference_words(line.entries[graph].difference).partition(" ")
     return Words(mean, space + interval)
 
@@ -432,6 +446,11 @@ def _cost_grid(found: Table) -> Grid:
         "final runs (of the process, or of the GPU where it says so), trials of the search. Cells "
         "that are worked on at once share a machine, so seconds are upper bounds."
     )
+    if any(line.kind != TUNED for line in found.lines):
+        caption += (
+            " A row without trials has the settings as shipped, but for what its name says; the "
+            "search behind those is not in the seconds."
+        )
     rows = _rows(found, found.lines, _cost_words)
     return Grid(f"{found.name}-cost", caption, _header("row", found.graphs), rows, True)
 
@@ -446,7 +465,7 @@ def _cost_words(entry: Entry) -> Words:
     if metrics.get("peak_memory_mb") is not None:
         where = "" if metrics["hardware"]["device"] == "cpu" else " of the GPU"
         parts.append(f"{metrics['peak_memory_mb']:.0f} MB{where}")
-    parts.append(f"{entry.trials} trials" if entry.trials else "no search")
+    parts.append(f"{entry.trials} trials" if entry.search else "settings as shipped")
     return Words(f"{runs}, {entry.seconds:.0f} s", f", {', '.join(parts)}")
 
 

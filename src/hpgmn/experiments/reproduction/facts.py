@@ -15,9 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from hpgmn.datasets import find_file, load
-from hpgmn.experiments.paper import TABLE_1
+from hpgmn.experiments.paper import DEFECTIVE, TABLE_1
 from hpgmn.experiments.reproduction.cells import identity
-from hpgmn.experiments.reproduction.plan import DEFECTIVE
 from hpgmn.experiments.run import write_text
 from hpgmn.graph import Array, Graph
 

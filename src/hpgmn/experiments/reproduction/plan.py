@@ -34,12 +34,6 @@ ABLATED = ("texas", "squirrel")
 """The graphs of Figure 3 and Table 4."""
 
 SOUND_MODELS = ("mlp", "gcn", "gprgnn", "h2gcn", "linkx", "fsgnn", "dirgcn", "hpgmn")
-DEFECTIVE = {
-    "chameleon-filtered": "chameleon",
-    "squirrel-filtered": "squirrel",
-    "cornell": "cornell-geomgcn",
-}
-"""Graph of the sound protocol → the one with defects that the literature uses."""
 
 REGULARISATION: dict[str, dict[str, Any]] = {
     "without-kpattern": {"kpattern_weight": 0.0},
@@ -207,7 +201,7 @@ def _ablation(
 
 def _sound(budget: Budget) -> Experiment:
     sound = _taking_part(PROTOCOLS["sound"].graphs, budget)
-    beside = tuple(DEFECTIVE[graph] for graph in sound if graph in DEFECTIVE)
+    beside = tuple(paper.DEFECTIVE[graph] for graph in sound if graph in paper.DEFECTIVE)
     graphs = (*sound, *_taking_part(beside, budget))
     rows = [
         Row(model, {graph: tuned(model, graph, budget) for graph in graphs})

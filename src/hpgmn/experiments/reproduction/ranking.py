@@ -10,14 +10,9 @@ import numpy as np
 from scipy import stats
 
 from hpgmn.evaluation import Difference
-from hpgmn.experiments.comparison import difference
+from hpgmn.experiments.comparison import difference, is_ours
 from hpgmn.experiments.records import Record, difference_words
 from hpgmn.experiments.reproduction.tables import Table, competing
-
-
-def is_ours(model: str) -> bool:
-    """Whether a model is a form of HP-GMN: hpgmn, hpgmn-gcn, hpgmn-appnp."""
-    return model.split("-")[0] == "hpgmn"
 
 
 @dataclass(frozen=True)

@@ -4,28 +4,40 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hpgmn.datasets import DATASETS
 from hpgmn.experiments.records import Record, checked_record
-from hpgmn.experiments.reproduction.cells import SHIPPED, read_cell, record_path
+from hpgmn.experiments.reproduction.cells import SHIPPED, CellRecord, read_cell, remedy
 from hpgmn.experiments.reproduction.documents import document
-from hpgmn.experiments.reproduction.plan import EXPERIMENTS, experiment
+from hpgmn.experiments.reproduction.plan import EXPERIMENTS, experiment, shipped
+from hpgmn.experiments.reproduction.tables import is_as_planned
+from hpgmn.experiments.reproduction.work import CELLS_FOLDER
 from hpgmn.experiments.reproduction.writers import markdown
-
-CELLS = "cells"
+from hpgmn.models import MODELS
 
 
 def shipped_records(folder: Path) -> list[Record]:
     """The runs of shipped settings among the cells, named GRAPH-MODEL as those of a run folder.
 
+    A run of settings that ship no longer is left out.
+
     Args:
         folder: of the reproduction.
     """
     found = []
-    for path in sorted((folder / CELLS).glob(f"*-{SHIPPED}.json")):
-        record = read_cell(folder / CELLS, path.stem)
-        if record is not None:
+    for path in sorted((folder / CELLS_FOLDER).glob(f"*-{SHIPPED}.json")):
+        record = read_cell(folder / CELLS_FOLDER, path.stem)
+        if record is not None and _is_shipped(record):
             name = record.name.removesuffix(f"-{SHIPPED}")
-            found.append(checked_record(name, record.metrics, record_path(path.parent, path.stem)))
+            found.append(checked_record(name, record.metrics, path, remedy(path)))
     return found
+
+
+def _is_shipped(record: CellRecord) -> bool:
+    """Whether a record is of the settings that ship now."""
+    graph, model = record.cell["graph"], record.cell["model"]
+    if graph not in DATASETS or model not in MODELS:
+        return False
+    return is_as_planned(shipped(model, graph), record)
 
 
 def reproduction_sections(folder: Path) -> list[str]:
@@ -35,7 +47,7 @@ def reproduction_sections(folder: Path) -> list[str]:
         folder: of the reproduction, ``results/reproduction``: the records are in ``cells``, the
             figure beside it.
     """
-    found = [document(experiment(name), folder / CELLS) for name in EXPERIMENTS]
+    found = [document(experiment(name), folder / CELLS_FOLDER) for name in EXPERIMENTS]
     shown = [one for one in found if one.count]
     if not shown:
         return []

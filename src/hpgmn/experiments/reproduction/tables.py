@@ -17,7 +17,7 @@ from hpgmn.config import make_settings, settings_dict
 from hpgmn.errors import HPGMNError
 from hpgmn.evaluation import Difference, Score
 from hpgmn.experiments import paper
-from hpgmn.experiments.comparison import difference
+from hpgmn.experiments.comparison import difference, is_ours
 from hpgmn.experiments.records import Record, checked_record
 from hpgmn.experiments.reproduction.cells import (
     SHIPPED,
@@ -26,8 +26,10 @@ from hpgmn.experiments.reproduction.cells import (
     CellRecord,
     read_cell,
     record_path,
+    remedy,
 )
 from hpgmn.experiments.reproduction.plan import Experiment, Row
+from hpgmn.experiments.search import planned_trials
 from hpgmn.models import find_model
 
 _DECIDING = (
@@ -53,6 +55,8 @@ class Entry:
         difference: to HP-GMN in the same column, None for HP-GMN itself.
         is_best: whether no other compared with it is higher in the printed decimals.
         is_ensemble: whether the scores are those of averages over seeds.
+        is_as_shipped: whether an option leaves the cell as it ships; the numbers are in the first
+            row alone.
     """
 
     cell: Cell
@@ -63,6 +67,7 @@ class Entry:
     difference: Difference | None = None
     is_best: bool = False
     is_ensemble: bool = False
+    is_as_shipped: bool = False
 
     @property
     def validation(self) -> float | None:
@@ -166,11 +171,18 @@ def read_cells(folder: Path, experiment: Experiment) -> dict[str, CellRecord]:
     return {name: record for name, record in found.items() if record is not None}
 
 
-def table(experiment: Experiment, records: Mapping[str, CellRecord]) -> Table:
+def table(
+    experiment: Experiment, records: Mapping[str, CellRecord], folder: Path = Path()
+) -> Table:
     """The table of an experiment, as far as there are records.
 
     A record counts where it was made for the cell as planned; one of another plan (other splits,
     settings or trials) is named and left out.
+
+    Args:
+        experiment: whose table.
+        records: name of the cell → record.
+        folder: of the records, for the sentence about one that does not hold together.
     """
     outdated = [
         cell.name
@@ -178,7 +190,7 @@ def table(experiment: Experiment, records: Mapping[str, CellRecord]) -> Table:
         if cell.name in records and not is_as_planned(cell, records[cell.name])
     ]
     usable = {name: record for name, record in records.items() if name not in outdated}
-    lines = [_line(row, experiment.name, usable) for row in experiment.rows]
+    lines = [_line(row, experiment, usable, folder) for row in experiment.rows]
     references = _references(lines, experiment.graphs)
     lines = [_with_differences(line, lines, references) for line in lines]
     best = {graph: _best(lines, graph) for graph in experiment.graphs}
@@ -194,42 +206,64 @@ def table(experiment: Experiment, records: Mapping[str, CellRecord]) -> Table:
 
 
 def is_as_planned(cell: Cell, record: CellRecord) -> bool:
-    """Whether a record is of a cell: same runs, same search and, without a search, same settings.
+    """Whether a record is of a cell: same runs and trials, and a final run of their best.
 
-    Settings are compared with their defaults filled in, so that a setting spelt out and one left
-    to its default are the same.
+    Settings of the final run are compared with their defaults filled in, so that a setting spelt
+    out and one left to its default are the same.
     """
     planned = cell.as_dict()
     if any(record.cell.get(name) != planned[name] for name in _DECIDING):
         return False
-    if cell.trials:
-        return True
-    settings = find_model(cell.model).settings
+    kind = find_model(cell.model).settings
     try:
-        own = make_settings(settings, record.metrics["config"]["settings"])
-    except (HPGMNError, KeyError, TypeError):
+        chosen = _chosen(cell, record)
+        if chosen is None:
+            return False
+        own = make_settings(kind, record.metrics["config"]["settings"])
+        return settings_dict(own) == settings_dict(make_settings(kind, chosen))
+    except (HPGMNError, LookupError, TypeError):
         return False
-    return settings_dict(own) == settings_dict(make_settings(settings, cell.settings))
 
 
-def _line(row: Row, experiment: str, records: Mapping[str, CellRecord]) -> Line:
-    entries = {
-        graph: _entry(cell, row, experiment, records.get(cell.name))
-        for graph, cell in row.cells.items()
-    }
+def _chosen(cell: Cell, record: CellRecord) -> Mapping[str, Any] | None:
+    """The settings of the final run; None if the record's trials are not those planned now."""
+    if not cell.trials:
+        return cell.settings
+    if record.search is None:
+        return None
+    trials = [trial["settings"] for trial in record.search["trials"]]
+    planned = planned_trials(cell.model, cell.graph, cell.trials)
+    wanted = [
+        dataclasses.replace(cell, settings={**trial, **cell.settings}).as_dict()["settings"]
+        for trial in planned
+    ]
+    return trials[record.search["best"]] if trials == wanted else None
+
+
+def _line(
+    row: Row, experiment: Experiment, records: Mapping[str, CellRecord], folder: Path
+) -> Line:
+    first = experiment.rows[0]
+    entries = {}
+    for graph, cell in row.cells.items():
+        if row is not first and cell == first.cells.get(graph):
+            entries[graph] = Entry(cell, is_as_shipped=True)
+        else:
+            found = records.get(cell.name)
+            entries[graph] = _entry(cell, row, experiment.name, found, folder)
     variants = {cell.variant for cell in row.cells.values()}
     kind = ENSEMBLE if row.is_ensemble else VARIANT
-    if variants in ({TUNED}, {SHIPPED}):
+    if variants in ({TUNED}, {SHIPPED}) and not all(one.is_as_shipped for one in entries.values()):
         kind = variants.pop()
     return Line(row.label, kind, entries)
 
 
-def _entry(cell: Cell, row: Row, experiment: str, found: CellRecord | None) -> Entry:
+def _entry(cell: Cell, row: Row, experiment: str, found: CellRecord | None, folder: Path) -> Entry:
     printed = _printed(cell, row, experiment)
     if found is None:
         return Entry(cell, printed=printed, is_ensemble=row.is_ensemble)
-    path = record_path(Path("cells"), cell.name)
-    record = checked_record(cell.name, found.metrics, path)
+    path = record_path(folder, cell.name)
+    record = checked_record(cell.name, found.metrics, path, remedy(path))
     if row.is_ensemble:
         record = _averaged(record, path)
     return Entry(
@@ -257,16 +291,11 @@ def _averaged(record: Record, path: Path) -> Record:
         values = [float(value) for value in record.metrics["ensemble"]["test_score"]]
         mean = 100 * float(record.metrics["ensemble"]["test_score_mean"])
     except (KeyError, TypeError):
-        raise HPGMNError(
-            f"{path} has no averages over seeds. Delete it and run hpgmn reproduce again."
-        ) from None
+        raise HPGMNError(f"{path} has no averages over seeds. {remedy(path)}") from None
     splits = len(record.metrics["splits"])
     score = Score.of([100 * value for value in values])
     if len(values) % splits or abs(score.mean - mean) > 1e-6:
-        raise HPGMNError(
-            f"{path}: the averages over seeds do not hold together. Delete it and run hpgmn "
-            "reproduce again."
-        )
+        raise HPGMNError(f"{path}: the averages over seeds do not hold together. {remedy(path)}")
     metrics = {**record.metrics, "test_score": values, "seeds": len(values) // splits}
     return dataclasses.replace(record, score=score, metrics=metrics)
 
@@ -277,7 +306,7 @@ def _references(lines: Sequence[Line], graphs: Sequence[str]) -> dict[str, int]:
     Among tuned rows it is HP-GMN's, of several the best by validation; else the first row.
     """
     tuned = [place for place, line in enumerate(lines) if line.kind == TUNED]
-    ours = [place for place in tuned if lines[place].model.split("-")[0] == "hpgmn"]
+    ours = [place for place in tuned if is_ours(lines[place].model)]
     candidates = ours if tuned else [place for place in range(len(lines)) if place == 0]
     found = {}
     for graph in graphs:

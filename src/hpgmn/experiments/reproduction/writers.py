@@ -152,7 +152,10 @@ def _latex_words(words: Words) -> str:
 
 
 def comma_separated(document: Document) -> str:
-    """One line per cell with all its numbers; of Table 1 one line per graph, as shown."""
+    """One line per cell with all its numbers; of Table 1 one line per graph, as shown.
+
+    A cell that an option leaves as it ships has its line in the row of the shipped settings alone.
+    """
     if document.table is None:
         grids = [block for block in document.blocks if isinstance(block, Grid)]
         rows = [[words.text + words.rest for words in row] for one in grids for row in one.rows]
@@ -161,6 +164,7 @@ def comma_separated(document: Document) -> str:
         _cell(document.table, line, graph, entry)
         for line in document.table.lines
         for graph, entry in line.entries.items()
+        if not entry.is_as_shipped
     ]
     return _csv(COLUMNS, ([line.get(name, "") for name in COLUMNS] for line in lines))
 
