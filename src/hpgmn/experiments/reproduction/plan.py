@@ -1,6 +1,6 @@
 """Which cells each of the experiments needs: rows, graphs, and how much work a cell is given.
 
-Every model of a comparison gets the same search (:func:`hpgmn.experiments.search.planned_trials`)
+Every model of a comparison gets as many trials (:func:`hpgmn.experiments.search.planned_trials`)
 on the first three splits, then all splits once. HP-GMN with its shipped settings, which come from a
 larger search, is a row of its own; so is the average over seeds.
 """
