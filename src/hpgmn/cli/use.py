@@ -246,8 +246,8 @@ def statistics(
     settings = make_settings(HPGMNSettings, values | parse_assignments(set_ or []))
     if settings.refinement:
         raise SettingError(
-            "Statistics here rest on given labels or on the label estimator's guesses, not on those "
-            "of a first training. Leave refinement out."
+            "Statistics here rest on given labels or on the label estimator's guesses, not on a "
+            "first training's. Leave refinement out."
         )
     known, shares = loaded.y, None
     if labels == "estimated":
