@@ -20,7 +20,7 @@ from hpgmn.graph import Array, Graph, Split, Splits
 from hpgmn.metrics import metric as metric_of
 from hpgmn.models import MODELS, find_model
 from hpgmn.models.hpgmn import HPGMNSettings
-from hpgmn.models.label_estimator import estimated_labels
+from hpgmn.models.label_estimator import class_shares, estimator_logits, pseudo_labels
 from hpgmn.models.stage import Replica, make_task
 from hpgmn.training.checks import check_split
 from hpgmn.training.replicas import fit_replicas
@@ -224,12 +224,27 @@ def _split(graph: Graph, number: int, train: Array | None, val: Array | None) ->
     return graph.with_splits(Splits(train, val, np.zeros(graph.num_nodes, bool))).split(0)
 
 
-def estimate_labels(graph: Graph, settings: HPGMNSettings, split: int = 0) -> Array:
-    """(N,) pseudo labels: the label estimator's guesses, true labels on train nodes."""
+def estimate_labels(graph: Graph, settings: HPGMNSettings, split: int = 0) -> tuple[Array, Array]:
+    """The label estimator's guesses, with the true labels on train nodes.
+
+    Args:
+        graph: the graph.
+        settings: of the estimator, and ``label_confidence``, below which a guess is unknown.
+        split: whose train nodes are learned from.
+
+    Returns:
+        (N,) pseudo labels, -1 where unknown, and (N, C) probabilities of each class, 0 there.
+    """
     entry = MODELS["hpgmn"]
     chosen = graph.split(split)
     check_split(graph, chosen, split)
     task = make_task(graph, [Replica(split, 0, settings)], [(chosen.train, chosen.val)], "cpu")
     only = dataclasses.replace(entry, stages={"estimator": entry.stages["estimator"]})
     state = train(task, only)
-    return np.asarray(estimated_labels(task, state.done["estimator"])[0])
+    guesses, confidence = (
+        estimator_logits(task, state.done["estimator"]),
+        [settings.label_confidence],
+    )
+    labels = pseudo_labels(guesses, task.train_labels, confidence)
+    shares = class_shares(guesses, task.train_labels, confidence)
+    return labels[0], shares[0]

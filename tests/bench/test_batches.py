@@ -11,6 +11,7 @@ from hpgmn.bench import batches
 from hpgmn.datasets import write_graph
 from hpgmn.errors import SettingError
 from hpgmn.graph import Graph
+from hpgmn.shipped import settings_for
 
 FEW = {"epochs": 3, "estimator_epochs": 2}
 
@@ -60,6 +61,14 @@ def test_learning_rates_are_shares_of_the_shipped_one() -> None:
     assert [one["lr"] for one in batched] == [0.02, 0.005]
     assert {one["epochs"] for one in batched} == {5}
     assert {one["batch_size"] for one in batched} == {256}
+
+
+def test_neither_side_has_means_over_neighbours() -> None:
+    assert "neighbor_class_means" in settings_for("squirrel")["statistics"]
+    full, (batched,) = batches.candidates_of("squirrel", 256, [1.0], {})
+    assert full["statistics"] == batched["statistics"]
+    kept = [one for one in settings_for("squirrel")["statistics"] if "neighbor" not in one]
+    assert list(full["statistics"]) == kept
 
 
 def test_citation_graphs_have_the_ten_splits_of_their_protocol() -> None:

@@ -230,15 +230,30 @@ def test_a_search_in_which_nothing_can_be_trained_says_why(
     assert "No trial could be trained. The first said: Out of memory." in answer.err
 
 
-def test_dead_workers_are_told(tune: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    def workers(*_: Any, lost: Callable[[str], None], **__: Any) -> None:
-        lost("A worker died.")
-
-    monkeypatch.setattr("hpgmn.experiments.tuning_workers.tune_in_workers", workers)
-    answer = tune("--trials", 2, *MLP, "--workers", 2)
+@pytest.mark.parametrize("options", [(), ("--timeout", 600)])
+def test_dead_workers_are_told(
+    tune: Command, options: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpgmn.experiments.tuning_workers.tune_in_workers", dying_workers)
+    answer = tune("--trials", 2, *MLP, "--workers", 2, *options)
     assert answer.code == 2
     assert "Warning: A worker died." in answer.err
     assert "Only 0 of 2 trials are done, because the workers died." in answer.err
+    assert "The time is over" not in answer.err
+
+
+def test_dead_workers_are_told_when_the_time_is_over_too(
+    tune: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpgmn.experiments.tuning_workers.tune_in_workers", dying_workers)
+    answer = tune("--trials", 2, *MLP, "--workers", 2, "--timeout", 1e-9)
+    assert answer.code == 0
+    assert "The time is over: 0 of 2 trials are done." in answer.err
+    assert "Workers that died: 1. Take fewer --workers" in answer.err
+
+
+def dying_workers(*_: Any, lost: Callable[[str], None], **__: Any) -> None:
+    lost("A worker died.")
 
 
 def test_a_space_without_numbers_has_no_picture(tune: Command, tmp_path: Path) -> None:

@@ -12,8 +12,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from hpgmn.classifier import estimate_labels
+from hpgmn.config import make_settings
 from hpgmn.datasets import write_graph
 from hpgmn.graph import Graph, Splits
+from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.report.html import class_scores
 from hpgmn.report.reading import read_run
 
@@ -283,6 +286,43 @@ def test_estimated_labels_keep_train_labels_and_ignore_test_labels(
         assert (one["labels"][train] == small_graph.y[train]).all()
         for name in one.files:
             np.testing.assert_array_equal(one[name], other[name])
+
+
+@pytest.mark.parametrize("confidence", ["0", "0.6", "1"])
+def test_soft_counts_and_confidence_are_honoured(
+    hpgmn: Command, graph_file: Path, small_graph: Graph, confidence: str
+) -> None:
+    given = ["estimator_epochs=20", "statistics=class_counts", f"label_confidence={confidence}"]
+    options = [word for one in (*RAW, *given) for word in ("--set", one)]
+    options += ["--labels", "estimated"]
+    for name, soft in (("hard.npz", "false"), ("soft.npz", "true")):
+        answer = hpgmn(
+            "statistics", graph_file, "--out", name, *options, "--set", f"soft_counts={soft}"
+        )
+        assert answer.code == 0, answer.err
+    settings = make_settings(HPGMNSettings, {"estimator_epochs": 20})
+    labels, shares = estimate_labels(small_graph, settings)
+    known = (shares.max(axis=1) >= float(confidence)) & (float(confidence) < 1)
+    known |= small_graph.split(0).train
+    adjacency = dense_out(small_graph)
+    with np.load("hard.npz") as hard, np.load("soft.npz") as soft:
+        np.testing.assert_array_equal(hard["labels"], np.where(known, labels, -1))
+        np.testing.assert_array_equal(soft["labels"], hard["labels"])
+        counts = adjacency @ (np.eye(3)[labels] * known[:, None])
+        np.testing.assert_allclose(hard["class_counts"], counts, atol=1e-6)
+        counts = adjacency @ (shares * known[:, None])
+        np.testing.assert_allclose(soft["class_counts"], counts, atol=1e-5)
+
+
+@pytest.mark.parametrize("labels", ["true", "estimated"])
+def test_statistics_of_a_second_training_are_refused(
+    hpgmn: Command, graph_file: Path, labels: str
+) -> None:
+    options = ["--labels", labels, "--set", "refinement=true"]
+    answer = hpgmn("statistics", graph_file, "--out", "s.npz", *options)
+    assert answer.code == 2
+    assert "Leave refinement out" in answer.err
+    assert not Path("s.npz").exists()
 
 
 def test_both_directions_are_two_arrays_when_asked_for(hpgmn: Command, graph_file: Path) -> None:

@@ -189,21 +189,6 @@ def test_the_search_of_one_split_never_looks_at_its_test_labels(small_graph: Gra
     assert without_time(before) == without_time(after)
 
 
-def test_a_search_tells_its_progress_and_can_be_stopped(small_graph: Graph) -> None:
-    told: list[tuple[str, int]] = []
-    trials = trials_of(1)
-    run_trials(
-        small_graph,
-        "hpgmn",
-        trials,
-        splits=[0],
-        report=lambda now: told.append((now.stage, now.epoch)),
-    )
-    assert told[-4:] == [("main", epoch) for epoch in (1, 2, 3, 4)]
-    with pytest.raises(KeyboardInterrupt):
-        run_trials(small_graph, "hpgmn", trials, splits=[0], should_stop=lambda: True)
-
-
 def test_another_metric_is_used_where_asked(small_graph: Graph) -> None:
     splits = small_graph.splits
     assert splits is not None

@@ -25,9 +25,9 @@ from hpgmn.experiments.tuning import (
     Tuning,
     check_names,
     is_done,
+    kept,
     train_trial,
     tune_here,
-    word,
 )
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS, find_model
@@ -101,7 +101,7 @@ def test_every_value_of_every_space_is_known_again_by_its_word(
         assert [words[one] for one in words] == list(space_for(model, name)[setting])
         for one, value in words.items():
             assert isinstance(one, str | int | float | bool)
-            assert word(settings_dict(make_settings(cls, {setting: value}))[setting]) == one
+            assert kept(settings_dict(make_settings(cls, {setting: value}))[setting]) == one
 
 
 def test_fixed_settings_and_single_values_are_not_searched(small_graph: Graph) -> None:
@@ -197,7 +197,7 @@ def test_drawn_settings_are_those_of_the_study(study: Any, small_graph: Graph) -
     assert trial.params.keys() == choices.keys()
     assert settings["statistics"] == trial.params["statistics"].split(",")
     for name, chosen in trial.params.items():
-        assert word(settings[name]) == chosen
+        assert kept(settings[name]) == chosen
     assert settings["lr"] == 0.02
     assert settings["num_patterns"] == 50 == space_for("hpgmn", "small")["num_patterns"][0]
 

@@ -67,7 +67,7 @@ def hear(spec: TuneSpec, *sent: Any) -> list[Any]:
 
     talking = threading.Thread(target=talk)
     talking.start()
-    work(far, spec, 1)
+    work(far, spec, 1, 0.25)
     talking.join()
     return heard
 
@@ -80,6 +80,21 @@ def test_a_worker_trains_what_it_is_handed(spec: TuneSpec, small_graph: Graph) -
     assert [kind for kind, _ in heard] == ["done", "done"]
     assert [own["val_score"] for _, own in heard] == [own["val_score"] for own in records]
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+@pytest.mark.usefixtures("as_before")
+def test_a_worker_plans_with_its_share_of_the_memory(
+    spec: TuneSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares = []
+
+    def at_once(*given: Any) -> int:
+        shares.append(given[4])
+        return 1
+
+    monkeypatch.setattr("hpgmn.training.replicas.replicas_at_once", at_once)
+    assert hear(spec, FIXED)[0][0] == "done"
+    assert shares == [0.25]
 
 
 @pytest.mark.usefixtures("as_before")
@@ -104,7 +119,7 @@ def test_a_worker_that_is_left_alone_ends(spec: TuneSpec, monkeypatch: pytest.Mo
     near, far = multiprocessing.Pipe()
     near.send(long)
     near.close()
-    work(far, spec, 1)  # finds out when it asks whether to go on
+    work(far, spec, 1, 1.0)  # finds out when it asks whether to go on
 
     class Dead:
         def is_alive(self) -> bool:
@@ -113,7 +128,7 @@ def test_a_worker_that_is_left_alone_ends(spec: TuneSpec, monkeypatch: pytest.Mo
     near, far = multiprocessing.Pipe()
     near.send(long)
     monkeypatch.setattr(multiprocessing, "parent_process", Dead)
-    work(far, spec, 1)
+    work(far, spec, 1, 1.0)
     assert not near.poll()
 
 
@@ -133,10 +148,12 @@ class FakeWorker(tuning_workers._Worker):
     script: Callable[[int], Any]
     crew: int = 0
     threads: list[int]
+    shares: list[float]
 
-    def __init__(self, spec: TuneSpec, threads: int) -> None:
+    def __init__(self, spec: TuneSpec, threads: int, memory_share: float) -> None:
         type(self).crew += 1
         self.threads.append(threads)
+        self.shares.append(memory_share)
         self.line, self.far = multiprocessing.Pipe()
         self.process: Any = Process()
         self.trial, self.place = None, -1
@@ -171,7 +188,8 @@ def record(score: float) -> dict[str, Any]:
 @pytest.fixture
 def play(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], Any]], type[FakeWorker]]:
     def start(script: Callable[[int], Any]) -> type[FakeWorker]:
-        made = type("Made", (FakeWorker,), {"script": staticmethod(script), "threads": []})
+        own = {"script": staticmethod(script), "threads": [], "shares": []}
+        made = type("Made", (FakeWorker,), own)
         monkeypatch.setattr(tuning_workers, "_Worker", made)
         return made
 
@@ -193,6 +211,7 @@ def test_every_place_is_done_once(
     assert len(told) == 7
     assert made.crew == 3
     assert made.threads == [2, 2, 2]
+    assert made.shares == [1 / 3] * 3
     tune_in_workers(search, 7, 3)
     assert made.crew == 3, "nothing was left to do"
 
@@ -314,7 +333,7 @@ def test_processes_find_what_one_process_finds(
     tune_here(Tuning(alone, spec, small_graph), 4)
     assert lost == []
     assert [one.value for one in study.trials] == [one.value for one in alone.trials]
-    worker = tuning_workers._Worker(spec, 1)
+    worker = tuning_workers._Worker(spec, 1, 1.0)
     worker.stop()
     assert worker.process.exitcode == -signal.SIGTERM
     worker.send("nothing")  # to a closed line: no error

@@ -11,13 +11,17 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
+from hpgmn.config import make_settings
+from hpgmn.errors import SettingError
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMN, HPGMNSettings
 from hpgmn.models.label_estimator import estimated_labels, estimator_logits
 from hpgmn.models.layers import initialise
 from hpgmn.models.stage import Replica, Stage, Task, make_task
+from hpgmn.randomness import Noise, stable_key
 from hpgmn.statistics import STATISTICS, LocalStatistics, Statistic, statistic_names
+from hpgmn.statistics.operators import ReplicaRows
 from hpgmn.training.trainer import TrainState, logits, train
 
 NO_DROPOUT = dict.fromkeys(
@@ -223,16 +227,28 @@ def test_without_refinement_there_is_no_such_stage(small_graph: Graph) -> None:
     assert list(train(task, MODELS["hpgmn"]).done) == ["estimator", "main"]
 
 
-def test_a_refined_model_learns_in_batches_too(small_graph: Graph) -> None:
-    settings = replace(PAPER, refinement=True, batch_size=4)
+def test_a_refined_model_of_batches_predicts_as_one_of_all_nodes_with_its_parameters(
+    small_graph: Graph,
+) -> None:
+    settings = replace(PAPER, lr=0.05, refinement=True, batch_size=4, class_means_form="half")
     task = task_of(small_graph, settings)
-    found = logits(task, MODELS["hpgmn"], train(task, MODELS["hpgmn"]).done)
-    assert found.isfinite().all()
+    done = train(task, MODELS["hpgmn"]).done
+    assert list(done) == ["estimator", "refinement", "main"]
+    without_use = {
+        stage: {name: value for name, value in own.items() if name != "head.memory.use"}
+        for stage, own in done.items()
+    }
+    whole = task_of(small_graph, replace(settings, batch_size=0, class_means_form="dense"))
+    found = logits(task, MODELS["hpgmn"], done)
+    expected = logits(whole, MODELS["hpgmn"], without_use)
+    torch.testing.assert_close(found, expected, rtol=5e-3, atol=5e-3)  # means of half precision
 
 
-def test_unsure_guesses_are_counted_nowhere(small_graph: Graph) -> None:
+@pytest.mark.parametrize("soft_counts", [False, True])
+def test_unsure_guesses_are_counted_nowhere(small_graph: Graph, soft_counts: bool) -> None:
     """With confidence 1 only train labels are known: counts are those of train neighbours."""
     settings = replace(PAPER, label_confidence=1.0, statistics=("class_counts", "class_means"))
+    settings = replace(settings, soft_counts=soft_counts)
     task = task_of(small_graph, settings)
     stage = MODELS["hpgmn"].stages["main"](task, train(task, MODELS["hpgmn"]).done)
     adjacency = dense_adjacency(small_graph, "out")
@@ -270,6 +286,16 @@ def test_a_mean_over_neighbours_has_the_dropout_of_its_statistic(small_graph: Gr
         assert scales[f"class_counts_{direction}"] == pytest.approx([4 / 3] * 2)
         assert scales[f"neighbor_class_counts_{direction}"] == pytest.approx([4 / 3] * 2)
         assert scales[f"neighbor_adjacency_{direction}"] == pytest.approx([4.0] * 2)
+
+
+def test_means_over_neighbours_are_refused_in_batches() -> None:
+    chosen = {"statistics": "attributes,neighbor_class_counts"}
+    with pytest.raises(SettingError, match=r"neighbor_class_counts.*batch_size=0"):
+        make_settings(HPGMNSettings, chosen | {"batch_size": 2})
+    assert make_settings(HPGMNSettings, chosen).batch_size == 0
+    assert make_settings(HPGMNSettings, {"batch_size": 2}).batch_size == 2
+    with pytest.raises(SettingError, match="consistency_weight=0"):
+        make_settings(HPGMNSettings, {"batch_size": 2, "consistency_weight": 1})
 
 
 def test_an_even_gate_changes_nothing(small_graph: Graph) -> None:
@@ -545,3 +571,42 @@ def test_a_sketch_of_class_means_has_weights_for_its_own_columns(small_graph: Gr
     assert (wide, narrow) == (15 * settings.hidden_dim, 12 * settings.hidden_dim)
     inputs = statistics_of(small_graph, replace(settings, class_means_form="sketch"))
     assert inputs["class_means"].width == 12
+
+
+@pytest.mark.parametrize("hidden_dim", [4, 32])
+@pytest.mark.parametrize("unit_encodings", [False, True])
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ("neighbor_class_counts",),
+        ("class_means", "neighbor_class_means", "neighbor_adjacency"),
+        tuple(name for name in STATISTICS if name != "diffusion"),
+    ],
+    ids=len,
+)
+def test_the_memory_thought_of_covers_what_a_pass_keeps(
+    small_graph: Graph, kinds: tuple[str, ...], unit_encodings: bool, hidden_dim: int
+) -> None:
+    settings = replace(TINY, statistics=kinds, neighbors="both", hidden_dim=hidden_dim)
+    settings = replace(settings, dropout=0.5, unit_encodings=unit_encodings)
+    inputs = statistics_of(small_graph, settings)
+    model, own = model_of(inputs, settings), set()
+    for value in model.parameters():
+        own.add(value.untyped_storage().data_ptr())
+    for name in inputs:
+        whole = getattr(inputs[name], "statistic", inputs[name])
+        if isinstance(whole, ReplicaRows):
+            own.add(whole.matrices.untyped_storage().data_ptr())
+    kept: dict[int, Tensor] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        model(inputs, Noise(torch.tensor([stable_key(1), stable_key(2)]), 1), penalties=True)
+    size = sum(
+        value.untyped_storage().nbytes() for place, value in kept.items() if place not in own
+    )
+    parameters, per_node = MODELS["hpgmn"].floats(small_graph, settings)
+    assert size / 2 < 4 * (parameters + per_node * small_graph.num_nodes)

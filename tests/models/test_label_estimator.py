@@ -73,6 +73,21 @@ def test_shares_are_probabilities_and_certain_on_train_nodes() -> None:
     np.testing.assert_allclose(shares, [[[1 - sure, sure], [0.5, 0.5], [0, 1]]], rtol=1e-6)
 
 
+def test_the_shares_of_an_unsure_guess_are_zero_and_of_a_train_label_never() -> None:
+    logits = torch.tensor([[2.0, 0.0, 0.0], [0.1, 0.0, 0.0], [0.0, 5.0, 0.0]]).expand(4, 3, 3)
+    train_labels = np.full((4, 3), -1)
+    train_labels[:, 0] = 2
+    confidence = [0.0, 0.5, 0.9, 1.0]
+    found = class_shares(logits, train_labels, confidence)
+    sums = found.sum(axis=-1).round(5).tolist()
+    assert sums == [[1, 1, 1], [1, 0, 1], [1, 0, 1], [1, 0, 0]]
+    plain = class_shares(logits, train_labels)
+    for r, labels in enumerate(pseudo_labels(logits, train_labels, confidence)):
+        for node, label in enumerate(labels):
+            wanted = plain[r, node] if label >= 0 else np.zeros(3)
+            np.testing.assert_array_equal(found[r, node], wanted)
+
+
 def test_the_estimator_learns_a_separable_problem(small_graph: Graph) -> None:
     task = task_of(small_graph, (0, 1), estimator_lr=0.05)
     parameters = trained(task).done["estimator"]

@@ -173,7 +173,7 @@ NORMED = replace(BEFORE, batch_norm=True)
 OPTIONS = [
     pytest.param(kind, place, mixing, batch_norm, id=f"{kind} {place} {mixing} {batch_norm}")
     for kind, place in (("appnp", "before"), ("appnp", "after"), ("gcn", "after"))
-    for mixing in ("ppr", "mean")
+    for mixing in (("ppr", "mean") if kind == "appnp" else ("ppr",))
     for batch_norm in (False, True)
 ]
 
@@ -278,6 +278,14 @@ def test_a_gcn_does_not_propagate_before_the_network(small_graph: Graph) -> None
     with pytest.raises(SettingError, match="hpgmn-appnp"):
         encoder_of("gcn", small_graph, BEFORE)
     assert make_settings(MODELS["hpgmn-gcn"].settings, {"batch_norm": "yes"}).batch_norm
+
+
+def test_a_gcn_mixes_no_rounds(small_graph: Graph) -> None:
+    with pytest.raises(SettingError, match="mixing=mean is for hpgmn-appnp"):
+        make_settings(MODELS["hpgmn-gcn"].settings, {"mixing": "mean"})
+    with pytest.raises(SettingError, match="mixing=mean is for hpgmn-appnp"):
+        encoder_of("gcn", small_graph, replace(TINY, mixing="mean"))
+    assert make_settings(MODELS["hpgmn-appnp"].settings, {"mixing": "mean"}).mixing == "mean"
 
 
 @pytest.mark.parametrize("settings", [BEFORE, NORMED, replace(TINY, batch_norm=True)])

@@ -13,8 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from hpgmn.errors import HPGMNError
+from hpgmn.models import MODELS
 from hpgmn.report import build_report, write_report
-from hpgmn.report.html import _duration, _facts, _moment, command
+from hpgmn.report.html import _STAGE_NAMES, _duration, _facts, _moment, command
 
 MakeRun = Callable[..., Path]
 VOID = {"meta", "br", "hr", "link", "img", "input"}
@@ -339,6 +340,18 @@ def test_score_without_a_recorded_spread_is_told_alone(make_run: MakeRun) -> Non
     page = plain(build_report(make_run(test_score_std=None, test_accuracy_std=None)))
     assert "points above" in page
     assert "the standard deviation between" not in page
+
+
+def test_every_stage_of_every_model_has_a_name() -> None:
+    assert {stage for entry in MODELS.values() for stage in entry.stages} <= _STAGE_NAMES.keys()
+
+
+def test_the_first_of_two_trainings_is_named(make_run: MakeRun) -> None:
+    folder = make_run()
+    history = folder / "history.jsonl"
+    history.write_text(history.read_text().replace('"estimator"', '"refinement"'))
+    titles = re.findall("<h3>(.*?)</h3>", build_report(folder))
+    assert titles[0] == "First training, for pseudo labels"
 
 
 def test_early_stops_are_told(make_run: MakeRun) -> None:

@@ -656,6 +656,37 @@ def test_soft_counts_add_up_the_neighbours_probabilities(small_graph: Graph) -> 
         assert not torch.equal(hard[name].rows(nodes), other[name].rows(nodes))
 
 
+@pytest.mark.parametrize("neighbors", [("both", "both"), ("out", "in"), ("in", "in")])
+def test_a_statistic_and_its_mean_over_neighbours_are_built_once(
+    small_graph: Graph, neighbors: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds = ("neighbor_class_means", "class_means", "class_counts", "neighbor_class_counts")
+    built: list[str] = []
+
+    def noted(name: str, own: Callable[..., Any]) -> Callable[..., Any]:
+        def build(*given: Any) -> Any:
+            built.append(f"{name} {given[1]}")
+            return own(*given)
+
+        return build
+
+    for name in ("_class_means", "_class_counts"):
+        monkeypatch.setattr(LocalStatistics, name, noted(name, getattr(LocalStatistics, name)))
+    labels = np.stack([small_graph.y, np.roll(small_graph.y, 1)])
+    settings = [replace(PLAIN, statistics=kinds, neighbors=one) for one in neighbors]
+    found = LocalStatistics(small_graph).build(labels, 3, settings)
+    modes = {mode for one in neighbors for mode in (("out", "in") if one == "both" else (one,))}
+    wanted = [f"{name} {mode}" for name in ("_class_counts", "_class_means") for mode in modes]
+    assert sorted(built) == sorted(wanted)
+    nodes = torch.arange(small_graph.num_nodes)
+    for kind in kinds:  # the same as each built alone
+        alone = [replace(one, statistics=(kind,)) for one in settings]
+        for name, statistic in LocalStatistics(small_graph).build(labels, 3, alone).items():
+            for replica in range(2):
+                expected = statistic.rows(nodes, replica)
+                assert torch.equal(found[name].rows(nodes, replica), expected)
+
+
 def test_names_carry_a_direction_where_both_are_read() -> None:
     chosen = ("attributes", "class_counts", "adjacency")
     single = replace(PLAIN, statistics=chosen, neighbors="in")

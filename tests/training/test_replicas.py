@@ -581,7 +581,7 @@ def test_replicas_in_batches_are_apart_where_their_train_nodes_differ_in_number(
         val_mask=val,
         test_mask=np.stack([part >= 20] * 3, axis=1),
     )
-    settings = replace(TINY, batch_size=5, entropy_weight=0.5)
+    settings = replace(TINY, statistics=STATISTICS[:5], batch_size=5, entropy_weight=0.5)
     every = [Replica(split, 0, settings) for split in range(3)]
     cpu = torch.device("cpu")
     assert batches(graph, MODELS["hpgmn"], every, cpu, [12, 12, 9]) == [[0, 1], [2]]

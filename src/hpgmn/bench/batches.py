@@ -21,6 +21,7 @@ from hpgmn.datasets import DATASETS, PROTOCOLS, load
 from hpgmn.errors import SettingError
 from hpgmn.evaluation import Difference
 from hpgmn.shipped import settings_for
+from hpgmn.statistics import averaged
 
 GRAPHS = ("squirrel", "pubmed")
 SIDES = ("all at once", "in batches")
@@ -30,9 +31,10 @@ LR_FACTORS = (1.0, 0.25)
 ABOUT = """\
 HP-GMN with the settings shipped for the graph, trained on all rows in one step and in batches of
 rows. An epoch in batches has several steps, so their learning rate is one of a few shares of the
-shipped one, chosen by validation; everything else is the same. The citation graphs have the ten
-splits of the protocol geom-gcn, because their public split trains on a handful of nodes.
-Differences are paired over splits, and their 95 % intervals widened for the overlap of splits."""
+shipped one, chosen by validation; everything else is the same. Neither side has means over
+neighbours, which batches cannot have. The citation graphs have the ten splits of the protocol
+geom-gcn, because their public split trains on a handful of nodes. Differences are paired over
+splits, and their 95 % intervals widened for the overlap of splits."""
 
 
 def protocol_of(graph: str) -> str | None:
@@ -54,9 +56,15 @@ def candidates_of(
         factors: the learning rates of batches as shares of that of the other side.
         changes: settings of batches alone, other than the shipped ones.
     """
-    full = complete(settings_for(graph if graph in DATASETS else None))
+    full = _of_rows(complete(settings_for(graph if graph in DATASETS else None)))
     batched = complete(full | {"batch_size": batch_size} | dict(changes))
     return full, [complete(batched | {"lr": batched["lr"] * factor}) for factor in factors]
+
+
+def _of_rows(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings without means over neighbours, which batches cannot have."""
+    rows = [name for name in settings["statistics"] if averaged(name) is None]
+    return complete({**settings, "statistics": rows})
 
 
 def measure(

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from rich.table import Table
@@ -112,12 +112,12 @@ def tune(
         for line in warnings:
             say(f"Warning: {line}")
         try:
-            _search(opened, spec, loaded, trials, workers, timeout)
+            ending = _search(opened, spec, loaded, trials, workers, timeout)
         except KeyboardInterrupt:
             say("To go on, repeat the command.")
             raise
         _tell(opened, study, graph, as_json)
-        _complain(opened, trials, timeout)
+        _complain(opened, trials, ending)
 
 
 def _check_numbers(trials: int, workers: int, timeout: float | None) -> None:
@@ -175,6 +175,7 @@ def specification(
 
 def _show(path: Path, source: str, asked: Mapping[str, Any], as_json: bool) -> None:
     """Print what a study has found; options that are not given are those of the study."""
+    from hpgmn.experiments.records import word
     from hpgmn.experiments.study_file import identity_of, open_study, refuse_other
     from hpgmn.models.own import is_own
 
@@ -188,7 +189,7 @@ def _show(path: Path, source: str, asked: Mapping[str, Any], as_json: bool) -> N
                 f"only when you name it. Add --model {before['model']}."
             )
         own = {name: before[name] for name in _OPTIONS}
-        own["set"] = [f"{name}={_plain(value)}" for name, value in before["fixed"].items()]
+        own["set"] = [f"{name}={word(value)}" for name, value in before["fixed"].items()]
         spec, loaded, _ = specification(source, {**own, **asked}, "cpu", None)
         now = spec.identity(loaded)
         del now["values"]  # of another version, perhaps, and can be shown all the same
@@ -196,19 +197,29 @@ def _show(path: Path, source: str, asked: Mapping[str, Any], as_json: bool) -> N
         _tell(opened, path, source, as_json)
 
 
-def _plain(value: Any) -> str:
-    return ",".join(value) if isinstance(value, list) else str(value)
+class _Ending(NamedTuple):
+    """How many workers have died in a search, and whether its time was over at its end."""
+
+    deaths: int
+    is_late: bool
 
 
 def _search(
     study: Study, spec: TuneSpec, graph: Graph, trials: int, workers: int, timeout: float | None
-) -> None:
+) -> _Ending:
     """Train the trials that are still to be done, with progress."""
     from hpgmn.experiments.tuning import Tuning, tune_here
     from hpgmn.experiments.tuning_summary import best_trial
     from hpgmn.experiments.tuning_workers import tune_in_workers
 
     tuning = Tuning(study, spec, graph, workers)
+    deaths = 0
+
+    def lost(line: str) -> None:
+        nonlocal deaths
+        deaths += 1
+        say(f"Warning: {line}")
+
     deadline = math.inf if timeout is None else time.monotonic() + timeout
     with step_progress() as progress, stop_on_signal() as should_stop:
 
@@ -229,8 +240,9 @@ def _search(
                 deadline=deadline,
                 should_stop=should_stop,
                 told=told,
-                lost=lambda line: say(f"Warning: {line}"),
+                lost=lost,
             )
+    return _Ending(deaths, time.monotonic() > deadline)
 
 
 def _tell(study: Study, path: Path, source: str, as_json: bool) -> None:
@@ -316,8 +328,8 @@ def _print(found: Mapping[str, Any]) -> None:
         say(f"Pictures: {found['files']['png']} and {found['files']['svg']}")
 
 
-def _complain(study: Study, trials: int, timeout: float | None) -> None:
-    """Say what is missing: nothing finished, or trials that the workers' deaths left undone."""
+def _complain(study: Study, trials: int, ending: _Ending) -> None:
+    """Say what is missing: nothing finished, or trials that deaths or the time left undone."""
     from hpgmn.experiments.tuning import is_done
     from hpgmn.experiments.tuning_summary import first_error, trial_counts
 
@@ -329,10 +341,13 @@ def _complain(study: Study, trials: int, timeout: float | None) -> None:
     error = first_error(study)
     if not trial_counts(study)["finished"] and error is not None:
         raise HPGMNError(f"No trial could be trained. The first said: {error}")
-    if len(done) < trials and timeout is None:
+    if len(done) == trials:
+        return
+    if not ending.is_late:
         raise HPGMNError(
             f"Only {len(done)} of {trials} trials are done, because the workers died. Repeat the "
             "command, with fewer --workers if memory is short."
         )
-    if len(done) < trials:
-        say(f"The time is over: {len(done)} of {trials} trials are done. Repeat to go on.")
+    say(f"The time is over: {len(done)} of {trials} trials are done. Repeat to go on.")
+    if ending.deaths:
+        say(f"Workers that died: {ending.deaths}. Take fewer --workers if memory is short.")

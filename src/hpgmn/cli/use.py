@@ -244,10 +244,19 @@ def statistics(
     if values.get("neighbors", HPGMNSettings().neighbors) == "both":
         values["neighbors"] = "undirected"  # one array of each unless the user asks for two
     settings = make_settings(HPGMNSettings, values | parse_assignments(set_ or []))
-    known = loaded.y if labels == "true" else estimate_labels(loaded, settings)
+    if settings.refinement:
+        raise SettingError(
+            "Statistics here rest on given labels or on the label estimator's guesses, not on a "
+            "first training's. Leave refinement out."
+        )
+    known, shares = loaded.y, None
+    if labels == "estimated":
+        known, shares = estimate_labels(loaded, settings)
     builder = LocalStatistics(loaded)
     classes = max(loaded.num_classes, 1)
-    built = builder.build(known[None], classes, [settings])
+    built = builder.build(
+        known[None], classes, [settings], None if shares is None else shares[None]
+    )
     every = torch.arange(loaded.num_nodes)
     size = sum(built[name].width for name in statistic_names(settings)) * loaded.num_nodes * 4
     if size > 8 * 2**30:

@@ -24,6 +24,7 @@ import numpy as np
 
 from hpgmn.config import make_settings, plain, settings_dict
 from hpgmn.errors import HPGMNError, SettingError, unknown_name
+from hpgmn.experiments.records import word
 from hpgmn.experiments.search import planned_trials, run_trials
 from hpgmn.experiments.spaces import PAPER_SPACE, Space, space_for
 from hpgmn.graph import Graph
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from optuna.study import Study
     from optuna.trial import FrozenTrial, Trial
 
-SPACES = ("ours", "paper")
+SPACE_NAMES = ("ours", "paper")
 SAMPLERS = ("tpe", "random")
 
 JUDGED_EPOCHS = 20
@@ -110,8 +111,8 @@ def _content(graph: Graph, splits: Sequence[int]) -> str:
 
 def check_names(space: str, sampler: str, model: str) -> None:
     """Refuse an unknown space, sampler or model, and the paper's space for another model."""
-    if space not in SPACES:
-        raise SettingError(unknown_name("space", space, SPACES))
+    if space not in SPACE_NAMES:
+        raise SettingError(unknown_name("space", space, SPACE_NAMES))
     if sampler not in SAMPLERS:
         raise SettingError(unknown_name("sampler", sampler, SAMPLERS))
     find_model(model)
@@ -119,13 +120,13 @@ def check_names(space: str, sampler: str, model: str) -> None:
         raise SettingError(f"--space paper is of hpgmn alone (got --model {model}). Use ours.")
 
 
-def word(value: Any) -> Any:
-    """A value as a study file can hold it: several names with commas between them.
+def kept(value: Any) -> Any:
+    """A value as a study file can hold it: several names in one word, anything else as it is.
 
-    >>> word(("attributes", "diffusion")), word(0.5)
+    >>> kept(("attributes", "diffusion")), kept(0.5)
     ('attributes,diffusion', 0.5)
     """
-    return ",".join(value) if isinstance(value, tuple | list) else value
+    return word(list(value)) if isinstance(value, tuple | list) else value
 
 
 class Choices(dict[str, dict[Any, Any]]):
@@ -137,7 +138,7 @@ class Choices(dict[str, dict[Any, Any]]):
         found = cls()
         for name, values in _space(spec, graph).items():
             if name not in spec.fixed and len(values) > 1:
-                found[name] = {word(value): value for value in values}
+                found[name] = {kept(value): value for value in values}
         if not found:
             raise SettingError(
                 f"--set leaves nothing to search: every setting of the space '{spec.space}' of "
@@ -148,9 +149,9 @@ class Choices(dict[str, dict[Any, Any]]):
     def words_of(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Of all settings those that the study can hold, as words: values that are in the space."""
         return {
-            name: word(settings[name])
+            name: kept(settings[name])
             for name, words in self.items()
-            if name in settings and word(settings[name]) in words
+            if name in settings and kept(settings[name]) in words
         }
 
 
@@ -300,8 +301,17 @@ def train_trial(
     settings: Mapping[str, Any],
     judge: Judge,
     should_stop: Callable[[], bool],
+    memory_share: float = 1.0,
 ) -> dict[str, Any]:
     """Train one trial; raises HopelessTrialError when the judge gives it up.
+
+    Args:
+        graph: the graph.
+        spec: what is searched.
+        settings: of the trial.
+        judge: says whether a trial is hopeless.
+        should_stop: asked after each epoch; True ends the training as Ctrl-C does.
+        memory_share: see :func:`hpgmn.training.replicas.fit_replicas`.
 
     Returns:
         Its record, as :func:`~hpgmn.experiments.search.run_trials` makes it.
@@ -317,6 +327,7 @@ def train_trial(
         metric=spec.metric,
         report=Judged(last_stage, judge),
         should_stop=should_stop,
+        memory_share=memory_share,
     )
     return found
 

@@ -13,10 +13,11 @@ import yaml
 from hpgmn.config import make_settings, settings_dict
 from hpgmn.datasets import DATASETS
 from hpgmn.evaluation import Score
+from hpgmn.experiments.records import word
 from hpgmn.experiments.run import write_text
 from hpgmn.experiments.search import best_trials
 from hpgmn.experiments.study_file import identity_of
-from hpgmn.experiments.tuning import is_done, word
+from hpgmn.experiments.tuning import is_done
 from hpgmn.models import find_model
 from hpgmn.shipped import settings_for
 
@@ -120,15 +121,8 @@ def train_command(source: str, identity: Mapping[str, Any], settings: Mapping[st
         words += ["--protocol", identity["protocol"]]
     for name, value in settings.items():
         if value != without[name]:
-            words += ["--set", f"{name}={_typed(value)}"]
+            words += ["--set", f"{name}={word(value)}"]
     return shlex.join(words)
-
-
-def _typed(value: Any) -> str:
-    """A value as it is typed after ``--set``."""
-    if value is None or isinstance(value, bool):
-        return str(value).lower()
-    return str(word(value))
 
 
 def files_of(path: Path) -> dict[str, Path]:

@@ -35,10 +35,11 @@ TRIES = 2
 class _Worker:
     """A process, the line to it, and the trial it is training."""
 
-    def __init__(self, spec: TuneSpec, threads: int) -> None:
+    def __init__(self, spec: TuneSpec, threads: int, memory_share: float) -> None:
         context = multiprocessing.get_context("spawn")
         self.line, far_end = context.Pipe()
-        self.process = context.Process(target=work, args=(far_end, spec, threads), daemon=True)
+        given = (far_end, spec, threads, memory_share)
+        self.process = context.Process(target=work, args=given, daemon=True)
         self.process.start()
         far_end.close()  # so that the line ends when the worker does
         self.trial: Trial | None = None
@@ -63,25 +64,28 @@ class _Worker:
         self.line.close()
 
 
-def work(line: Connection, spec: TuneSpec, threads: int) -> None:
+def work(line: Connection, spec: TuneSpec, threads: int, memory_share: float) -> None:
     """What a worker does: train what it is handed until nobody is at the other end.
 
     Args:
         line: to the process that keeps the study.
         spec: what is searched.
         threads: how many threads torch may use.
+        memory_share: of what one process would take.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends Ctrl-C to all; one answers it
     torch.set_num_threads(threads)
     graph = load(spec.graph, spec.protocol)
     while True:
         try:
-            line.send(_answer(line, spec, graph, line.recv()))
+            line.send(_answer(line, spec, graph, line.recv(), memory_share))
         except (EOFError, BrokenPipeError, KeyboardInterrupt):
             return
 
 
-def _answer(line: Connection, spec: TuneSpec, graph: Graph, settings: Any) -> tuple[Any, ...]:
+def _answer(
+    line: Connection, spec: TuneSpec, graph: Graph, settings: Any, memory_share: float
+) -> tuple[Any, ...]:
     """The end of one trial in words that can be sent."""
 
     def judge(epoch: int, score: float) -> bool:
@@ -93,7 +97,7 @@ def _answer(line: Connection, spec: TuneSpec, graph: Graph, settings: Any) -> tu
         return parent is not None and not parent.is_alive()
 
     try:
-        return ("done", train_trial(graph, spec, settings, judge, is_left_alone))
+        return ("done", train_trial(graph, spec, settings, judge, is_left_alone, memory_share))
     except HopelessTrialError:
         return ("hopeless",)
     except HPGMNError as error:
@@ -127,7 +131,8 @@ def tune_in_workers(
     """
     places = tuning.places(count)
     threads = max(1, torch.get_num_threads() // workers)
-    crew = [_Worker(tuning.spec, threads) for _ in range(min(workers, len(places)))]
+    number = min(workers, len(places))
+    crew = [_Worker(tuning.spec, threads, 1 / number) for _ in range(number)]
     begun: Counter[int] = Counter()
     try:
         while crew:

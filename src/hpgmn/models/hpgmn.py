@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hpgmn.config import BatchSettings, dropout_setting, setting
+from hpgmn.errors import SettingError
 from hpgmn.graph import Graph
 from hpgmn.models.head import MemoryHead, MemorySettings, penalty_weights
 from hpgmn.models.label_estimator import (
@@ -77,6 +78,16 @@ class HPGMNSettings(StatisticsSettings, EstimatorSettings, MemorySettings, Batch
     refinement: bool = setting(
         False, "train twice: the first model's guesses are the pseudo labels of the second"
     )
+
+    def __post_init__(self) -> None:
+        """Refuse what batches cannot have."""
+        super().__post_init__()
+        means = [name for name in self.statistics if averaged(name) is not None]
+        if self.batch_size and means:
+            raise SettingError(
+                f"A mean over neighbours ({', '.join(means)}) is computed of all nodes in every "
+                "step, so batches cannot have it. Set batch_size=0, or leave it out of statistics."
+            )
 
 
 class Gate(Initialised):
@@ -216,7 +227,9 @@ def _trained_on(task: Task, guesses: Tensor) -> Stage:
     settings = task.settings
     confidence = [one.label_confidence for one in settings]
     labels = pseudo_labels(guesses, task.train_labels, confidence)
-    shares = class_shares(guesses, task.train_labels) if settings[0].soft_counts else None
+    shares = None
+    if settings[0].soft_counts:
+        shares = class_shares(guesses, task.train_labels, confidence)
     inputs = task.statistics.build(labels, task.num_classes, settings, shares)
     widths = {name: inputs[name].width for name in statistic_names(settings[0])}
     with task.device:  # made where it is used: parameters can take gigabytes

@@ -110,15 +110,30 @@ def pseudo_labels(
     return np.where(train_labels >= 0, train_labels, guesses)
 
 
-def class_shares(logits: Tensor, train_labels: Array) -> Array:
-    """Guessed probabilities of each class, with certainty on train nodes: (R, N, C).
+def class_shares(
+    logits: Tensor, train_labels: Array, confidence: Sequence[float] | None = None
+) -> Array:
+    """Guessed probabilities of each class, with certainty on train nodes.
 
-    >>> class_shares(torch.tensor([[[0.0, 0.0], [2.0, 1.0]]]), np.array([[-1, 1]])).tolist()
+    Args:
+        logits: (R, N, C).
+        train_labels: (R, N), -1 outside the train nodes.
+        confidence: as in :func:`pseudo_labels`; a node whose guess is unknown has none of a class.
+
+    Returns:
+        (R, N, C)
+
+    >>> logits = torch.tensor([[[0.0, 0.0], [2.0, 1.0]]])
+    >>> class_shares(logits, np.array([[-1, 1]])).tolist()
     [[[0.5, 0.5], [0.0, 1.0]]]
+    >>> class_shares(logits, np.array([[-1, 1]]), [0.9]).tolist()
+    [[[0.0, 0.0], [0.0, 1.0]]]
     """
     shares: Array = logits.softmax(dim=-1).cpu().numpy()
     certain = one_hot(train_labels, shares.shape[-1])
-    return np.where(train_labels[..., None] >= 0, certain, shares)
+    shares = np.where(train_labels[..., None] >= 0, certain, shares)
+    shares[pseudo_labels(logits, train_labels, confidence) < 0] = 0
+    return shares
 
 
 def estimator_inputs(task: Task) -> dict[str, Any]:

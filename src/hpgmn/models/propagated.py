@@ -94,6 +94,11 @@ def _refuse_for_gcn(settings: PropagatedSettings) -> None:
             "A GCN propagates after each of its layers, so propagation=before is for hpgmn-appnp. "
             "Take that model, or leave propagation out."
         )
+    if settings.mixing != "ppr":
+        raise SettingError(
+            "A GCN has no rounds of propagation to weigh, so mixing=mean is for hpgmn-appnp. Take "
+            "that model, or leave mixing out."
+        )
 
 
 class Encoder(nn.Module):

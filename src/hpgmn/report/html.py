@@ -25,6 +25,7 @@ from hpgmn.report.reading import Run, Stage, mapping, number, read_run
 _METRIC_NAMES = {"accuracy": "accuracy", "roc_auc": "ROC-AUC"}
 _STAGE_NAMES = {
     "estimator": "Label estimator",
+    "refinement": "First training, for pseudo labels",
     "pretraining": "Pre-training",
     "prior": "Prior beliefs",
     "representation": "Representation, without labels",

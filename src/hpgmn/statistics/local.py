@@ -183,6 +183,7 @@ class LocalStatistics:
                 return found
             self._latest = None  # frees its memory before the next takes some
         built: dict[str, Statistic] = {}
+        made: dict[tuple[str, str], Statistic] = {}
         for name in statistic_names(settings[0]):
             modes = [mode_of(name, one.neighbors) for one in settings]
             groups = [
@@ -198,6 +199,7 @@ class LocalStatistics:
                         num_classes,
                         settings[0],
                         None if shares is None else shares[chosen],
+                        made,
                     ),
                     chosen,
                 )
@@ -215,17 +217,31 @@ class LocalStatistics:
         num_classes: int,
         settings: StatisticsSettings,
         shares: Array | None,
+        made: dict[tuple[str, str], Statistic],
     ) -> Statistic:
-        inner = averaged(name)
-        if inner is not None:
-            of_neighbors = self._one(inner, mode, labels, num_classes, settings, shares)
-            return NeighborMean(of_neighbors, self.propagation(mode, "row"))
+        """A statistic of the replicas that have a mode; ``made`` keeps it for its mean."""
+        if (name, mode) not in made:
+            inner = averaged(name)
+            if inner is None:
+                made[name, mode] = self._plain(name, mode, labels, num_classes, settings, shares)
+            else:
+                own = self._one(inner, mode, labels, num_classes, settings, shares, made)
+                made[name, mode] = NeighborMean(own, self.propagation(mode, "row"))
+        return made[name, mode]
+
+    def _plain(
+        self,
+        name: str,
+        mode: str,
+        labels: Array,
+        num_classes: int,
+        settings: StatisticsSettings,
+        shares: Array | None,
+    ) -> Statistic:
+        """A statistic that is no mean over neighbours."""
         if name == "class_counts":
-            counts = class_counts(
-                self.adjacency(mode), labels if shares is None else shares, num_classes
-            )
-            scaled = scaled_counts(counts, settings.class_counts_scaling)
-            return ReplicaRows(self._tensor(scaled))
+            known = labels if shares is None else shares
+            return self._class_counts(mode, known, num_classes, settings)
         if name == "class_means":
             return self._class_means(mode, labels, num_classes, settings)
         if name == "attributes":
@@ -272,6 +288,12 @@ class LocalStatistics:
     def _adjacency_rows(self, mode: str, scaling: str) -> Statistic:
         rows = scaled_attributes(self.adjacency(mode), scaling)
         return SparseRows(SparseMatrix(rows, self.device))
+
+    def _class_counts(
+        self, mode: str, labels: Array, num_classes: int, settings: StatisticsSettings
+    ) -> Statistic:
+        counts = class_counts(self.adjacency(mode), labels, num_classes)
+        return ReplicaRows(self._tensor(scaled_counts(counts, settings.class_counts_scaling)))
 
     def _class_means(
         self, mode: str, labels: Array, num_classes: int, settings: StatisticsSettings
