@@ -295,7 +295,7 @@ the options that came later, drawn at random, one by one on the settings of the 
 the best so far; finalists are good trials of all, trained again on more runs
 (`hpgmn.experiments.spaces` and `search`). Those with the most runs decide: the highest mean
 validation score wins, ties go to the lower validation loss. The last column says where the settings
-of the row stand by that rule. In the third round `label_confidence` did not reach `soft_counts` yet;
+of the row stand by that rule. In the third round `label_confidence` did not reach `soft_counts`;
 no shipped settings have both."""
 
 
