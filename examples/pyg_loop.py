@@ -34,6 +34,7 @@ class Net(torch.nn.Module):
         self.classify = torch.nn.Linear(2 * len(widths) * dim, num_classes)
 
     def forward(self, *statistics: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits (N, classes), and what the two penalties add to the loss."""
         parts = [layer(rows) for layer, rows in zip(self.encode, statistics, strict=True)]
         query = torch.cat(parts, dim=1).relu()
         value, attention = self.memory(query)  # what each node reads, and from which patterns
@@ -47,7 +48,7 @@ class Net(torch.nn.Module):
 inputs = (data.x, data.class_counts, data.class_means)
 model = Net([rows.size(1) for rows in inputs], int(data.y.max()) + 1)
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4)
-for epoch in range(1, 101):
+for _ in range(100):
     model.train()
     optimizer.zero_grad()
     logits, penalty = model(*inputs)

@@ -10,7 +10,7 @@ from sklearn.model_selection import ParameterGrid
 import hpgmn
 
 graph = hpgmn.trading_network(num_nodes=500, seed=0).graph  # comes with ten splits
-SPLITS = range(4)
+SPLITS = range(3)
 model = hpgmn.HPGMNClassifier(seed=0, epochs=40, estimator_epochs=60, hidden_dim=32)
 print(f"{len(model.get_params())} hyperparameters, of which changed: {model}")
 

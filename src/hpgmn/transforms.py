@@ -82,9 +82,9 @@ class _AddStatistic(BaseTransform):  # type: ignore[misc]  # PyG has no types
         labels, num_classes = self._labels(data)
         graph = _graph(data, num_classes, needs_attributes=self.statistic == "class_means")
         settings = self._settings
-        form_field = self.fields.get("form")
-        if form_field is not None and getattr(settings, form_field) == "auto":
-            chosen: dict[str, Any] = {form_field: self._form(graph)}
+        form = self._form(graph)
+        if form is not None and self._options["form"] == "auto":
+            chosen: dict[str, Any] = {self.fields["form"]: form}
             settings = dataclasses.replace(settings, **chosen)
         built = LocalStatistics(graph).build(labels[None], num_classes, [settings])
         parts = [_rows(built[name], graph.num_nodes) for name in statistic_names(settings)]
@@ -96,11 +96,11 @@ class _AddStatistic(BaseTransform):  # type: ignore[misc]  # PyG has no types
 
     def _labels(self, data: Any) -> tuple[Array, int]:
         """(N,) what is known of the classes, and their number; a statistic may need neither."""
-        return np.full(data.num_nodes, -1, np.int64), 0
+        return np.full(_num_nodes(data), -1, np.int64), 0
 
-    def _form(self, graph: Graph) -> str:
-        """What "auto" means on a graph."""
-        raise NotImplementedError
+    def _form(self, graph: Graph) -> str | None:
+        """What "auto" means on a graph; None for a statistic of one form."""
+        return None
 
     def __repr__(self) -> str:
         usual = inspect.signature(type(self)).parameters
@@ -288,9 +288,16 @@ class AddAdjacencyRows(_AddStatistic):
         self._store(locals())
 
 
+def _num_nodes(data: Any) -> int:
+    """N; from a mask before PyG's guess, which misses nodes behind the last one with an edge."""
+    is_guess = data.x is None and "num_nodes" not in data
+    mask = getattr(data, "train_mask", None) if is_guess else None
+    return int(data.num_nodes if mask is None else mask.shape[0])
+
+
 def _graph(data: Any, num_classes: int, *, needs_attributes: bool) -> Graph:
     """The graph of an object, without its labels; attributes only where they are read."""
-    x: Any = np.zeros((data.num_nodes, 1), np.float32)
+    x: Any = np.zeros((_num_nodes(data), 1), np.float32)
     if needs_attributes:
         if data.x is None:
             raise GraphError("The PyG object has no attributes x; class means are means of them.")
@@ -316,7 +323,7 @@ def _known_labels(data: Any, which: str, split: int | None) -> Array:
             "The PyG object has no train_mask, so no label may be read. Add it (RandomNodeSplit "
             "does), or name an attribute of pseudo labels with labels=."
         )
-    return np.where(_column(mask, data.num_nodes, split), labels, -1)
+    return np.where(_column(mask, _num_nodes(data), split), labels, -1)
 
 
 def _whole_numbers(data: Any, name: str) -> Array:
@@ -328,12 +335,12 @@ def _whole_numbers(data: Any, name: str) -> Array:
             "another with labels=."
         )
     shape = tuple(value.shape)
-    if shape not in ((data.num_nodes,), (data.num_nodes, 1)):
+    if shape not in ((_num_nodes(data),), (_num_nodes(data), 1)):
         raise GraphError(
-            f"'{name}' must hold one class for each of the {data.num_nodes} nodes (got shape "
+            f"'{name}' must hold one class for each of the {_num_nodes(data)} nodes (got shape "
             f"{shape}). Probabilities become classes by argmax(dim=-1)."
         )
-    blank = np.zeros((data.num_nodes, 1), np.float32)
+    blank = np.zeros((_num_nodes(data), 1), np.float32)
     return Graph(blank, np.empty((2, 0), np.int64), value).y
 
 
