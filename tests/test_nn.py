@@ -71,6 +71,31 @@ def test_a_memory_of_ones_own_learns_to_reach_the_queries() -> None:
     assert distances[-1] < 0.8 * distances[0]
 
 
+def test_one_replica_needs_no_leading_dimension() -> None:
+    torch.manual_seed(0)
+    query, memory = torch.randn(7, 4), nn.Memory(1, 5, 4)
+    value, attention = memory(query)
+    patterns = memory.patterns[0]
+    expected = (query @ patterns.T).softmax(dim=1)
+    torch.testing.assert_close(attention, expected)
+    torch.testing.assert_close(value, expected @ patterns)
+    distance = torch.cdist(query, patterns, compute_mode="donot_use_mm_for_euclid_dist")
+    near = nn.kpattern_penalty(query, memory.patterns)
+    torch.testing.assert_close(near, distance.min(dim=1).values.mean().reshape(1))
+    use = expected.mean(dim=0)
+    torch.testing.assert_close(nn.entropy_penalty(attention), (use * use.log()).sum())
+
+
+def test_a_memory_of_ones_own_starts_with_patterns_of_its_own() -> None:
+    torch.manual_seed(0)
+    memory = nn.Memory(2, 5, 4, in_batches=True)
+    rows = memory.patterns.detach().reshape(10, 4)
+    assert len(torch.unique(rows, dim=0)) == 10
+    assert rows.abs().max() <= (6 / 9) ** 0.5
+    assert memory.use is not None
+    np.testing.assert_allclose(memory.use.detach(), 1 / 5)
+
+
 def test_a_head_can_be_built_from_the_exported_names() -> None:
     head = nn.MemoryHead(2, 4, 8, 3, nn.MemorySettings(num_patterns=5), nn.DropRate([0.1, 0.2]))
     keys = torch.tensor([1, 2])

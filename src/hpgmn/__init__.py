@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from hpgmn import nn
+    from hpgmn import nn, transforms
     from hpgmn.classifier import HPGMNClassifier
     from hpgmn.datasets import load, random_splits, read_graph, trading_network, write_graph
     from hpgmn.errors import HPGMNError
     from hpgmn.graph import Graph, Split, Splits
+    from hpgmn.pyg import from_pyg
     from hpgmn.shipped import settings_for
     from hpgmn.statistics import LocalStatistics
+    from hpgmn.tables import from_networkx, from_tables
 
 _HOMES = {
     "Graph": "graph",
@@ -23,6 +25,9 @@ _HOMES = {
     "LocalStatistics": "statistics",
     "Split": "graph",
     "Splits": "graph",
+    "from_networkx": "tables",
+    "from_pyg": "pyg",
+    "from_tables": "tables",
     "load": "datasets",
     "random_splits": "datasets",
     "read_graph": "datasets",
@@ -38,20 +43,24 @@ __all__ = [
     "LocalStatistics",
     "Split",
     "Splits",
+    "from_networkx",
+    "from_pyg",
+    "from_tables",
     "load",
     "nn",
     "random_splits",
     "read_graph",
     "settings_for",
     "trading_network",
+    "transforms",
     "write_graph",
 ]
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used, so that ``hpgmn --help`` answers at once."""
-    if name == "nn":
-        return importlib.import_module("hpgmn.nn")
+    if name in ("nn", "transforms"):
+        return importlib.import_module(f"hpgmn.{name}")
     if name in _HOMES:
         return getattr(importlib.import_module(f"hpgmn.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'hpgmn' has no attribute '{name}'")

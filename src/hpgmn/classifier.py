@@ -22,6 +22,7 @@ from hpgmn.models import MODELS, find_model
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.models.label_estimator import class_shares, estimator_logits, pseudo_labels
 from hpgmn.models.stage import Replica, make_task
+from hpgmn.notebook import facts_html
 from hpgmn.training.checks import check_split
 from hpgmn.training.replicas import fit_replicas
 from hpgmn.training.saved import MODEL_FILE, SavedModel
@@ -101,11 +102,27 @@ class HPGMNClassifier:
         self._store(kept | parameters)
         return self
 
-    def __repr__(self) -> str:
+    def _changed(self) -> dict[str, Any]:
+        """The hyperparameters that differ from their defaults."""
         entry = find_model(self.model)
         usual = _OWN | {info.name: info.default for info in dataclasses.fields(entry.settings)}
-        changed = {k: v for k, v in self.get_params().items() if v != usual[k]}
-        return f"HPGMNClassifier({', '.join(f'{k}={v!r}' for k, v in changed.items())})"
+        return {key: value for key, value in self.get_params().items() if value != usual[key]}
+
+    def __repr__(self) -> str:
+        changed = ", ".join(f"{key}={value!r}" for key, value in self._changed().items())
+        return f"HPGMNClassifier({changed})"
+
+    def _repr_html_(self) -> str:
+        """Model, changed hyperparameters and what was fitted, for notebooks."""
+        changed = ", ".join(f"{k}={plain(v)}" for k, v in self._changed().items() if k != "model")
+        facts = [("Model", self.model), ("Differs from the defaults", changed or "nothing")]
+        if not hasattr(self, "saved_"):
+            facts.append(("Fitted", "no: call fit(graph)"))
+        else:
+            facts += [("Fitted", "yes"), ("Classes", ", ".join(map(str, self.classes_)))]
+        if hasattr(self, "val_score_"):  # a loaded model does not know it
+            facts.append((f"Validation {self.metric}", f"{self.val_score_:.3f}"))
+        return facts_html("HPGMNClassifier", facts)
 
     def fit(
         self,

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from hpgmn.conversion import Conversions
 from hpgmn.edges import SortedEdges, sorted_csr
 from hpgmn.errors import GraphError, unknown_name
 
@@ -62,7 +63,7 @@ class Splits(Sequence[Split]):
         return (self[index] for index in range(len(self)))
 
 
-class Graph:
+class Graph(Conversions):
     """An attributed graph with some labels, checked once when it is made.
 
     Args:
@@ -258,19 +259,6 @@ class Graph:
             count(self.num_classes, "class"),
         )
         return f"Graph('{self.name}': {', '.join(sizes)})"
-
-    @staticmethod
-    def from_pyg(data: Any, name: str = "graph") -> Graph:
-        """A graph from a PyTorch Geometric ``Data`` object (edges taken as listed)."""
-        from hpgmn.pyg import from_pyg
-
-        return from_pyg(data, name)
-
-    def to_pyg(self) -> Any:
-        """The graph as a PyTorch Geometric ``Data`` object; sparse attributes stay sparse."""
-        from hpgmn.pyg import to_pyg
-
-        return to_pyg(self)
 
 
 def _numpy(value: Any) -> Array:

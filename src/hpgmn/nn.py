@@ -1,6 +1,10 @@
 """The modules for people who write their own loop.
 
-Every module leads with R replicas; with one replica the leading dimension is 1.
+Every module leads with R replicas; with one replica the leading dimension is 1, and ``Memory`` and
+the penalties take queries without it. Random numbers are functions of a key: call
+``initialise(model, keys)`` once before training, and pass ``Noise(keys, epoch)`` where there is
+dropout. A ``Memory`` alone starts with random patterns and needs neither
+(``examples/pyg_loop.py``).
 """
 
 from hpgmn.models.head import MemoryHead, MemorySettings

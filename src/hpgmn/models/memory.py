@@ -62,8 +62,11 @@ class Memory(Initialised):
     respect to p̂ as if the whole of p were of this step: a pattern that is rare in one batch but
     not overall is then not pushed, and the strength of the penalty does not depend on the batch.
 
+    A memory starts with random patterns, as any module of torch does; ``initialise`` replaces them
+    by numbers that depend on a key alone.
+
     Args:
-        replicas: R.
+        replicas: R; 1 for a memory in a loop of your own.
         num_patterns: K.
         width: the width of a query, D_q.
         in_batches: whether a step reads only some of the nodes.
@@ -73,10 +76,12 @@ class Memory(Initialised):
         self, replicas: int, num_patterns: int, width: int, *, in_batches: bool = False
     ) -> None:
         super().__init__()
-        self.patterns = nn.Parameter(torch.zeros(replicas, num_patterns, width))
+        self.patterns = nn.Parameter(torch.empty(replicas, num_patterns, width))
+        for own in self.patterns.detach():  # equal patterns would stay equal for ever
+            nn.init.xavier_uniform_(own)
         self.use: nn.Parameter | None = None
         if in_batches:  # a parameter, so that it is saved and resumed; no gradient reaches it
-            self.use = nn.Parameter(torch.zeros(replicas, num_patterns))
+            self.use = nn.Parameter(torch.full((replicas, num_patterns), 1 / num_patterns))
             self._latest: Tensor | None = None
 
     def reset_parameters(self, noise: Noise, place: str) -> None:
@@ -105,11 +110,14 @@ class Memory(Initialised):
         """The value read for each query, and the attention.
 
         Args:
-            query: (R, N, D_q).
+            query: (R, N, D_q), or (N, D_q) where there is one replica.
 
         Returns:
-            (R, N, D_q) and (R, N, K).
+            (R, N, D_q) and (R, N, K); without R where the query has none.
         """
+        if query.dim() == 2:
+            value, attention = self(query.unsqueeze(0))
+            return value.squeeze(0), attention.squeeze(0)
         attention = self.compare(query)[0].softmax(dim=-1)
         return attention @ self.patterns, attention
 

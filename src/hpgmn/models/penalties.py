@@ -13,7 +13,7 @@ def kpattern_penalty(query: Tensor, patterns: Tensor, reduction: str = "mean") -
     on every graph (the paper has the sum).
 
     Args:
-        query: (R, N, D).
+        query: (R, N, D), or (N, D) where there is one replica.
         patterns: (R, K, D).
         reduction: "mean" or "sum" over nodes.
 
@@ -44,10 +44,10 @@ def entropy_penalty(attention: Tensor) -> Tensor:
     """Negative entropy of mean pattern use: lowest, -log K, when all K are used alike; Eq. (16).
 
     Args:
-        attention: (R, N, K), rows sum to 1.
+        attention: (R, N, K), or (N, K) where there is one replica; rows sum to 1.
 
     Returns:
-        (R,)
+        (R,), or a single number.
 
     >>> entropy_penalty(torch.tensor([[[1.0, 0.0], [0.0, 1.0]]]))
     tensor([-0.6931])

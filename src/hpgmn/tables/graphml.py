@@ -36,22 +36,31 @@ def read_graphml(path: Path) -> GraphML:
         raise GraphError(
             f"'{path}' cannot be read as GraphML ({reason}): write it again."
         ) from None
-    nodes, defaults = dict(graph.nodes(data=True)), graph.graph["node_default"]
-    attributes = _columns(list(nodes.values()), defaults)
-    name = next(one for one in ("id", "node", "node_id", "GraphML id") if one not in attributes)
-    node_table = pa.table({name: pa.array(list(nodes), pa.string()), **attributes})
-    edges, defaults = list(graph.edges(data=True)), graph.graph["edge_default"]
-    ends = {
-        "source": pa.array([source for source, _, _ in edges], pa.string()),
-        "target": pa.array([target for _, target, _ in edges], pa.string()),
-    }
-    edge_table = pa.table(_columns([data for _, _, data in edges], defaults) | ends)
+    nodes, edges, name = network_tables(graph)
     return GraphML(
-        HeldTable(path, node_table, f"{path.name} (nodes)"),
-        HeldTable(path, edge_table, f"{path.name} (edges)"),
+        HeldTable(path, nodes, f"{path.name} (nodes)"),
+        HeldTable(path, edges, f"{path.name} (edges)"),
         name,
         bool(graph.is_directed()),
     )
+
+
+def network_tables(graph: Any) -> tuple[pa.Table, pa.Table, str]:
+    """The nodes and edges of a networkx graph, and the column of the nodes' names, which are text.
+
+    Edges have columns source and target beside their own.
+    """
+    nodes, defaults = dict(graph.nodes(data=True)), graph.graph.get("node_default", {})
+    attributes = _columns(list(nodes.values()), defaults)
+    name = next(one for one in ("id", "node", "node_id", "GraphML id") if one not in attributes)
+    names = pa.array([str(node) for node in nodes], pa.string())
+    edges, defaults = list(graph.edges(data=True)), graph.graph.get("edge_default", {})
+    ends = {
+        "source": pa.array([str(source) for source, _, _ in edges], pa.string()),
+        "target": pa.array([str(target) for _, target, _ in edges], pa.string()),
+    }
+    edge_table = pa.table(_columns([data for _, _, data in edges], defaults) | ends)
+    return pa.table({name: names, **attributes}), edge_table, name
 
 
 def _columns(rows: Sequence[Mapping[str, Any]], defaults: Mapping[str, Any]) -> dict[str, pa.Array]:
@@ -61,7 +70,7 @@ def _columns(rows: Sequence[Mapping[str, Any]], defaults: Mapping[str, Any]) -> 
     for name in names:
         values = [row.get(name, defaults.get(name)) for row in rows]
         try:
-            columns[name] = pa.array(values)
+            columns[str(name)] = pa.array(values)
         except (pa.ArrowInvalid, pa.ArrowTypeError):
-            columns[name] = pa.array([None if one is None else str(one) for one in values])
+            columns[str(name)] = pa.array([None if one is None else str(one) for one in values])
     return columns

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ class Columns:
         target: the column of the edges' second ends.
         weight: the column of edge weights; "" means that there is none.
         drop: columns of the node table to leave out.
+        attributes: the columns that describe a node. None: all without another role.
     """
 
     id: str | None = None
@@ -49,6 +50,7 @@ class Columns:
     target: str | None = None
     weight: str | None = None
     drop: tuple[str, ...] = ()
+    attributes: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -112,11 +114,24 @@ def open_tables(
         node_table, edge_table = _open_both(source, nodes)
     if nodes is not None and (source.is_dir() or source.suffix == ".graphml"):
         raise SettingError(f"--nodes belongs to an edge list, but '{source}' has its own nodes.")
+    columns = replace(columns, id=id_column)
+    return arranged(
+        node_table, edge_table, columns, directed=declared if directed is None else directed
+    )
 
+
+def arranged(node_table: Table, edge_table: Table, columns: Columns, *, directed: bool) -> Tables:
+    """Find what the columns of two tables are.
+
+    Args:
+        node_table: the nodes.
+        edge_table: the edges.
+        columns: what the user says of the columns.
+        directed: whether edges run one way.
+    """
     found = {
-        role: _find(edge_table if role in _EDGE_ROLES else node_table, role, chosen)
+        role: _find(edge_table if role in _EDGE_ROLES else node_table, role, getattr(columns, role))
         for role in NAMES
-        for chosen in [id_column if role == "id" else getattr(columns, role)]
     }
     weight = found["weight"]
     if weight is not None and not is_numeric(edge_table.types[weight]):
@@ -130,8 +145,8 @@ def open_tables(
     return Tables(
         node_table,
         edge_table,
-        attributes=_attributes(node_table, [found[role] for role in _NODE_ROLES], columns.drop),
-        directed=declared if directed is None else directed,
+        attributes=_attributes(node_table, [found[role] for role in _NODE_ROLES], columns),
+        directed=directed,
         **found,
     )
 
@@ -204,13 +219,15 @@ def _some(names: Iterable[str]) -> str:
     return ", ".join(words[:20]) + (", …" if len(words) > 20 else "")
 
 
-def _attributes(table: Table, roles: Sequence[str | None], drop: Sequence[str]) -> tuple[str, ...]:
-    """The columns without a role, all of which must hold numbers."""
+def _attributes(table: Table, roles: Sequence[str | None], columns: Columns) -> tuple[str, ...]:
+    """The wanted columns, or all without a role; they must hold numbers."""
     used = [name for name in roles if name is not None]
-    for name in drop:
-        if _known(table, "--drop", name) in used:
-            raise SettingError(f"--drop: column '{name}' of {table.label} is in use already.")
-    names = tuple(name for name in table.types if name not in used and name not in drop)
+    wanted = tuple(table.types) if columns.attributes is None else columns.attributes
+    for option, chosen in (("--drop", columns.drop), ("--attributes", columns.attributes or ())):
+        for name in chosen:
+            if _known(table, option, name) in used:
+                raise SettingError(f"{option}: column '{name}' of {table.label} is in use already.")
+    names = tuple(name for name in wanted if name not in used and name not in columns.drop)
     if not names:
         raise GraphError(
             f"{table.label} has no attributes: add at least one column of numbers, for example "

@@ -1,0 +1,178 @@
+"""Tables and networks that a program holds in memory, read by the code that reads files.
+
+pandas and networkx are used through the objects that the user passes; neither need be installed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from hpgmn.errors import GraphError, HPGMNError, SettingError
+from hpgmn.graph import Graph
+from hpgmn.tables.graphml import network_tables
+from hpgmn.tables.layout import Columns, arranged
+from hpgmn.tables.reading import read_tables
+from hpgmn.tables.sources import HeldTable
+
+_OPTION = re.compile(r"--([a-z]+)(?:-column)?( '')?")
+
+
+def from_tables(
+    nodes: Any,
+    edges: Any,
+    *,
+    id: str | None = None,
+    label: str | None = None,
+    split: str | None = None,
+    source: str | None = None,
+    target: str | None = None,
+    weight: str | None = None,
+    attributes: Sequence[str] | None = None,
+    drop: Sequence[str] = (),
+    directed: bool = True,
+    name: str = "graph",
+) -> Graph:
+    """A graph from a table of nodes and a table of edges, as ``hpgmn convert`` makes it from files.
+
+    Columns are found by their usual names unless you name them. Ids become ``node_ids``; a node
+    without a label is unknown; every other node column is an attribute and must hold numbers.
+
+    Args:
+        nodes: a pandas DataFrame, a pyarrow Table, or a mapping of columns. A named index of a
+            DataFrame is a column, too.
+        edges: the same for edges.
+        id: the column of the nodes' names [id, node, node_id or name].
+        label: the column of classes [label, class, y or target]; "" for none.
+        split: the column with the words train, val and test [split]; "" for none.
+        source: the column where edges begin [source, src or from].
+        target: the column where edges end [target, dst or to].
+        weight: the column of edge weights [weight]; "" for none.
+        attributes: the columns that describe a node; None: all without another role.
+        drop: node columns to leave out.
+        directed: whether edges run one way.
+        name: what to call the graph.
+
+    >>> people = {"id": ["ann", "bob", "cat"], "age": [41, 35, 28], "label": ["good", "bad", None]}
+    >>> payments = {"source": ["ann", "bob"], "target": ["bob", "cat"]}
+    >>> from_tables(people, payments)
+    Graph('graph': 3 nodes, 2 edges, 1 attribute, 2 classes)
+    """
+    wanted = None if attributes is None else _names(attributes, {}, "attributes")
+    left_out = _names(drop, {}, "drop")
+    columns = Columns(id, label, split, source, target, weight, left_out, wanted)
+    both = _table(nodes, "nodes"), _table(edges, "edges")
+    return _graph(*both, columns, directed=directed, name=name)
+
+
+def from_networkx(
+    network: Any,
+    *,
+    label: str | None = None,
+    split: str | None = None,
+    weight: str | None = None,
+    attributes: Sequence[str] | None = None,
+    drop: Sequence[str] = (),
+    name: str | None = None,
+) -> Graph:
+    """A graph from a networkx graph, whose nodes' names become ``node_ids``.
+
+    Attributes of nodes are numbers, or lists of numbers of one length, which become columns such as
+    ``x[0]`` and ``x[1]``. Edges run both ways unless the network is directed.
+
+    Args:
+        network: a ``networkx`` Graph, DiGraph, MultiGraph or MultiDiGraph.
+        label: the node attribute that is the class [label, class, y or target]; "" for none.
+        split: the node attribute with the words train, val and test [split]; "" for none.
+        weight: the edge attribute that is the weight [weight]; "" for none.
+        attributes: the node attributes to use; None: all without another role.
+        drop: node attributes to leave out.
+        name: what to call the graph; None: what the network is called.
+    """
+    if not (hasattr(network, "nodes") and hasattr(network, "is_directed")):
+        raise GraphError(f"from_networkx takes a networkx graph (got {type(network).__name__}).")
+    if network.number_of_nodes() == 0:
+        raise GraphError("The networkx graph has no nodes. Add some first.")
+    nodes, edges, id_column = network_tables(network)
+    wide, parts = _spread(nodes)
+    wanted = None if attributes is None else _names(attributes, parts, "attributes")
+    left_out = _names(drop, parts, "drop")
+    columns = Columns(id_column, label, split, "source", "target", weight, left_out, wanted)
+    called = name or str(getattr(network, "name", "") or "graph")
+    directed = bool(network.is_directed())
+    return _graph(wide, edges, columns, directed=directed, name=called)
+
+
+def _graph(
+    nodes: pa.Table, edges: pa.Table, columns: Columns, *, directed: bool, name: str
+) -> Graph:
+    """The graph in two tables."""
+    with _in_python():
+        node_table = HeldTable(Path("nodes"), nodes, "nodes")
+        edge_table = HeldTable(Path("edges"), edges, "edges")
+        return read_tables(arranged(node_table, edge_table, columns, directed=directed), name)
+
+
+def _names(names: Sequence[str], parts: Mapping[str, Sequence[str]], what: str) -> tuple[str, ...]:
+    """Names of columns, those of lists replaced by the names of their places."""
+    if isinstance(names, str):
+        raise SettingError(f"{what} takes a list of names: give ['{names}'].")
+    return tuple(part for one in names for part in parts.get(one, [one]))
+
+
+def _table(value: Any, what: str) -> pa.Table:
+    """A table of any kind as one of pyarrow."""
+    try:
+        if isinstance(value, pa.Table):
+            return value
+        if type(value).__module__.split(".")[0] == "pandas" and hasattr(value, "columns"):
+            named = any(level is not None for level in value.index.names)
+            frame = value.reset_index() if named else value
+            return pa.Table.from_pandas(frame, preserve_index=False)
+        if isinstance(value, Mapping):
+            return pa.table({str(name): pa.array(list(own)) for name, own in value.items()})
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, ValueError) as error:
+        reason = "; ".join(" ".join(str(part).split()) for part in error.args).rstrip(".")
+        raise GraphError(
+            f"The table of {what} cannot be read ({reason[:200]}). Give every column values of one "
+            "type, and all columns the same length."
+        ) from None
+    raise GraphError(
+        f"The table of {what} must be a pandas DataFrame, a pyarrow Table or a mapping of columns "
+        f"(got {type(value).__name__})."
+    )
+
+
+def _spread(nodes: pa.Table) -> tuple[pa.Table, dict[str, list[str]]]:
+    """Columns of lists as a column for each place, and what became of them: name → new names."""
+    spread, parts = {}, {}
+    for name, column in zip(nodes.column_names, nodes.columns, strict=True):
+        if not (pa.types.is_list(column.type) or pa.types.is_fixed_size_list(column.type)):
+            spread[name] = column
+            continue
+        rows = [() if row is None else row for row in column.to_pylist()]
+        lengths = {len(row) for row in rows}
+        if len(lengths) > 1:
+            raise GraphError(
+                f"nodes: attribute '{name}' has lists of {min(lengths)} to {max(lengths)} numbers. "
+                "Give every node as many."
+            )
+        parts[name] = [f"{name}[{place}]" for place in range(lengths.pop())]
+        for part, own in zip(parts[name], zip(*rows, strict=True), strict=True):
+            spread[part] = pa.array(own)
+    return pa.table(spread), parts
+
+
+@contextmanager
+def _in_python() -> Iterator[None]:
+    """Options of the command line become the keywords of these functions in what is told."""
+    try:
+        yield
+    except HPGMNError as error:
+        told = _OPTION.sub(lambda found: found[1] + ('=""' if found[2] else ""), str(error))
+        raise type(error)(told) from None

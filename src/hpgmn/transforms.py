@@ -1,0 +1,377 @@
+"""The local statistics as transforms of PyTorch Geometric.
+
+Each transform adds one node attribute to a ``Data`` object. Edges are read as listed, with their
+``edge_weight`` if there is one. Only labels of train nodes are read, unless you say otherwise.
+
+>>> import torch
+>>> from torch_geometric.data import Data
+>>> path = Data(edge_index=torch.tensor([[0, 1], [1, 2]]), y=torch.tensor([0, 1, 1]), num_nodes=3)
+>>> path.train_mask = torch.tensor([True, True, False])
+>>> AddClassCounts(neighbors="out")(path).class_counts
+tensor([[0.0000, 0.6931],
+        [0.0000, 0.0000],
+        [0.0000, 0.0000]])
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from typing import Any, ClassVar, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.transforms import BaseTransform
+
+from hpgmn.config import make_settings
+from hpgmn.errors import GraphError, SettingError, unknown_name
+from hpgmn.graph import Array, Graph
+from hpgmn.statistics import LocalStatistics, Statistic, StatisticsSettings, statistic_names
+from hpgmn.statistics.diffusion import DENSE_LIMIT_BYTES
+from hpgmn.statistics.forms import MEANS_LIMIT_BYTES
+from hpgmn.statistics.operators import SparseReplicaRows, SparseRows
+
+__all__ = ["AddAdjacencyRows", "AddClassCounts", "AddClassMeans", "AddDiffusion"]
+
+
+class _AddStatistic(BaseTransform):  # type: ignore[misc]  # PyG has no types
+    """One statistic as a node attribute; what all transforms share.
+
+    Attributes:
+        statistic: the statistic's name among the settings.
+        fields: option of the transform → name of the setting it stands for.
+        forms: the forms that have rows to show.
+    """
+
+    statistic: ClassVar[str]
+    fields: ClassVar[dict[str, str]]
+    forms: ClassVar[tuple[str, ...]] = ()
+
+    def _store(self, options: dict[str, Any]) -> None:
+        """Keep what ``__init__`` was given, checked: its local variables, ``self`` among them."""
+        self._options = {name: options[name] for name in inspect.signature(type(self)).parameters}
+        form = options.get("form", "auto")
+        if form not in ("auto", *self.forms):
+            reason = unknown_name("value for 'form':", str(form), ("auto", *self.forms))
+            raise SettingError(f"{type(self).__name__}: {reason}")
+        named = {setting: options[option] for option, setting in self.fields.items()}
+        try:
+            self._settings: StatisticsSettings = make_settings(
+                cast(Any, StatisticsSettings), {**named, "statistics": (self.statistic,)}
+            )
+        except SettingError as error:
+            message = str(error)
+            for option, setting in self.fields.items():
+                message = message.replace(f"'{setting}'", f"'{option}'")
+            raise SettingError(f"{type(self).__name__}: {message}") from None
+
+    def forward(self, data: Any) -> Any:
+        """The same object with one attribute more."""
+        if not isinstance(data, Data):
+            raise GraphError(
+                f"{type(self).__name__} reads a torch_geometric.data.Data object of one kind of "
+                f"nodes and edges (got {type(data).__name__}). Call to_homogeneous() first."
+            )
+        if data.edge_index is None:
+            raise GraphError(
+                "The PyG object has no edge_index. Add it, or put this transform before the one "
+                "that takes it away, such as ToSparseTensor."
+            )
+        labels, num_classes = self._labels(data)
+        graph = _graph(data, num_classes, needs_attributes=self.statistic == "class_means")
+        settings = self._settings
+        form = self._form(graph)
+        if form is not None and self._options["form"] == "auto":
+            chosen: dict[str, Any] = {self.fields["form"]: form}
+            settings = dataclasses.replace(settings, **chosen)
+        built = LocalStatistics(graph).build(labels[None], num_classes, [settings])
+        parts = [_rows(built[name], graph.num_nodes) for name in statistic_names(settings)]
+        joined = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+        if joined.is_sparse:
+            joined = joined.coalesce()
+        data[self._options["name"]] = joined.to(data.edge_index.device)
+        return data
+
+    def _labels(self, data: Any) -> tuple[Array, int]:
+        """(N,) what is known of the classes, and their number; a statistic may need neither."""
+        return np.full(_num_nodes(data), -1, np.int64), 0
+
+    def _form(self, graph: Graph) -> str | None:
+        """What "auto" means on a graph; None for a statistic of one form."""
+        return None
+
+    def __repr__(self) -> str:
+        usual = inspect.signature(type(self)).parameters
+        changed = {k: v for k, v in self._options.items() if v != usual[k].default}
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in changed.items())})"
+
+
+class _AddLabelwise(_AddStatistic):
+    """A statistic that reads labels."""
+
+    def _labels(self, data: Any) -> tuple[Array, int]:
+        options = self._options
+        labels = _known_labels(data, options["labels"], options["split"])
+        found = int(labels.max(initial=-1)) + 1
+        num_classes = found if options["num_classes"] is None else int(options["num_classes"])
+        if found > num_classes:
+            raise SettingError(
+                f"num_classes is {num_classes}, but the labels hold class {found - 1}. Give at "
+                f"least {found}."
+            )
+        if not found:
+            raise GraphError(
+                f"{type(self).__name__} found no label it may read. Mark train nodes in "
+                "train_mask, or name an attribute of pseudo labels with labels=."
+            )
+        return labels, num_classes
+
+
+class AddClassCounts(_AddLabelwise):
+    """How many neighbours of each class a node has, as ``data.class_counts``.
+
+    Dense, (N, C); with ``neighbors="both"`` (N, 2·C), out-neighbours first. Only neighbours whose
+    label may be read count: by default the train nodes.
+
+    Args:
+        neighbors: whose edges make a neighbourhood: "out", "in", "undirected" (weights of both
+            directions are added) or "both". An object that lists every edge both ways has the
+            same neighbours in each, so take "out".
+        scaling: "raw", "log" (log(1+n)), "fraction" or "unit".
+        labels: "train" reads labels under ``train_mask`` and no other. Any other word is the name
+            of an attribute (N,) of pseudo labels, -1 where unknown, taken as it is. "true" reads
+            every label, those of test nodes too: to look at, not to train with.
+        split: the column of ``train_mask``, where it has several.
+        num_classes: C; None: as many as the labels that may be read hold.
+        name: what to call the attribute.
+    """
+
+    statistic = "class_counts"
+    fields: ClassVar = {"neighbors": "neighbors", "scaling": "class_counts_scaling"}
+
+    def __init__(
+        self,
+        neighbors: str = "both",
+        scaling: str = "log",
+        labels: str = "train",
+        split: int | None = None,
+        num_classes: int | None = None,
+        name: str = "class_counts",
+    ) -> None:
+        self._store(locals())
+
+
+class AddClassMeans(_AddLabelwise):
+    """The mean attributes of a node's neighbours of each class, as ``data.class_means``.
+
+    (N, C·F), class by class; with ``neighbors="both"`` (N, 2·C·F), out-neighbours first. A class
+    without neighbours has zeros. Sparse (torch COO) where the form is "sparse", else dense.
+
+    Args:
+        neighbors: as in :class:`AddClassCounts`.
+        scaling: "raw" or "unit" (rows of length 1).
+        form: "dense", "sparse", or "sketch" (``dim`` columns for each class instead of F). "auto"
+            is dense, or sparse where the attributes are or dense rows would take over 512 MiB.
+        dim: columns for each class in a sketch.
+        labels: as in :class:`AddClassCounts`.
+        split: as in :class:`AddClassCounts`.
+        num_classes: as in :class:`AddClassCounts`.
+        name: what to call the attribute.
+    """
+
+    statistic = "class_means"
+    fields: ClassVar = {
+        "neighbors": "neighbors",
+        "scaling": "class_means_scaling",
+        "form": "class_means_form",
+        "dim": "class_means_dim",
+    }
+    forms = ("dense", "sparse", "sketch")
+
+    def __init__(
+        self,
+        neighbors: str = "both",
+        scaling: str = "raw",
+        form: str = "auto",
+        dim: int = 64,
+        labels: str = "train",
+        split: int | None = None,
+        num_classes: int | None = None,
+        name: str = "class_means",
+    ) -> None:
+        self._store(locals())
+
+    def _form(self, graph: Graph) -> str:
+        size = 4 * graph.num_nodes * graph.num_classes * graph.num_features
+        is_small = not graph.has_sparse_attributes and size <= MEANS_LIMIT_BYTES
+        return "dense" if is_small else "sparse"
+
+
+class AddDiffusion(_AddStatistic):
+    """A node's row of the diffusion matrix, as ``data.diffusion``; it reads no labels.
+
+    (N, N), or (N, ``dim``) as a sketch; twice as wide with ``neighbors="both"``, out-neighbours
+    first. Sparse (torch COO) where the form is "topk", else dense.
+
+    Args:
+        kind: "ppr" (personalised PageRank) or "heat" (heat kernel).
+        neighbors: as in :class:`AddClassCounts`.
+        teleport: PPR's probability of going back to the start.
+        heat_time: time of the heat kernel.
+        normalization: of the transition matrix: "column", "row" or "symmetric".
+        self_loop: 1 adds self-loops to the transition matrix.
+        scaling: "raw" or "unit" (rows of length 1).
+        self_entry: whether a node's own entry stays in its row.
+        form: "dense", "topk" (the largest entries of each row) or "sketch" (a random sketch).
+            "auto" is dense up to 512 MiB, about 11,500 nodes, and a sketch beyond.
+        tolerance: what a form may leave out of the series.
+        topk: the most entries of a row.
+        threshold: topk: the largest residual that is pushed no further.
+        dim: columns of a sketch.
+        name: what to call the attribute.
+    """
+
+    statistic = "diffusion"
+    fields: ClassVar = {
+        "kind": "diffusion",
+        **{name: name for name in ("neighbors", "teleport", "heat_time", "normalization")},
+        **{
+            name: f"diffusion_{name}"
+            for name in ("self_loop", "scaling", "self_entry", "form", "tolerance", "topk")
+        },
+        **{name: f"diffusion_{name}" for name in ("threshold", "dim")},
+    }
+    forms = ("dense", "topk", "sketch")
+
+    def __init__(
+        self,
+        kind: str = "ppr",
+        neighbors: str = "both",
+        teleport: float = 0.15,
+        heat_time: float = 3.0,
+        normalization: str = "column",
+        self_loop: int = 0,
+        scaling: str = "unit",
+        self_entry: bool = False,
+        form: str = "auto",
+        tolerance: float = 1e-6,
+        topk: int = 64,
+        threshold: float = 1e-4,
+        dim: int = 256,
+        name: str = "diffusion",
+    ) -> None:
+        self._store(locals())
+
+    def _form(self, graph: Graph) -> str:
+        return "dense" if 4 * graph.num_nodes**2 <= DENSE_LIMIT_BYTES else "sketch"
+
+
+class AddAdjacencyRows(_AddStatistic):
+    """A node's row of the adjacency, as ``data.adjacency_rows``; it reads no labels.
+
+    Sparse (torch COO), (N, N); with ``neighbors="both"`` (N, 2·N), out-neighbours first.
+
+    Args:
+        neighbors: as in :class:`AddClassCounts`.
+        scaling: "raw", "fraction" (divided by the row's sum) or "unit" (rows of length 1).
+        name: what to call the attribute.
+    """
+
+    statistic = "adjacency"
+    fields: ClassVar = {"neighbors": "neighbors", "scaling": "adjacency_scaling"}
+
+    def __init__(
+        self, neighbors: str = "both", scaling: str = "unit", name: str = "adjacency_rows"
+    ) -> None:
+        self._store(locals())
+
+
+def _num_nodes(data: Any) -> int:
+    """N; from a mask before PyG's guess, which misses nodes behind the last one with an edge."""
+    is_guess = data.x is None and "num_nodes" not in data
+    mask = getattr(data, "train_mask", None) if is_guess else None
+    return int(data.num_nodes if mask is None else mask.shape[0])
+
+
+def _graph(data: Any, num_classes: int, *, needs_attributes: bool) -> Graph:
+    """The graph of an object, without its labels; attributes only where they are read."""
+    x: Any = np.zeros((_num_nodes(data), 1), np.float32)
+    if needs_attributes:
+        if data.x is None:
+            raise GraphError("The PyG object has no attributes x; class means are means of them.")
+        x = data.x
+    return Graph(
+        x,
+        data.edge_index,
+        edge_weight=getattr(data, "edge_weight", None),
+        class_names=[str(number) for number in range(num_classes)],
+    )
+
+
+def _known_labels(data: Any, which: str, split: int | None) -> Array:
+    """(N,) int64 labels that may be read, -1 elsewhere."""
+    if which not in ("train", "true"):
+        return _whole_numbers(data, which)
+    labels = _whole_numbers(data, "y")
+    if which == "true":
+        return labels
+    mask = getattr(data, "train_mask", None)
+    if mask is None:
+        raise GraphError(
+            "The PyG object has no train_mask, so no label may be read. Add it (RandomNodeSplit "
+            "does), or name an attribute of pseudo labels with labels=."
+        )
+    return np.where(_column(mask, _num_nodes(data), split), labels, -1)
+
+
+def _whole_numbers(data: Any, name: str) -> Array:
+    """(N,) classes from an attribute, checked as a graph checks its labels."""
+    value = getattr(data, name, None)
+    if value is None:
+        raise GraphError(
+            f"The PyG object has no attribute '{name}' to read labels from. Add it, or choose "
+            "another with labels=."
+        )
+    shape = tuple(value.shape)
+    if shape not in ((_num_nodes(data),), (_num_nodes(data), 1)):
+        raise GraphError(
+            f"'{name}' must hold one class for each of the {_num_nodes(data)} nodes (got shape "
+            f"{shape}). Probabilities become classes by argmax(dim=-1)."
+        )
+    blank = np.zeros((_num_nodes(data), 1), np.float32)
+    return Graph(blank, np.empty((2, 0), np.int64), value).y
+
+
+def _column(mask: Tensor, num_nodes: int, split: int | None) -> Array:
+    """(N,) the train nodes of one split."""
+    array = mask.detach().cpu().numpy()
+    if array.ndim == 1:
+        array = array[:, None]
+    if array.dtype != np.bool_ or array.ndim != 2 or array.shape[0] != num_nodes:
+        raise GraphError(
+            f"train_mask must be true or false for each of the {num_nodes} nodes (got "
+            f"{tuple(mask.shape)} values of {mask.dtype})."
+        )
+    count = array.shape[1]
+    if split is None and count == 1:
+        split = 0
+    if split is None or not 0 <= split < count:
+        got = "" if split is None else f" (got {split})"
+        raise SettingError(
+            f"train_mask has {count} split{'s'[: count > 1]}: choose one with split=, counted "
+            f"from 0{got}. Labels of one split's train nodes are test labels of another."
+        )
+    return np.asarray(array[:, split])
+
+
+def _rows(statistic: Statistic, num_nodes: int) -> Tensor:
+    """All rows of a statistic of one replica, sparse where they are stored so."""
+    if not isinstance(statistic, SparseRows | SparseReplicaRows):
+        return statistic.rows(torch.arange(num_nodes))
+    coo = statistic.matrix.host.tocoo()
+    place = torch.from_numpy(np.stack([coo.row, coo.col]).astype(np.int64))
+    return torch.sparse_coo_tensor(
+        place, torch.from_numpy(coo.data), coo.shape, check_invariants=True
+    ).coalesce()
