@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Column, Table
 
-from hpgmn.cli.console import out, percent, say
+from hpgmn.cli.console import METRIC_HELP, out, percent, say
 from hpgmn.cli.several import (
     folder_name,
     model_names,
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from hpgmn.graph import Graph
 
 _DEVICES = ("auto", "cpu", "cuda")
+
+SKEWED = 0.8
+"""Classes are skewed if the largest has more than this share of the labelled nodes."""
 
 
 def train(
@@ -50,7 +53,15 @@ def train(
     splits: Annotated[str | None, typer.Option(help="all, or numbers: 0,3 [all].")] = None,
     seeds: Annotated[int | None, typer.Option(help="Seeds per split [1].")] = None,
     protocol: Annotated[str | None, typer.Option(help="A published protocol's splits.")] = None,
-    metric: Annotated[str | None, typer.Option(help="accuracy or roc_auc.")] = None,
+    metric: Annotated[str | None, typer.Option(help=METRIC_HELP)] = None,
+    calibration: Annotated[
+        bool | None,
+        typer.Option(
+            "--calibration/--no-calibration",
+            show_default=False,
+            help="Scale probabilities by a temperature fitted to the validation nodes [on].",
+        ),
+    ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda [auto].")] = None,
     out_folder: Annotated[
         Path | None, typer.Option("--out", help="The run folder [runs/GRAPH-MODEL-TIME].")
@@ -78,6 +89,7 @@ def train(
         "protocol": protocol,
         "metric": metric,
         "device": device,
+        "calibrate": calibration,
     }
     given |= {name: value for name, value in options.items() if value is not None}
     names = model_names(model or [given.get("model", "hpgmn")])
@@ -102,6 +114,8 @@ def train(
         except SettingError as error:
             raise SettingError(f"{name}: {error}" if len(names) > 1 else str(error)) from None
         specs.append(spec)
+    for line in metric_lines(specs, loaded):
+        say(line)
     folder = out_folder or _default_folder(loaded.name, names)
     if len(specs) > 1:
         train_several(specs, loaded, folder, resume=resume, overwrite=overwrite)
@@ -149,7 +163,25 @@ def _specification(
         protocol=given.get("protocol"),
         metric=given.get("metric", default_metric),
         device=chosen_device(given.get("device", "auto")),
+        calibrate=given.get("calibrate", True),
     )
+
+
+def metric_lines(specs: Sequence[RunSpec], graph: Graph) -> list[str]:
+    """What chooses the epochs, and what to try where accuracy says little."""
+    import numpy as np
+
+    metric = specs[0].metric
+    lines = [f"Metric: {metric}, which chooses the epochs on validation nodes and is reported."]
+    counts = np.bincount(graph.y[graph.y >= 0])
+    share = counts.max() / counts.sum()
+    if share > SKEWED and metric == "accuracy":
+        name = graph.class_names[int(counts.argmax())]
+        lines.append(
+            f"{100 * share:.0f} % of the labelled nodes are of class {name}, so accuracy says "
+            "little. Try --metric balanced_accuracy --set class_weights=balanced."
+        )
+    return lines
 
 
 def chosen_device(name: str) -> str:

@@ -22,7 +22,12 @@ from hpgmn.report import plots
 from hpgmn.report.page import Row, page, panel, table, text, tiles
 from hpgmn.report.reading import Run, Stage, mapping, number, read_run
 
-_METRIC_NAMES = {"accuracy": "accuracy", "roc_auc": "ROC-AUC"}
+_METRIC_NAMES = {
+    "roc_auc": "ROC-AUC",
+    "balanced_accuracy": "balanced accuracy",
+    "macro_f1": "macro F1",
+    "average_precision": "average precision",
+}
 _STAGE_NAMES = {
     "estimator": "Label estimator",
     "pretraining": "Pre-training",
@@ -109,6 +114,8 @@ def command(config: Mapping[str, Any]) -> list[str]:
     for name in ("protocol", "device"):
         if config.get(name):
             words += [f"--{name}", str(config[name])]
+    if config.get("calibrate") is False:
+        words.append("--no-calibration")
     for name, value in config["settings"].items():
         words += ["--set", f"{name}={_setting(value)}"]
     return words
@@ -141,6 +148,11 @@ def _headline(run: Run) -> str:
         guess = _spread(run, estimator, "test_accuracy")
         facts.append(("Label estimator", guess, "accuracy from the attributes alone"))
         said = _against_estimator(run, estimator)
+    calibration = mapping(metrics.get("calibration"))
+    error = number(calibration.get("ece_after_mean"))
+    if not math.isnan(error):
+        before = _percent(number(calibration.get("ece_before_mean")))
+        facts.append(("Calibration error", _percent(error), f"{before} without temperature"))
     facts.append(("Runs", f"{run.num_runs}", runs))
     if not math.isnan(number(metrics.get("seconds"))):
         facts.append(("Time", _duration(metrics["seconds"]), "for all runs together"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hpgmn.calibration import calibrated
 from hpgmn.config import make_settings, settings_dict
 from hpgmn.errors import HPGMNError
 from hpgmn.graph import Array, Graph
@@ -64,6 +65,8 @@ class SavedModel:
         train_labels: (R, N), -1 outside the train nodes.
         about: name, fingerprint, sizes and names of the training graph.
         node_ids: names of the training graph's nodes, where it had any.
+        temperatures: R, by which logits are divided before they become probabilities; all 1 if
+            none are given.
     """
 
     entry: ModelEntry
@@ -72,12 +75,22 @@ class SavedModel:
     train_labels: Array
     about: dict[str, Any]
     node_ids: Array | None
+    temperatures: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Fill in the temperatures."""
+        self.temperatures = list(self.temperatures) or [1.0] * len(self.replicas)
 
     @classmethod
     def of(
-        cls, entry: ModelEntry, fitted: Fitted, graph: Graph, train: Sequence[Array]
+        cls,
+        entry: ModelEntry,
+        fitted: Fitted,
+        graph: Graph,
+        train: Sequence[Array],
+        temperatures: Sequence[float] = (),
     ) -> SavedModel:
-        """The model that was just fitted on a graph with these train masks."""
+        """The model that was just fitted on a graph with these train masks and temperatures."""
         labels = np.stack([np.where(mask, graph.y, -1) for mask in train])
         about = {
             "graph": graph.name,
@@ -91,7 +104,7 @@ class SavedModel:
             replace(replica, settings=settled(graph, replica.settings))
             for replica in fitted.replicas
         ]
-        return cls(entry, replicas, fitted.done, labels, about, graph.node_ids)
+        return cls(entry, replicas, fitted.done, labels, about, graph.node_ids, list(temperatures))
 
     def write(self, path: Path) -> None:
         """Write the model as one safetensors file."""
@@ -114,6 +127,7 @@ class SavedModel:
                 for one in self.replicas
             ],
             "node_ids": None if self.node_ids is None else self.node_ids.tolist(),
+            "temperatures": self.temperatures,
         }
         write_tensors(path, tensors, about | {"checksum": _checksum(tensors, about)})
 
@@ -173,7 +187,10 @@ class SavedModel:
         node_ids = about.pop("node_ids")
         labels = tensors["train_labels"].numpy().astype(np.int64)
         names = None if node_ids is None else np.asarray(node_ids)
-        return cls(entry, replicas, done, labels, about, names)
+        temperatures = about.pop("temperatures", [])  # files of before have none
+        if temperatures and len(temperatures) != len(replicas):
+            raise _damaged(path, f"{len(temperatures)} temperatures for {len(replicas)} runs")
+        return cls(entry, replicas, done, labels, about, names, temperatures)
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -189,7 +206,8 @@ class SavedModel:
         }
         replicas = [self.replicas[place] for place in chosen]
         labels = self.train_labels[chosen]
-        return SavedModel(self.entry, replicas, done, labels, self.about, self.node_ids)
+        own = [self.temperatures[place] for place in chosen]
+        return SavedModel(self.entry, replicas, done, labels, self.about, self.node_ids, own)
 
     def logits(self, graph: Graph, device: torch.device | str = "cpu") -> Tensor:
         """(R, M, C) for the nodes of a graph, the training graph or another."""
@@ -199,6 +217,10 @@ class SavedModel:
             for stage, parameters in self.done.items()
         }
         return logits(task, self.entry, done).cpu()
+
+    def probabilities(self, graph: Graph, device: torch.device | str = "cpu") -> Tensor:
+        """(R, M, C) class probabilities, calibrated by each replica's temperature."""
+        return calibrated(self.logits(graph, device), self.temperatures)
 
     def estimator_logits(self, graph: Graph, device: torch.device | str = "cpu") -> Tensor | None:
         """(R, M, C) of the label estimator alone, where the model has one."""
