@@ -101,6 +101,11 @@ def calibrated(logits: Tensor, temperatures: Sequence[float]) -> Tensor:
     return (logits / scale.view(-1, 1, 1)).softmax(dim=-1)
 
 
+def averaged(logits: Tensor) -> Tensor:
+    """Logarithms of probabilities averaged over seeds, (R, N, C) to (N, C): logits of the mean."""
+    return logits.double().softmax(dim=-1).mean(dim=0).log()
+
+
 @dataclass(frozen=True)
 class Bin:
     """Nodes of about the same confidence.

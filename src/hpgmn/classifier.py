@@ -13,7 +13,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from hpgmn.calibration import calibrated, fit_temperatures
+from hpgmn.calibration import calibrated
 from hpgmn.config import make_settings, plain, read_yaml
 from hpgmn.errors import GraphError, HPGMNError, SettingError, unknown_name
 from hpgmn.evaluation import scores
@@ -146,8 +146,8 @@ class HPGMNClassifier:
         fitted = fit_replicas(
             graph, entry, [replica], masks, device=self.device, metric=self.metric
         )
-        scale = fit_temperatures(fitted.logits, graph.y, [chosen.val]) if self.calibrate else ()
-        self.saved_ = SavedModel.of(entry, fitted, graph, [chosen.train], scale)
+        scaled_on = [chosen.val] if self.calibrate else None
+        self.saved_ = SavedModel.of(entry, fitted, graph, [chosen.train], scaled_on)
         self.classes_ = np.asarray(graph.class_names)
         self.val_score_ = float(fitted.val_score[0])
         return self

@@ -114,11 +114,10 @@ def train(
         except SettingError as error:
             raise SettingError(f"{name}: {error}" if len(names) > 1 else str(error)) from None
         specs.append(spec)
-    for line in metric_lines(specs, loaded):
-        say(line)
     folder = out_folder or _default_folder(loaded.name, names)
     if len(specs) > 1:
         train_several(specs, loaded, folder, resume=resume, overwrite=overwrite)
+        suggest_for_skewed(specs[0].metric, loaded)
         return
     try:
         metrics = train_into(specs[0], loaded, folder, resume=resume, overwrite=overwrite)
@@ -126,6 +125,7 @@ def train(
         say(f"To go on, repeat the command with --resume --out {folder}")
         raise
     print_scores(metrics)
+    suggest_for_skewed(specs[0].metric, loaded)
     say(f"Run folder: {folder}")
 
 
@@ -167,21 +167,18 @@ def _specification(
     )
 
 
-def metric_lines(specs: Sequence[RunSpec], graph: Graph) -> list[str]:
-    """What chooses the epochs, and what to try where accuracy says little."""
+def suggest_for_skewed(metric: str, graph: Graph) -> None:
+    """Where nearly all nodes are of one class, say what tells more than accuracy."""
     import numpy as np
 
-    metric = specs[0].metric
-    lines = [f"Metric: {metric}, which chooses the epochs on validation nodes and is reported."]
     counts = np.bincount(graph.y[graph.y >= 0])
     share = counts.max() / counts.sum()
     if share > SKEWED and metric == "accuracy":
-        name = graph.class_names[int(counts.argmax())]
-        lines.append(
-            f"{100 * share:.0f} % of the labelled nodes are of class {name}, so accuracy says "
-            "little. Try --metric balanced_accuracy --set class_weights=balanced."
+        say(
+            f"{100 * share:.0f} % of the labelled nodes are of class "
+            f"{graph.class_names[int(counts.argmax())]}, so accuracy says little. Try --metric "
+            "balanced_accuracy --set class_weights=balanced."
         )
-    return lines
 
 
 def chosen_device(name: str) -> str:

@@ -91,7 +91,7 @@ def predict(
     if not places:
         known = ", ".join(str(one) for one in spec.splits)
         raise HPGMNError(f"The run has no split {number}. Choose from: {known}.")
-    chances = model.choose(places).probabilities(loaded).mean(dim=0).numpy()
+    chances = model.choose(places).mean_probabilities(loaded).numpy()
     names = np.asarray(model.class_names, dtype=object)
     ids = loaded.node_ids if loaded.node_ids is not None else np.arange(loaded.num_nodes)
     best, confidence = chances.argmax(axis=1), chances.max(axis=1)

@@ -28,7 +28,7 @@ import torch
 import yaml
 
 from hpgmn import __version__
-from hpgmn.calibration import calibrated, fit_temperatures
+from hpgmn.calibration import calibrated
 from hpgmn.config import make_settings, read_yaml
 from hpgmn.errors import HPGMNError, SettingError
 from hpgmn.evaluation import Score, calibration_report, ensemble_scores, ensemble_size, scores
@@ -291,14 +291,14 @@ def run(
         memory_share=memory_share,
     )
     own = [split for _, split in pairs]
-    val = [split.val for split in own]
-    scale = fit_temperatures(fitted.logits, graph.y, val) if spec.calibrate else [1.0] * len(own)
-    model = SavedModel.of(entry, fitted, graph, [split.train for split in own], scale)
+    val = [split.val for split in own] if spec.calibrate else None
+    model = SavedModel.of(entry, fitted, graph, [split.train for split in own], val)
     model.write(folder / MODEL_FILE)
     _write_history(folder / HISTORY_FILE, fitted)
-    _write_predictions(folder / PREDICTIONS_FILE, graph, fitted, own, scale)
+    _write_predictions(folder / PREDICTIONS_FILE, graph, fitted, own, model.temperatures)
     guesses = model.estimator_logits(graph, spec.device)
-    metrics = _metrics(spec, graph, fitted, own, scale, guesses)
+    metrics = _metrics(spec, graph, fitted, own, model.temperatures, guesses)
+    metrics["calibration"]["mean_temperature"] = model.mean_temperatures[:: spec.seeds]
     metrics["nodes"] = {
         part: [int(getattr(split, part).sum()) for split in splits]
         for part in ("train", "val", "test")

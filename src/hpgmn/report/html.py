@@ -114,11 +114,9 @@ def command(config: Mapping[str, Any]) -> list[str]:
     for name in ("protocol", "device"):
         if config.get(name):
             words += [f"--{name}", str(config[name])]
-    if config.get("calibrate") is False:
-        words.append("--no-calibration")
     for name, value in config["settings"].items():
         words += ["--set", f"{name}={_setting(value)}"]
-    return words
+    return [*words, "--no-calibration"] if config.get("calibrate") is False else words
 
 
 # The sections, in the order of the page.
@@ -325,11 +323,12 @@ def _settings(run: Run) -> str:
 def _repeat(run: Run) -> str:
     words = [shlex.quote(word) for word in command(run.config)]
     lines = [" ".join(words[:3])]
-    for option, value in zip(words[3::2], words[4::2], strict=True):
-        if len(lines[-1]) + len(option) + len(value) > 86:
+    for place in range(3, len(words), 2):
+        option = " ".join(words[place : place + 2])  # the last may have no value
+        if len(lines[-1]) + len(option) > 87:
             lines[-1] += " \\"
             lines.append("   ")
-        lines[-1] += f" {option} {value}"
+        lines[-1] += f" {option}"
     metrics = run.metrics
     rows = [("hpgmn", str(metrics.get("version") or run.config.get("version") or _NOTHING))]
     rows += _facts(mapping(metrics.get("hardware")))
