@@ -14,6 +14,7 @@ from hpgmn.calibration import (
     LOWEST,
     Answered,
     Bin,
+    averaged,
     brier_score,
     calibrated,
     calibration_error,
@@ -115,6 +116,13 @@ def test_every_replica_has_a_temperature_of_its_own_nodes() -> None:
 def test_a_temperature_of_one_changes_no_bit() -> None:
     logits = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(0))
     assert torch.equal(calibrated(logits, [1.0, 1.0]), logits.softmax(dim=-1))
+
+
+def test_an_average_is_of_probabilities() -> None:
+    logits = torch.tensor([[[0.0, 0.0]], [[2.0, 0.0]]])
+    first = (0.5 + 1 / (1 + np.exp(-2.0))) / 2
+    found = averaged(logits).exp().numpy()
+    np.testing.assert_allclose(found, [[first, 1 - first]], rtol=1e-12)
 
 
 # Errors.
