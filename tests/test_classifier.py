@@ -17,10 +17,11 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 import hpgmn
 from hpgmn import Graph, HPGMNClassifier, HPGMNError
+from hpgmn.calibration import fit_temperature
 from hpgmn.classifier import estimate_labels
 from hpgmn.errors import GraphError, SettingError
 from hpgmn.experiments.run import RunSpec, run
@@ -161,7 +162,7 @@ def test_an_unknown_keyword_is_answered_with_the_nearest() -> None:
         ({"lr": -1}, "Setting 'lr' must be at least 0"),
         ({"neighbors": "inn"}, "Did you mean 'in'?"),
         ({"metric": "roc"}, "Did you mean 'roc_auc'?"),
-        ({"metric": "roc_auc"}, "needs two classes"),
+        ({"metric": "precision@3"}, "needs two classes .'small' has 3"),
     ],
     ids=str,
 )
@@ -214,7 +215,7 @@ def test_a_mask_of_another_shape_is_told(
 def test_every_setting_is_a_parameter_with_its_default() -> None:
     parameters = HPGMNClassifier().get_params()
     defaults = HPGMNSettings()
-    own = {"seed": 0, "model": "hpgmn", "device": "cpu", "metric": "accuracy"}
+    own = {"seed": 0, "model": "hpgmn", "device": "cpu", "metric": "accuracy", "calibrate": True}
     assert parameters == own | {name: getattr(defaults, name) for name in vars(defaults)}
     assert parameters.keys() == inspect.signature(HPGMNClassifier).parameters.keys()
 
@@ -348,7 +349,7 @@ def test_sure_predictions_are_still_ranked(small_graph: Graph) -> None:
     graph = changed(small_graph, y=(np.arange(18) >= 9).astype(int))
     logits = torch.stack([torch.zeros(18), 200.0 + torch.arange(18)], dim=-1)
     model = HPGMNClassifier(metric="roc_auc")
-    model.saved_ = SimpleNamespace(logits=lambda *_: logits[None])
+    model.saved_ = SimpleNamespace(logits=lambda *_: logits[None], temperatures=[2.0])
     assert (model.predict_proba(graph)[:, 1] == 1).all()
     assert model.score(graph) == 1.0
 
@@ -464,3 +465,37 @@ def test_guesses_below_the_confidence_are_unknown(small_graph: Graph) -> None:
     assert 0 < (~known).sum() < len(known)
     np.testing.assert_array_equal(found, np.where(known, labels, -1))
     np.testing.assert_array_equal(rest, np.where(known[:, None], shares, 0))
+
+
+
+def test_probabilities_are_calibrated_and_classes_are_the_same(
+    small_graph: Graph, tmp_path: Path
+) -> None:
+    plain, scaled = (classifier(calibrate=own).fit(small_graph) for own in (False, True))
+    assert plain.saved_.temperatures == [1.0]
+    (temperature,) = scaled.saved_.temperatures
+    val = small_graph.split(0).val
+    logs = np.log(plain.predict_proba(small_graph).astype(np.float64))
+    assert temperature == pytest.approx(fit_temperature(logs[val], small_graph.y[val]), rel=1e-3)
+    assert temperature != 1
+    powers = np.exp(logs / temperature)
+    expected = powers / powers.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(scaled.predict_proba(small_graph), expected, atol=1e-5)
+    np.testing.assert_array_equal(scaled.predict(small_graph), plain.predict(small_graph))
+    assert scaled.score(small_graph) == plain.score(small_graph)
+    for number, model in enumerate((plain, scaled)):
+        model.save(tmp_path / str(number))
+        loaded = HPGMNClassifier.load(tmp_path / str(number))
+        assert loaded.calibrate == bool(number)
+        np.testing.assert_array_equal(
+            loaded.predict_proba(small_graph), model.predict_proba(small_graph)
+        )
+
+
+def test_class_weights_and_metrics_of_skewed_classes_are_keywords(small_graph: Graph) -> None:
+    model = classifier(class_weights="balanced", metric="balanced_accuracy").fit(small_graph)
+    guesses = model.predict(small_graph)
+    expected = balanced_accuracy_score(small_graph.y, guesses)
+    assert model.score(small_graph) == pytest.approx(expected, abs=1e-6)
+    with pytest.raises(SettingError, match="Choose from: none, balanced"):
+        classifier(class_weights="equal").fit(small_graph)

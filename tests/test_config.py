@@ -162,7 +162,7 @@ def test_an_unknown_setting_names_the_nearest() -> None:
 
 def test_an_unknown_setting_without_likeness_lists_all_in_order() -> None:
     with pytest.raises(
-        SettingError, match=r"Unknown setting 'qqqq'\. Choose from: consis"
+        SettingError, match=r"Unknown setting 'qqqq'\. Choose from: class_"
     ) as error:
         made(qqqq=3)
     listed = str(error.value).split("Choose from: ")[1].removesuffix(".").split(", ")

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from sklearn.metrics import precision_recall_fscore_support, roc_auc_score
+from sklearn.metrics import f1_score, precision_recall_fscore_support, roc_auc_score
 
 from hpgmn.errors import SettingError
 from hpgmn.evaluation import (
     Score,
+    calibration_report,
     class_report,
     ensemble_scores,
     ensemble_size,
@@ -168,6 +169,49 @@ def test_a_single_run_has_a_difference_without_interval() -> None:
     assert (found.mean, found.low, found.high) == (0.75, None, None)
 
 
+# Probabilities.
+
+
+def test_thresholds_come_from_validation_and_errors_from_test_nodes() -> None:
+    """Two runs on six nodes; the first knows everything, the second guesses."""
+    log = np.log
+    sure, unsure = [log(0.9), log(0.1)], [log(0.4), log(0.6)]
+    logits = torch.tensor([[sure] * 6, [unsure] * 6])
+    y = np.array([0, 0, 0, 1, 0, 0])
+    val = [np.array([1, 1, 0, 0, 0, 0], bool), np.array([1, 0, 0, 0, 0, 0], bool)]
+    test = [np.array([0, 0, 1, 1, 0, 0], bool), np.array([0, 0, 0, 1, 0, 0], bool)]
+    found = calibration_report(logits, [1.0, 1.0], y, val, test)
+    # Validation: 0.9 right, 0.9 right, 0.6 wrong. Two of three are not enough for any wish.
+    assert [own["wanted_accuracy"] for own in found["thresholds"]] == [0.8, 0.9, 0.95, 0.99]
+    for own in found["thresholds"]:
+        assert own["threshold"] == pytest.approx(0.9, abs=1e-6)
+        assert (own["coverage"], own["accuracy"]) == (2 / 3, 1.0)
+    # Test: 0.9 right, 0.9 wrong; 0.6 right.
+    assert found["ece_after"] == pytest.approx([0.4, 0.4], abs=1e-6)
+    assert found["ece_before_mean"] == pytest.approx(0.4, abs=1e-6)
+    assert found["nll_after"] == pytest.approx([-(log(0.9) + log(0.1)) / 2, -log(0.6)], abs=1e-6)
+    assert found["brier_after"] == pytest.approx([(0.02 + 1.62) / 2, 0.32], abs=1e-6)
+    curve = found["coverage"]
+    assert [own["coverage"] for own in curve] == pytest.approx([2 / 3] * 13 + [1.0] * 7)
+    assert [own["accuracy"] for own in curve] == pytest.approx([0.5] * 13 + [2 / 3] * 7)
+
+
+def test_a_wish_that_no_threshold_fulfils_says_so() -> None:
+    logits, y = torch.tensor([[[1.0, 0.0], [1.0, 0.0]]]), np.array([1, 1])
+    masks = [np.array([True, False])]
+    found = calibration_report(logits, [1.0], y, masks, masks)
+    assert found["thresholds"][0] == {"wanted_accuracy": 0.8, "threshold": None}
+
+
+def test_without_test_nodes_only_validation_speaks() -> None:
+    logits, y, val = torch.zeros(1, 2, 2), np.array([0, 1]), [np.array([True, True])]
+    found = calibration_report(logits, [3.0], y, val, [np.array([False, False])])
+    assert list(found) == ["temperature", "thresholds"]
+    assert found["temperature"] == [3.0]
+    lost = torch.full((1, 2, 2), float("nan"))
+    assert calibration_report(lost, [1.0], y, val, val) == {"temperature": [1.0]}
+
+
 # Averages over seeds.
 
 
@@ -177,12 +221,13 @@ def softmax(row: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("splits", "seeds", "size"), [(3, 4, 4), (1, 7, 3), (2, 3, 2), (1, 2, 2)])
-@pytest.mark.parametrize("metric", ["accuracy", "roc_auc"])
+@pytest.mark.parametrize("metric", ["accuracy", "roc_auc", "macro_f1", "roc_auc of many"])
 def test_averages_over_seeds_are_those_of_a_loop(
     splits: int, seeds: int, size: int, metric: str
 ) -> None:
     draw = np.random.default_rng(splits + seeds)
-    classes = 2 if metric == "roc_auc" else 4
+    metric, _, many = metric.partition(" of ")
+    classes = 2 if metric == "roc_auc" and not many else 4
     logits = 3 * draw.normal(size=(splits * seeds, 30, classes))
     y = np.arange(30) % classes
     masks = [draw.random(30) < 0.6 for _ in range(splits)]
@@ -198,6 +243,12 @@ def test_averages_over_seeds_are_those_of_a_loop(
             nodes = np.flatnonzero(masks[split])
             if metric == "accuracy":
                 expected.append(np.mean([mean[node].argmax() == y[node] for node in nodes]))
+            elif metric == "macro_f1":
+                guess = mean[nodes].argmax(axis=1)
+                expected.append(f1_score(y[nodes], guess, average="macro"))
+            elif many:
+                area = roc_auc_score(y[nodes], mean[nodes], multi_class="ovr", average="macro")
+                expected.append(area)
             else:
                 expected.append(roc_auc_score(y[nodes], mean[nodes, 1]))
     repeated = [mask for mask in masks for _ in range(seeds)]

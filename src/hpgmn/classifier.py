@@ -13,11 +13,12 @@ import torch
 import yaml
 from torch import Tensor
 
+from hpgmn.calibration import calibrated
 from hpgmn.config import make_settings, plain, read_yaml
 from hpgmn.errors import GraphError, HPGMNError, SettingError, unknown_name
 from hpgmn.evaluation import scores
 from hpgmn.graph import Array, Graph, Split, Splits
-from hpgmn.metrics import metric as metric_of
+from hpgmn.metrics import require_metric
 from hpgmn.models import MODELS, find_model
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.models.label_estimator import class_shares, estimator_logits, pseudo_labels
@@ -32,7 +33,13 @@ logger = logging.getLogger(__name__)
 
 PARAMETERS_FILE = "classifier.yaml"
 
-_OWN = {"seed": 0, "model": "hpgmn", "device": "cpu", "metric": "accuracy"}
+_OWN: dict[str, Any] = {
+    "seed": 0,
+    "model": "hpgmn",
+    "device": "cpu",
+    "metric": "accuracy",
+    "calibrate": True,
+}
 
 
 def _signature() -> inspect.Signature:
@@ -53,7 +60,10 @@ class HPGMNClassifier:
         seed: the seed of the initial values and of dropout.
         model: "hpgmn", or another name of ``hpgmn models``.
         device: "cpu" or "cuda".
-        metric: what chooses the best epoch on the validation nodes.
+        metric: what chooses the best epoch on the validation nodes: accuracy, balanced_accuracy,
+            macro_f1, roc_auc, average_precision or, for two classes, precision@K.
+        calibrate: whether probabilities are scaled by a temperature fitted to the validation nodes;
+            the predicted classes are the same.
         **settings: any key of ``hpgmn settings``; what is not given has its default.
 
     Learned attributes: ``saved_`` (the trained model), ``classes_`` (names), ``val_score_``.
@@ -70,6 +80,7 @@ class HPGMNClassifier:
     model: str
     device: str
     metric: str
+    calibrate: bool
 
     def __init__(self, **parameters: Any) -> None:
         self._store(parameters)
@@ -143,7 +154,7 @@ class HPGMNClassifier:
         chosen = _split(graph, split, train, val)
         for line in check_split(graph, chosen, split if train is None else "given"):
             logger.warning("Graph '%s'. %s", graph.name, line)
-        metric_of(self.metric)
+        require_metric(self.metric, graph.num_classes, f"'{graph.name}'")
         _require_device(self.device)
         entry = find_model(self.model)
         own = {k: v for k, v in self.get_params().items() if k not in _OWN}
@@ -152,7 +163,8 @@ class HPGMNClassifier:
         fitted = fit_replicas(
             graph, entry, [replica], masks, device=self.device, metric=self.metric
         )
-        self.saved_ = SavedModel.of(entry, fitted, graph, [chosen.train])
+        scaled_on = [chosen.val] if self.calibrate else None
+        self.saved_ = SavedModel.of(entry, fitted, graph, [chosen.train], scaled_on)
         self.classes_ = np.asarray(graph.class_names)
         self.val_score_ = float(fitted.val_score[0])
         return self
@@ -166,11 +178,11 @@ class HPGMNClassifier:
 
     def predict_proba(self, graph: Graph) -> Array:
         """(N, C) class probabilities of every node, of this graph or another."""
-        return np.asarray(self._logits(graph)[0].softmax(dim=-1).numpy())
+        return np.asarray(calibrated(self._logits(graph), self.saved_.temperatures)[0].numpy())
 
     def predict(self, graph: Graph) -> Array:
         """(N,) the class number of every node; ``classes_`` has the names."""
-        return np.asarray(self.predict_proba(graph).argmax(axis=1))
+        return np.asarray(self._logits(graph)[0].argmax(dim=-1).numpy())
 
     def score(self, graph: Graph, mask: Array | None = None) -> float:
         """The metric on the labelled nodes of a mask (all labelled nodes without one)."""
@@ -220,7 +232,8 @@ class HPGMNClassifier:
         settings = {key: getattr(saved.replicas[0].settings, key) for key in own}
         for name in (PARAMETERS_FILE, "config.yaml"):  # of save(), of a run
             if (source / name).is_file():
-                settings["metric"] = read_yaml(source / name).get("metric", _OWN["metric"])
+                content = read_yaml(source / name)
+                settings |= {key: content.get(key, _OWN[key]) for key in ("metric", "calibrate")}
                 break
         loaded = cls(model=saved.entry.name, seed=saved.replicas[0].seed, **settings)
         loaded.saved_ = saved

@@ -71,6 +71,11 @@ class TrainSettings:
         100, "stop after so many epochs without a better validation score; 0: never", low=0
     )
     dropout: float = dropout_setting(0.2, "dropout inside the network")
+    class_weights: str = setting(
+        "none",
+        "in the class loss every train node counts alike, or every class does (balanced)",
+        choices=("none", "balanced"),
+    )
     precision: str = setting(
         "float32",
         "products on a GPU: exact, of factors rounded to 10 bits, or in training of 7 bits",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,16 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from hpgmn.calibration import (
+    brier_score,
+    calibration_error,
+    coverage_curve,
+    log_loss,
+    reliability,
+    threshold_for_accuracy,
+)
 from hpgmn.graph import Array
+from hpgmn.metrics import RANKING_METRICS
 from hpgmn.metrics import metric as metric_of
 
 ENSEMBLE = 5
@@ -89,7 +98,86 @@ def ensemble_scores(
     ]
     # One group at a time: the probabilities of all replicas may take gigabytes.
     means = [logits[place : place + size].double().softmax(dim=-1).mean(dim=0) for place in first]
-    return scores(torch.stack(means), y, [masks[place] for place in first], metric)
+    stacked = torch.stack(means)
+    if metric in RANKING_METRICS and stacked.shape[-1] > 2:
+        stacked = stacked.log()  # logits again: of two classes any rising function ranks alike
+    return scores(stacked, y, [masks[place] for place in first], metric)
+
+
+WANTED_ACCURACIES = (0.8, 0.9, 0.95, 0.99)
+"""For these the validation nodes tell from which confidence on to answer."""
+
+
+def calibration_report(
+    logits: Tensor,
+    temperatures: Sequence[float],
+    y: Array,
+    val: Sequence[Array],
+    test: Sequence[Array],
+) -> dict[str, Any]:
+    """What ``metrics.json`` says of the probabilities, before and after their temperature.
+
+    Args:
+        logits: (R, N, C).
+        temperatures: R.
+        y: (N,) true labels.
+        val: R masks of the validation nodes, which tell thresholds for wanted accuracies.
+        test: R masks of the test nodes, on which everything else is measured.
+
+    Returns:
+        The temperature of each run; calibration error, log loss and Brier score of each run and
+        their mean; bins of confidence, coverage and thresholds, the nodes of all runs together.
+        Without test nodes, or with logits that are not finite, what they tell is left out.
+    """
+    found: dict[str, Any] = {"temperature": list(temperatures)}
+    if not logits.isfinite().all():  # JSON knows no NaN
+        return found
+    confidence, right = _confidences(logits, temperatures, y, val)
+    found["thresholds"] = [
+        {"wanted_accuracy": wanted, **(asdict(own) if own else {"threshold": None})}
+        for wanted in WANTED_ACCURACIES
+        for own in [threshold_for_accuracy(confidence, right, wanted)]
+    ]
+    if not all(mask.any() for mask in test):
+        return found
+    for name, scale in (("before", [1.0] * len(test)), ("after", list(temperatures))):
+        rows = [
+            _probability_errors(own[torch.from_numpy(np.asarray(mask))], by, y[mask])
+            for own, by, mask in zip(logits, scale, test, strict=True)
+        ]
+        for key in rows[0]:
+            values = [row[key] for row in rows]
+            found[f"{key}_{name}"] = values
+            found[f"{key}_{name}_mean"] = float(np.mean(values))
+    confidence, right = _confidences(logits, temperatures, y, test)
+    found["reliability"] = [asdict(own) for own in reliability(confidence, right)]
+    found["coverage"] = [asdict(own) for own in coverage_curve(confidence, right)]
+    return found
+
+
+def _probability_errors(logits: Tensor, temperature: float, labels: Array) -> dict[str, float]:
+    """How far the probabilities of some nodes are from what came true."""
+    log_chances = (logits.double() / temperature).log_softmax(dim=-1).numpy()
+    chances = np.exp(log_chances)
+    confidence, right = chances.max(axis=1), chances.argmax(axis=1) == labels
+    return {
+        "ece": calibration_error(confidence, right),
+        "ece_equal_mass": calibration_error(confidence, right, equal_mass=True),
+        "nll": log_loss(log_chances, labels),
+        "brier": brier_score(chances, labels),
+    }
+
+
+def _confidences(
+    logits: Tensor, temperatures: Sequence[float], y: Array, masks: Sequence[Array]
+) -> tuple[Array, Array]:
+    """Confidence, and whether the answer is right, of the masks' nodes, all runs together."""
+    confidence, right = [], []
+    for own, temperature, mask in zip(logits, temperatures, masks, strict=True):
+        chosen = own[torch.from_numpy(np.asarray(mask))].double()
+        confidence.append((chosen / temperature).softmax(dim=-1).amax(dim=-1).numpy())
+        right.append(chosen.argmax(dim=-1).numpy() == y[mask])
+    return np.concatenate(confidence), np.concatenate(right)
 
 
 def class_report(

@@ -87,8 +87,17 @@ OPTIONS = {
     "word split": (["--splits", "first"], "--splits takes all or numbers such as 0,3"),
     "split twice": (["--splits", "0,0"], "--splits names a split twice"),
     "no seeds": (["--seeds", "0"], "--seeds must be at least 1 (got 0)."),
-    "metric": (["--metric", "roc"], "Did you mean 'roc_auc'? Choose from: accuracy, roc_auc."),
-    "area of three": (["--metric", "roc_auc"], "needs two classes ('small' has 3). Use --metric a"),
+    "metric": (
+        ["--metric", "roc"],
+        "Did you mean 'roc_auc'? Choose from: accuracy, balanced_accuracy, macro_f1, roc_auc, "
+        "average_precision, precision@K.",
+    ),
+    "precision of three": (
+        ["--metric", "precision@5"],
+        "needs two classes ('small' has 3). Use --metric average_precision.",
+    ),
+    "precision of none": (["--metric", "precision@0"], "Say how many nodes are taken: precision@5"),
+    "class weights": (["--set", "class_weights=equal"], "Choose from: none, balanced."),
     "device": (["--device", "gpu"], "Unknown device 'gpu'. Did you mean 'cpu'?"),
     "protocol": (["--protocol", "platonof"], "Did you mean 'platonov'?"),
     "other protocol": (

@@ -502,3 +502,82 @@ def test_texas_is_trained_on_all_splits(hpgmn: Command, tiny: Tiny, data_dir: Pa
     assert bare
     for split in bare:
         assert f"Split {split}: no train node of class" in answer.err
+
+
+# Metrics, skewed classes, probabilities.
+
+
+def skewed(graph: Graph, rare: int) -> Graph:
+    """A hundred nodes, some of them of a rare class, with a split that has both classes."""
+    random = np.random.default_rng(0)
+    y = (np.arange(100) < rare).astype(int)
+    role = np.arange(100) % 3
+    masks = {f"{part}_mask": role == at for at, part in enumerate(("train", "val", "test"))}
+    names = ["usual", "rare"]
+    x = random.normal(size=(100, 3)) + y[:, None]
+    return Graph(x, random.integers(0, 100, (2, 300)), y, name="skewed", class_names=names, **masks)
+
+
+@pytest.mark.parametrize(
+    ("rare", "options", "told"),
+    [(15, [], True), (20, [], False), (15, ["--metric", "roc_auc"], False)],
+)
+def test_skewed_classes_get_a_suggestion(
+    hpgmn: Command,
+    tiny: Tiny,
+    small_graph: Graph,
+    rare: int,
+    options: list[str],
+    told: bool,
+) -> None:
+    write_graph(skewed(small_graph, rare), "skewed.npz")
+    answer = hpgmn("train", "skewed.npz", *tiny(epochs=1), *options, "--out", "run")
+    assert answer.code == 0, answer.err
+    assert f"{options[1] if options else 'accuracy'} " in answer.out
+    assert told == (
+        "85 % of the labelled nodes are of class usual, so accuracy says little. Try --metric "
+        "balanced_accuracy --set class_weights=balanced.\n" in answer.err
+    )
+
+
+def test_the_suggestion_can_be_followed(hpgmn: Command, tiny: Tiny, small_graph: Graph) -> None:
+    write_graph(skewed(small_graph, 15), "skewed.npz")
+    options = [*tiny(class_weights="balanced"), "--metric", "balanced_accuracy"]
+    answer = hpgmn("train", "skewed.npz", *options, "--out", "run")
+    assert answer.code == 0, answer.err
+    assert "Try --metric" not in answer.err
+    assert "balanced_accuracy" in answer.out
+    metrics = metrics_of(Path("run"))
+    assert metrics["metric"] == "balanced_accuracy"
+    assert metrics["config"]["settings"]["class_weights"] == "balanced"
+    rows = [row for row in rows_of(Path("run")) if row["role"] == "test"]
+    recalls = [
+        np.mean([row["prediction"] == name for row in rows if row["label"] == name])
+        for name in ("usual", "rare")
+    ]
+    assert metrics["test_score"][0] == pytest.approx(np.mean(recalls), abs=1e-6)
+
+
+def test_probabilities_may_stay_as_they_are(hpgmn: Command, tiny: Tiny, graph_file: Path) -> None:
+    options = [*tiny(), "--splits", "0"]
+    assert hpgmn("train", graph_file, *options, "--no-calibration", "--out", "plain").code == 0
+    assert hpgmn("train", graph_file, *options, "--out", "scaled").code == 0
+    assert config_of(Path("plain"))["calibrate"] is False
+    assert metrics_of(Path("plain"))["calibration"]["temperature"] == [1.0]
+    assert metrics_of(Path("scaled"))["calibration"]["temperature"] != [1.0]
+    assert "--no-calibration" in Path("plain/report.html").read_text(encoding="utf-8")
+    # A run's config repeats it, unless an option says otherwise.
+    again = ["train", graph_file, "--config", "plain/config.yaml"]
+    assert hpgmn(*again, "--out", "again").code == 0
+    assert_same_results(Path("plain"), Path("again"))
+    assert hpgmn(*again, "--calibration", "--out", "other").code == 0
+    assert_same_results(Path("scaled"), Path("other"))
+    answer = hpgmn("train", graph_file, *options, "--out", "plain", "--resume")
+    assert "calibrate (False, now True)" in answer.err
+
+
+def test_the_report_shows_the_calibration_error(trained: Path) -> None:
+    error = metrics_of(trained)["calibration"]["ece_after_mean"]
+    page = (trained / "report.html").read_text(encoding="utf-8")
+    assert "Calibration error" in page
+    assert f"{100 * error:.2f}%" in page

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from sklearn.metrics import f1_score
 
 from hpgmn.classifier import estimate_labels
 from hpgmn.config import make_settings
@@ -25,14 +26,23 @@ Tiny = Callable[..., list[str]]
 
 
 def mean_over_seeds(run: Path, split: int) -> np.ndarray:
-    """(N, C) the probabilities of a split in predictions.parquet, averaged over its seeds."""
+    """(N, C) the probabilities of a split, averaged over its seeds and then calibrated.
+
+    Those in predictions.parquet are calibrated one by one, which is undone first.
+    """
     rows = pq.read_table(run / "predictions.parquet").to_pylist()
+    metrics = json.loads((run / "metrics.json").read_text())
+    temperatures = metrics["calibration"]["temperature"]
     chosen = [row for row in rows if row["split"] == split]
     nodes = max(row["node"] for row in chosen) + 1
     total, seeds = np.zeros((nodes, 3)), {row["seed"] for row in chosen}
+    place = metrics["splits"].index(split)
     for row in chosen:
-        total[row["node"]] += [row[f"probability_{name}"] for name in "012"]
-    return total / len(seeds)
+        own = temperatures[place * len(seeds) + row["seed"]]
+        powers = np.array([row[f"probability_{name}"] for name in "012"]) ** own
+        total[row["node"]] += powers / powers.sum()
+    powers = (total / len(seeds)) ** (1 / metrics["calibration"]["mean_temperature"][place])
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
 
 def read_table(path: Path) -> list[dict[str, Any]]:
@@ -120,6 +130,31 @@ def test_predictions_do_not_look_at_labels(
     assert Path("one.csv").read_bytes() == Path("other.csv").read_bytes()
 
 
+@pytest.mark.parametrize("name", ["p.csv", "p.parquet"])
+def test_below_the_least_confidence_nothing_is_predicted(
+    hpgmn: Command, trained: Path, name: str
+) -> None:
+    assert hpgmn("predict", trained, "--out", f"all-{name}").code == 0
+    every = read_table(Path(f"all-{name}"))
+    levels = sorted(float(row["confidence"]) for row in every)
+    least = (levels[6] + levels[7]) / 2
+    answer = hpgmn("predict", trained, "--min-confidence", least, "--out", name)
+    assert answer.code == 0, answer.err
+    assert answer.err == f"18 nodes, split 1, 2 seed(s), 7 below {least:g} left empty: {name}\n"
+    empty = "" if name == "p.csv" else None
+    for row, before in zip(read_table(Path(name)), every, strict=True):
+        sure = float(before["confidence"]) >= least
+        assert row == before | {"prediction": before["prediction"] if sure else empty}
+
+
+@pytest.mark.parametrize("least", ["-0.1", "1.5", "nan"])
+def test_a_confidence_is_a_share(hpgmn: Command, trained: Path, least: str) -> None:
+    answer = hpgmn("predict", trained, f"--min-confidence={least}", "--out", "p.csv")
+    assert answer.code == 2
+    assert "--min-confidence must be 0 to 1" in answer.err
+    assert not Path("p.csv").exists()
+
+
 # evaluate
 
 
@@ -133,6 +168,40 @@ def test_evaluate_repeats_the_scores_of_the_run(hpgmn: Command, trained: Path) -
     assert found["score_std"] == metrics["test_score_std"]
     assert (found["graph"], found["model"], found["metric"]) == ("small", "hpgmn", "accuracy")
     assert found["nodes"] == "test nodes"
+
+
+def test_evaluate_has_every_metric_that_applies(
+    hpgmn: Command, trained: Path, small_graph: Graph
+) -> None:
+    found = json.loads(hpgmn("evaluate", trained, "--json").out)["metrics"]
+    assert list(found) == [
+        *("accuracy", "balanced_accuracy", "macro_f1", "roc_auc", "average_precision"),
+    ]
+    table = pq.read_table(trained / "predictions.parquet").to_pylist()
+    values = []
+    for split in (1, 0):
+        for seed in range(2):
+            rows = [
+                row
+                for row in table
+                if (row["split"], row["seed"], row["role"]) == (split, seed, "test")
+            ]
+            truth, guess = ([row[key] for row in rows] for key in ("label", "prediction"))
+            values.append(f1_score(truth, guess, average="macro"))
+    assert found["macro_f1"]["mean"] == pytest.approx(np.mean(values), abs=1e-6)
+    assert found["macro_f1"]["std"] == pytest.approx(np.std(values, ddof=1), abs=1e-6)
+
+
+def test_evaluate_begins_with_the_metric_of_the_run(
+    hpgmn: Command, tiny: Tiny, small_graph: Graph
+) -> None:
+    write_graph(changed(small_graph, y=small_graph.y % 2), "two.npz")
+    options = ["--metric", "precision@2", "--splits", "0", "--out", "run"]
+    assert hpgmn("train", "two.npz", *tiny(), *options).code == 0
+    found = json.loads(hpgmn("evaluate", "run", "--json").out)
+    assert found["metric"] == next(iter(found["metrics"])) == "precision@2"
+    assert found["metrics"]["precision@2"]["mean"] == found["score_mean"]
+    assert len(found["metrics"]) == 6
 
 
 def test_evaluate_and_the_report_have_the_same_numbers_by_class(
@@ -163,6 +232,10 @@ def test_evaluate_prints_a_table(hpgmn: Command, trained: Path) -> None:
     assert answer.code == 0
     score = f"{100 * found['score_mean']:.1f} ± {100 * found['score_std']:.1f}"
     assert answer.out.startswith(f"small, test nodes, 4 run(s): accuracy {score}\n")
+    for name, own in found["metrics"].items():
+        (line,) = [x for x in answer.out.splitlines() if x.startswith(f"│ {name} ")]
+        shown = f"{100 * own['mean']:.1f} ± {100 * own['std']:.1f}"
+        assert [cell.strip() for cell in line.strip("│").split("│")] == [name, shown]
     for row in found["classes"]:
         (line,) = [x for x in answer.out.splitlines() if x.startswith(f"│ {row['class']} ")]
         cells = [cell.strip() for cell in line.strip("│").split("│")]

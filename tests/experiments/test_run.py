@@ -14,6 +14,7 @@ import torch
 import yaml
 
 from hpgmn import __version__
+from hpgmn.calibration import fit_temperature
 from hpgmn.config import settings_dict
 from hpgmn.errors import GraphError, HPGMNError, SettingError
 from hpgmn.experiments import run as module
@@ -33,6 +34,7 @@ from hpgmn.graph import Graph, Split
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.models.stage import Replica
 from hpgmn.training.replicas import Fitted
+from hpgmn.training.saved import SavedModel
 
 TINY = HPGMNSettings(
     hidden_dim=4,
@@ -92,7 +94,7 @@ def test_devices_are_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"model": "hpgm"}, HPGMNError, "Did you mean 'hpgmn'"),
         ({"settings": {"lr": -1}}, SettingError, "'lr' must be at least 0"),
         ({"metric": "auc"}, SettingError, "Unknown metric 'auc'"),
-        ({"metric": "roc_auc"}, SettingError, "needs two classes"),
+        ({"metric": "precision@5"}, SettingError, "needs two classes .'small' has 3"),
         ({"seeds": 0}, SettingError, "--seeds must be at least 1"),
         ({"splits": (0, 5)}, GraphError, "splits 0 to 1"),
     ],
@@ -322,6 +324,81 @@ def test_history_holds_no_number_that_json_does_not_know(tmp_path: Path) -> None
     ]
 
 
+# Probabilities.
+
+
+def chances_of(folder: Path) -> np.ndarray:
+    """(R, N, C) the probabilities in predictions.parquet."""
+    table = pq.read_table(folder / "predictions.parquet")
+    columns = [table[f"probability_{number}"].to_numpy() for number in range(3)]
+    return np.stack(columns, axis=-1).reshape(-1, 18, 3)
+
+
+def test_probabilities_are_scaled_by_temperatures_of_the_validation_nodes(
+    small_graph: Graph, tmp_path: Path
+) -> None:
+    for name in ("scaled", "plain"):
+        (tmp_path / name).mkdir()
+    scaled = run(SPEC, small_graph, tmp_path / "scaled")
+    plain = run(replace(SPEC, calibrate=False), small_graph, tmp_path / "plain")
+    assert plain["calibration"]["temperature"] == [1.0] * 4
+    assert plain["calibration"]["mean_temperature"] == [1.0] * 2
+    before, after = chances_of(tmp_path / "plain"), chances_of(tmp_path / "scaled")
+    guesses = [
+        pq.read_table(tmp_path / name / "predictions.parquet")["prediction"]
+        for name in ("plain", "scaled")
+    ]
+    assert guesses[0].equals(guesses[1])
+    found = scaled["calibration"]["temperature"]
+    for row, temperature in enumerate(found):
+        val = small_graph.split(row // 2).val
+        logs = np.log(before[row].astype(np.float64))
+        assert temperature == pytest.approx(
+            fit_temperature(logs[val], small_graph.y[val]), rel=1e-3
+        )
+        powers = np.exp(logs / temperature)
+        np.testing.assert_allclose(
+            after[row], powers / powers.sum(axis=1, keepdims=True), atol=1e-5
+        )
+    for key in ("test_score", "val_score", "ensemble", "test_accuracy_mean"):
+        assert scaled[key] == plain[key]
+    one, other = scaled["calibration"], plain["calibration"]
+    for key in ("ece", "nll", "brier", "ece_equal_mass"):
+        assert one[f"{key}_before"] == other[f"{key}_before"] == other[f"{key}_after"]
+    assert one["nll_after"] != one["nll_before"]
+    saved = SavedModel.read(tmp_path / "scaled" / "model.safetensors")
+    assert saved.temperatures == found
+    means = scaled["calibration"]["mean_temperature"]
+    assert saved.mean_temperatures == [means[0], means[0], means[1], means[1]]
+
+
+def test_the_errors_are_those_of_the_predictions_on_test_nodes(
+    small_graph: Graph, tmp_path: Path
+) -> None:
+    found = run(SPEC, small_graph, tmp_path)["calibration"]
+    chances, y = chances_of(tmp_path), small_graph.y
+    losses, confidences, hits = [], [], []
+    for row in range(4):
+        test = small_graph.split(row // 2).test
+        own = chances[row][test]
+        losses.append(-np.log(own[np.arange(6), y[test]]).mean())
+        confidences += own.max(axis=1).tolist()
+        hits += (own.argmax(axis=1) == y[test]).tolist()
+    assert found["nll_after"] == pytest.approx(losses, rel=1e-4)
+    assert found["nll_after_mean"] == pytest.approx(np.mean(losses), rel=1e-4)
+    last = found["coverage"][-1]
+    assert (last["coverage"], last["accuracy"]) == (1.0, pytest.approx(np.mean(hits)))
+    assert last["threshold"] == pytest.approx(min(confidences), rel=1e-5)
+    assert sum(own["count"] for own in found["reliability"]) == 24
+
+
+def test_the_temperature_of_an_older_config_is_fitted() -> None:
+    content = SPEC.as_dict()
+    del content["calibrate"]
+    assert RunSpec.from_dict(content) == SPEC
+    assert not RunSpec.from_dict(content | {"calibrate": False}).calibrate
+
+
 # What the metrics say about the machine.
 
 
@@ -353,7 +430,7 @@ def test_peak_memory_is_in_megabytes() -> None:
 def test_probabilities_averaged_over_seeds_are_scored_beside_the_runs(
     small_graph: Graph, tmp_path: Path, splits: tuple[int, ...], seeds: int, size: int
 ) -> None:
-    spec = replace(SPEC, splits=splits, seeds=seeds)
+    spec = replace(SPEC, splits=splits, seeds=seeds, calibrate=False)
     prepare_folder(tmp_path / "run", spec, resume=False, overwrite=False)
     metrics = run(spec, small_graph, tmp_path / "run")
     rows = pq.read_table(tmp_path / "run" / "predictions.parquet").to_pylist()

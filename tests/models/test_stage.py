@@ -9,7 +9,15 @@ import torch
 from hpgmn.config import TrainSettings
 from hpgmn.graph import Graph
 from hpgmn.models.layers import Linear
-from hpgmn.models.stage import Replica, Stage, Task, load_parameters, main_stage, make_task
+from hpgmn.models.stage import (
+    Replica,
+    Stage,
+    Task,
+    balanced_weights,
+    load_parameters,
+    main_stage,
+    make_task,
+)
 from hpgmn.randomness import stable_key
 
 
@@ -137,3 +145,21 @@ def test_loading_copies_named_parameters_and_leaves_the_others() -> None:
     assert torch.equal(layer.bias, torch.zeros(1, 1, 3))
     given += 1
     assert not torch.equal(layer.weight, given)
+
+
+def test_balanced_weights_give_every_class_the_same_share() -> None:
+    labels = np.array([[0, 0, 0, 1, -1, -1], [2, 1, 1, 1, 1, 0]])
+    expected = [[4 / (3 * 3), 4 / (3 * 1), 0.0], [6 / (3 * 1), 6 / (3 * 4), 6 / (3 * 1)]]
+    np.testing.assert_allclose(balanced_weights(labels, 3), expected)
+
+
+def test_a_task_has_weights_of_train_nodes_only_where_asked(small_graph: Graph, task: Task) -> None:
+    assert task.class_weights is None
+    settings = TrainSettings(class_weights="balanced")
+    weighted = task_of(small_graph, Replica(0, 0, settings), Replica(1, 0, settings))
+    found = weighted.class_weights
+    assert found is not None
+    assert found.dtype == torch.float32
+    expected = balanced_weights(weighted.train_labels, 3)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6)
+    assert weighted.subset([1]).class_weights is not None

@@ -127,6 +127,8 @@ def test_empty_settings_are_no_settings(tmp_path: Path) -> None:
         ("settings: {}\nseed: 3", r"Unknown entry 'seed'\. Did you mean 'seeds'\?"),
         ("settings: {}\nsplits: [a]", "'splits' must be a list of split numbers"),
         ("settings: {}\nmodel: [a]", "'model' must be a model's name"),
+        ("settings: {}\ncalibrate: 1", "'calibrate' must be true or false"),
+        ("settings: {}\nseeds: true", "'seeds' must be a whole number"),
     ],
 )
 def test_a_bad_config_says_what_to_write(tmp_path: Path, text: str, told: str) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
@@ -20,6 +21,7 @@ from hpgmn.statistics import STATISTICS
 from hpgmn.training import replay, running
 from hpgmn.training.replay import StepReplay
 from hpgmn.training.running import Labelled, Running, ahead, rows_of
+from hpgmn.training.state import TrainState
 from hpgmn.training.trainer import train
 
 ENTRY = MODELS["hpgmn"]
@@ -173,3 +175,96 @@ def test_a_stage_in_batches_asks_for_rows_of_its_batch_alone(
     monkeypatch.setattr(running, "READ_NODES", 3)
     train(task_of(small_graph, settings, settings), ENTRY)
     assert widest == 3
+
+
+def skewed(graph: Graph) -> Graph:
+    """The small graph with one train node of class 1 in each split, the other is of class 0."""
+    y = graph.y.copy()
+    for split in range(2):
+        train = graph.split(split).train
+        if (y[train] == 1).sum() == 2:
+            y[np.flatnonzero(train & (y == 1))[0]] = 0
+    assert graph.splits is not None
+    return Graph(graph.x, graph.edge_index, y, name="skewed").with_splits(graph.splits)
+
+
+@pytest.mark.parametrize("stage", ["estimator", "main"])
+@pytest.mark.parametrize("weights", ["none", "balanced"])
+def test_the_class_loss_is_torchs_with_the_weights_of_the_train_nodes(
+    small_graph: Graph, stage: str, weights: str
+) -> None:
+    graph = skewed(small_graph)
+    settings = replace(SETTINGS, class_weights=weights)
+    task = task_of(graph, settings, settings)
+    labels = task.train_labels
+    state = train(task, ENTRY)
+    own = Running(task, ENTRY.stages[stage], state, [0, 1], "accuracy")
+    logits = torch.randn(2, own.train.nodes.shape[1], 3, generator=torch.Generator().manual_seed(0))
+    own.weights = {}
+    found = own._weighted(None, logits, own.train)  # type: ignore[arg-type]
+    for row in range(2):
+        known = labels[row][labels[row] >= 0]
+        counts = [int((known == c).sum()) for c in range(3)]
+        if weights == "balanced":
+            assert len(set(counts)) > 1  # otherwise nothing is weighted
+        scale = torch.tensor([len(known) / (3 * n) if n else 0.0 for n in counts])
+        truth = torch.from_numpy(labels[row])[own.train.nodes[row]]
+        expected = functional.cross_entropy(
+            logits[row], truth, weight=scale if weights == "balanced" else None
+        )
+        torch.testing.assert_close(found[row], expected)
+
+
+def test_weights_do_not_touch_validation(small_graph: Graph) -> None:
+    graph = skewed(small_graph)
+    found = []
+    for weights in ("none", "balanced"):
+        settings = replace(SETTINGS, class_weights=weights, lr=0.0, estimator_lr=0.0)
+        found.append(train(task_of(graph, settings, settings), ENTRY))
+    one, other = (state.history["main"] for state in found)
+    assert torch.equal(one["val_loss"], other["val_loss"])
+    assert not torch.equal(one["loss"], other["loss"])
+
+
+@pytest.mark.parametrize("name", ["hpgmn", "gcn", "bmgcn", "cpgnn"])
+def test_balanced_weights_change_what_is_learned_and_go_on_alike(
+    small_graph: Graph, name: str
+) -> None:
+    graph, entry = skewed(small_graph), MODELS[name]
+
+    def trained(weights: str, state: TrainState | None = None, watch: Any = None) -> TrainState:
+        settings = entry.settings(epochs=6, patience=0, class_weights=weights)
+        return train(task_of(graph, settings, settings), entry, state=state, watch=watch)
+
+    plain, balanced = trained("none"), trained("balanced")
+    changed = [
+        name
+        for name, value in plain.done["main"].items()
+        if not torch.equal(value, balanced.done["main"][name])
+    ]
+    assert changed
+    cut = TrainState()
+
+    def stop(state: TrainState, stage: Any) -> None:
+        assert state.current is not None
+        if stage.name == "main" and state.current.epoch == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trained("balanced", cut, stop)
+    resumed = trained("balanced", cut)
+    for key, value in balanced.done["main"].items():
+        assert torch.equal(resumed.done["main"][key], value), key
+
+
+def test_replayed_epochs_with_weights_are_those_run_one_by_one(
+    small_graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(SETTINGS, class_weights="balanced")
+    task = task_of(skewed(small_graph), settings, settings)
+    expected = train(task, ENTRY, metric="average_precision")
+    monkeypatch.setattr(replay, "recorded", lambda work: work)
+    monkeypatch.setattr(Running, "can_replay", True)
+    found = train(task, ENTRY, metric="average_precision")
+    for key, value in expected.done["main"].items():
+        torch.testing.assert_close(found.done["main"][key], value, rtol=1e-6, atol=1e-6)

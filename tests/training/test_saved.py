@@ -13,6 +13,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from hpgmn.calibration import fit_temperature, fit_temperatures
 from hpgmn.config import make_settings
 from hpgmn.errors import HPGMNError
 from hpgmn.graph import Graph
@@ -22,7 +23,7 @@ from hpgmn.models.propagated import PropagatedSettings
 from hpgmn.models.stage import Replica
 from hpgmn.statistics import forms
 from hpgmn.training.replicas import Fitted, fit_replicas
-from hpgmn.training.saved import FORMAT, SavedModel
+from hpgmn.training.saved import FORMAT, SavedModel, _checksum
 
 TINY = HPGMNSettings(
     hidden_dim=4,
@@ -293,3 +294,67 @@ def test_a_model_on_rows_of_nodes_takes_no_sketch_of_a_larger_graph(
     monkeypatch.setattr(forms, "DENSE_LIMIT_BYTES", 0)
     monkeypatch.setattr(forms, "IMPLICIT_LIMIT", 0)
     torch.testing.assert_close(model.logits(small_graph), fitted.logits, atol=1e-5, rtol=1e-4)
+
+
+# Temperatures.
+
+
+def test_temperatures_are_kept_and_chosen_with_their_replicas(
+    small_graph: Graph, tmp_path: Path
+) -> None:
+    model, fitted = trained(small_graph)
+    splits = [small_graph.split(0), small_graph.split(1)]
+    masks = [[getattr(split, part) for split in splits] for part in ("train", "val")]
+    model = SavedModel.of(model.entry, fitted, small_graph, *masks)
+    expected = fit_temperatures(fitted.logits, small_graph.y, masks[1])
+    assert len(set(expected)) == 2
+    model.write(tmp_path / "m.safetensors")
+    found = SavedModel.read(tmp_path / "m.safetensors")
+    assert found.temperatures == expected
+    assert found.mean_temperatures == pytest.approx(expected, rel=1e-5)  # one seed on each split
+    assert not {"temperatures", "mean_temperatures"} & set(found.about)
+    assert found.choose([1]).temperatures == expected[1:]
+    assert found.choose([1]).mean_temperatures == found.mean_temperatures[1:]
+    scale = torch.tensor(expected).view(2, 1, 1)
+    chances = (found.logits(small_graph) / scale).softmax(dim=-1)
+    torch.testing.assert_close(found.probabilities(small_graph), chances)
+    alone = found.choose([1]).mean_probabilities(small_graph)
+    torch.testing.assert_close(alone, chances[1], atol=1e-5, rtol=1e-4)
+
+
+def test_the_average_over_seeds_has_a_temperature_of_its_own(small_graph: Graph) -> None:
+    split = small_graph.split(1)
+    replicas = [Replica(1, seed, TINY) for seed in range(3)]
+    fitted = fit_replicas(small_graph, MODELS["hpgmn"], replicas, [(split.train, split.val)] * 3)
+    model = SavedModel.of(MODELS["hpgmn"], fitted, small_graph, [split.train] * 3, [split.val] * 3)
+    mean = fitted.logits.double().softmax(dim=-1).mean(dim=0)
+    temperature = fit_temperature(mean.log().numpy()[split.val], small_graph.y[split.val])
+    assert model.mean_temperatures == pytest.approx([temperature] * 3)
+    powers = mean ** (1 / temperature)
+    expected = powers / powers.sum(dim=-1, keepdim=True)
+    found = model.mean_probabilities(small_graph)
+    torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=1e-4)
+    assert torch.equal(found.argmax(dim=-1), mean.argmax(dim=-1))
+
+
+def test_a_file_from_before_temperatures_is_read(small_graph: Graph, saved: Path) -> None:
+    tensors, about = load_file(saved), about_of(saved)
+    del about["temperatures"], about["mean_temperatures"], about["checksum"]
+    for replica in about["replicas"]:
+        del replica["settings"]["class_weights"]
+    rewrite(saved, about | {"checksum": _checksum(tensors, about)})
+    found = SavedModel.read(saved)
+    assert found.temperatures == found.mean_temperatures == [1.0, 1.0]
+    assert found.replicas[0].settings == TINY
+    expected = found.logits(small_graph).softmax(dim=-1)
+    assert torch.equal(found.probabilities(small_graph), expected)
+
+
+@pytest.mark.parametrize("kind", ["temperatures", "mean_temperatures"])
+def test_too_few_temperatures_are_told(saved: Path, kind: str) -> None:
+    tensors, about = load_file(saved), about_of(saved)
+    del about["checksum"]
+    about[kind] = [1.5]
+    rewrite(saved, about | {"checksum": _checksum(tensors, about)})
+    with pytest.raises(HPGMNError, match=r"damaged or not one of ours \(1 temperatures for 2 runs"):
+        SavedModel.read(saved)

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 out = Console()
 err = Console(stderr=True)
 
+METRIC_HELP = (
+    "What chooses epochs and is reported: accuracy, balanced_accuracy, macro_f1, roc_auc, "
+    "average_precision, or for two classes precision@K, such as precision@50 [the dataset's, or "
+    "accuracy]."
+)
+
 
 def say(line: str) -> None:
     """One unbroken line on standard error."""

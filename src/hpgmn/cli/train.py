@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Column, Table
 
-from hpgmn.cli.console import out, percent, say
+from hpgmn.cli.console import METRIC_HELP, out, percent, say
 from hpgmn.cli.several import (
     folder_name,
     model_names,
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from hpgmn.graph import Graph
 
 _DEVICES = ("auto", "cpu", "cuda")
+
+SKEWED = 0.8
+"""Classes are skewed if the largest has more than this share of the labelled nodes."""
 
 
 def train(
@@ -50,7 +53,15 @@ def train(
     splits: Annotated[str | None, typer.Option(help="all, or numbers: 0,3 [all].")] = None,
     seeds: Annotated[int | None, typer.Option(help="Seeds per split [1].")] = None,
     protocol: Annotated[str | None, typer.Option(help="A published protocol's splits.")] = None,
-    metric: Annotated[str | None, typer.Option(help="accuracy or roc_auc.")] = None,
+    metric: Annotated[str | None, typer.Option(help=METRIC_HELP)] = None,
+    calibration: Annotated[
+        bool | None,
+        typer.Option(
+            "--calibration/--no-calibration",
+            show_default=False,
+            help="Scale probabilities by a temperature fitted to the validation nodes [on].",
+        ),
+    ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda [auto].")] = None,
     out_folder: Annotated[
         Path | None, typer.Option("--out", help="The run folder [runs/GRAPH-MODEL-TIME].")
@@ -78,6 +89,7 @@ def train(
         "protocol": protocol,
         "metric": metric,
         "device": device,
+        "calibrate": calibration,
     }
     given |= {name: value for name, value in options.items() if value is not None}
     names = model_names(model or [given.get("model", "hpgmn")])
@@ -105,6 +117,7 @@ def train(
     folder = out_folder or _default_folder(loaded.name, names)
     if len(specs) > 1:
         train_several(specs, loaded, folder, resume=resume, overwrite=overwrite)
+        suggest_for_skewed(specs[0].metric, loaded)
         return
     try:
         metrics = train_into(specs[0], loaded, folder, resume=resume, overwrite=overwrite)
@@ -112,6 +125,7 @@ def train(
         say(f"To go on, repeat the command with --resume --out {folder}")
         raise
     print_scores(metrics)
+    suggest_for_skewed(specs[0].metric, loaded)
     say(f"Run folder: {folder}")
 
 
@@ -149,7 +163,22 @@ def _specification(
         protocol=given.get("protocol"),
         metric=given.get("metric", default_metric),
         device=chosen_device(given.get("device", "auto")),
+        calibrate=given.get("calibrate", True),
     )
+
+
+def suggest_for_skewed(metric: str, graph: Graph) -> None:
+    """Where nearly all nodes are of one class, say what tells more than accuracy."""
+    import numpy as np
+
+    counts = np.bincount(graph.y[graph.y >= 0])
+    share = counts.max() / counts.sum()
+    if share > SKEWED and metric == "accuracy":
+        say(
+            f"{100 * share:.0f} % of the labelled nodes are of class "
+            f"{graph.class_names[int(counts.argmax())]}, so accuracy says little. Try --metric "
+            "balanced_accuracy --set class_weights=balanced."
+        )
 
 
 def chosen_device(name: str) -> str:

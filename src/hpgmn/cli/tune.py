@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 from rich.table import Table
 
-from hpgmn.cli.console import out, percent, say, step_progress, stop_on_signal
+from hpgmn.cli.console import METRIC_HELP, out, percent, say, step_progress, stop_on_signal
 from hpgmn.cli.train import chosen_device, split_numbers
 from hpgmn.errors import HPGMNError, SettingError
 
@@ -57,7 +57,7 @@ def tune(
     ] = None,
     seeds: Annotated[int | None, typer.Option(help="Seeds per split [1].")] = None,
     protocol: Annotated[str | None, typer.Option(help="A published protocol's splits.")] = None,
-    metric: Annotated[str | None, typer.Option(help="accuracy or roc_auc.")] = None,
+    metric: Annotated[str | None, typer.Option(help=METRIC_HELP)] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option(

@@ -69,32 +69,43 @@ def predict(
     out_file: Annotated[Path, typer.Option("--out", help="FILE.csv or FILE.parquet.")] = Path(
         "predictions.csv"
     ),
+    min_confidence: Annotated[
+        float,
+        typer.Option(
+            help="Below this confidence the prediction stays empty: don't know. Thresholds for a "
+            "wanted accuracy: metrics.json, calibration."
+        ),
+    ] = 0.0,
 ) -> None:
-    """Class and probabilities per node: averaged over seeds, never over splits."""
+    """Class and calibrated probabilities per node: averaged over seeds, never over splits."""
     import numpy as np
     import pyarrow as pa
 
     if out_file.suffix not in (".csv", ".parquet"):
         raise SettingError(f"--out must end in .csv or .parquet (got '{out_file}').")
+    if not 0 <= min_confidence <= 1:
+        raise SettingError(f"--min-confidence must be 0 to 1 (got {min_confidence:g}).")
     model, spec, loaded = _opened(run, graph, own)
     number = spec.splits[0] if split is None else split
     places = [place for place, one in enumerate(model.replicas) if one.split == number]
     if not places:
         known = ", ".join(str(one) for one in spec.splits)
         raise HPGMNError(f"The run has no split {number}. Choose from: {known}.")
-    chances = model.choose(places).logits(loaded).softmax(dim=-1).mean(dim=0).numpy()
+    chances = model.choose(places).mean_probabilities(loaded).numpy()
     names = np.asarray(model.class_names, dtype=object)
     ids = loaded.node_ids if loaded.node_ids is not None else np.arange(loaded.num_nodes)
-    best = chances.argmax(axis=1)
+    best, confidence = chances.argmax(axis=1), chances.max(axis=1)
+    unsure = confidence < min_confidence
     columns: dict[str, Any] = {
         "node_id": ids,
-        "prediction": names[best],
-        "confidence": chances.max(axis=1),
+        "prediction": pa.array(names[best], pa.string(), mask=unsure),
+        "confidence": confidence,
     }
     columns |= {f"probability_{name}": chances[:, c] for c, name in enumerate(names)}
     _write_table(pa.table(columns), out_file)
+    silent = f", {unsure.sum()} below {min_confidence:g} left empty" if min_confidence else ""
     err.print(
-        f"{loaded.num_nodes} nodes, split {number}, {len(places)} seed(s): {out_file}",
+        f"{loaded.num_nodes} nodes, split {number}, {len(places)} seed(s){silent}: {out_file}",
         markup=False,
         highlight=False,
         soft_wrap=True,
@@ -139,6 +150,7 @@ def evaluate(
     import numpy as np
 
     from hpgmn.evaluation import Score, class_report, scores
+    from hpgmn.metrics import METRICS
 
     model, spec, loaded = _opened(run, graph, own)
     if (loaded.y < 0).all():
@@ -165,7 +177,12 @@ def evaluate(
             "nodes now. Restore the splits, or train again."
         )
     logits = model.logits(loaded)
-    score = Score.of(scores(logits, loaded.y, masks, spec.metric))
+    # In the order of the table, the run's own metric first.
+    every = {
+        name: Score.of(scores(logits, loaded.y, masks, name))
+        for name in dict.fromkeys([spec.metric, *METRICS])
+    }
+    score = every[spec.metric]
     guesses = logits.argmax(dim=-1).numpy()
     rows = class_report(guesses, loaded.y, masks, model.class_names)
     nodes = "test nodes" if same else "all labelled nodes"
@@ -177,6 +194,7 @@ def evaluate(
         "score_mean": score.mean,
         "score_std": score.std,
         "score": list(score.values),
+        "metrics": {name: {"mean": own.mean, "std": own.std} for name, own in every.items()},
         "classes": rows,
     }
     if json_:
@@ -191,6 +209,10 @@ def evaluate(
         f"{100 * score.mean:.1f} ± {100 * score.std:.1f}",
         highlight=False,
     )
+    metrics = Table("metric", "score")
+    for name, own_score in every.items():
+        metrics.add_row(name, f"{100 * own_score.mean:.1f} ± {100 * own_score.std:.1f}")
+    out.print(metrics)
     out.print(table)
 
 

@@ -28,11 +28,12 @@ import torch
 import yaml
 
 from hpgmn import __version__
+from hpgmn.calibration import calibrated
 from hpgmn.config import make_settings, read_yaml
 from hpgmn.errors import HPGMNError, SettingError
-from hpgmn.evaluation import Score, ensemble_scores, ensemble_size, scores
+from hpgmn.evaluation import Score, calibration_report, ensemble_scores, ensemble_size, scores
 from hpgmn.graph import Array, Graph, Split
-from hpgmn.metrics import metric as metric_of
+from hpgmn.metrics import require_metric
 from hpgmn.models import find_model
 from hpgmn.models.stage import Replica
 from hpgmn.statistics.homophily import node_homophily
@@ -67,6 +68,7 @@ class RunSpec:
         protocol: the protocol whose splits are used, if any.
         metric: what selects epochs and is reported.
         device: "cpu" or "cuda".
+        calibrate: whether a temperature is fitted to the validation nodes of each run.
     """
 
     graph: str
@@ -77,6 +79,7 @@ class RunSpec:
     protocol: str | None = None
     metric: str = "accuracy"
     device: str = "cpu"
+    calibrate: bool = True
 
     def as_dict(self) -> dict[str, Any]:
         """The specification as ``config.yaml`` holds it."""
@@ -88,6 +91,7 @@ class RunSpec:
             "splits": list(self.splits),
             "seeds": self.seeds,
             "device": self.device,
+            "calibrate": self.calibrate,
             "settings": dict(self.settings),
             "version": __version__,
         }
@@ -105,6 +109,7 @@ class RunSpec:
                 protocol=content.get("protocol"),
                 metric=str(content["metric"]),
                 device=str(content.get("device", "cpu")),
+                calibrate=bool(content.get("calibrate", True)),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise SettingError(
@@ -126,12 +131,7 @@ def check_run(spec: RunSpec, graph: Graph) -> tuple[list[Split], list[str]]:
     """Everything that can be refused before work begins; returns splits and warnings."""
     entry = find_model(spec.model)
     entry.floats(graph, make_settings(entry.settings, spec.settings))  # makes a user's own once
-    metric_of(spec.metric)
-    if spec.metric == "roc_auc" and graph.num_classes != 2:
-        raise SettingError(
-            f"Metric 'roc_auc' needs two classes ('{graph.name}' has {graph.num_classes}). "
-            "Use --metric accuracy."
-        )
+    require_metric(spec.metric, graph.num_classes, f"'{graph.name}'")
     if spec.seeds < 1:
         raise SettingError(f"--seeds must be at least 1 (got {spec.seeds}).")
     warnings = graph_warnings(graph)
@@ -290,12 +290,15 @@ def run(
         should_stop=should_stop,
         memory_share=memory_share,
     )
-    model = SavedModel.of(entry, fitted, graph, [split.train for _, split in pairs])
+    own = [split for _, split in pairs]
+    val = [split.val for split in own] if spec.calibrate else None
+    model = SavedModel.of(entry, fitted, graph, [split.train for split in own], val)
     model.write(folder / MODEL_FILE)
     _write_history(folder / HISTORY_FILE, fitted)
-    _write_predictions(folder / PREDICTIONS_FILE, graph, fitted, [split for _, split in pairs])
+    _write_predictions(folder / PREDICTIONS_FILE, graph, fitted, own, model.temperatures)
     guesses = model.estimator_logits(graph, spec.device)
-    metrics = _metrics(spec, graph, fitted, [split.test for _, split in pairs], guesses)
+    metrics = _metrics(spec, graph, fitted, own, model.temperatures, guesses)
+    metrics["calibration"]["mean_temperature"] = model.mean_temperatures[:: spec.seeds]
     metrics["nodes"] = {
         part: [int(getattr(split, part).sum()) for split in splits]
         for part in ("train", "val", "test")
@@ -321,9 +324,15 @@ def _identity(spec: RunSpec, graph: Graph, source: str) -> str:
 
 
 def _metrics(
-    spec: RunSpec, graph: Graph, fitted: Fitted, test: Sequence[Array], guesses: Any
+    spec: RunSpec,
+    graph: Graph,
+    fitted: Fitted,
+    splits: Sequence[Split],
+    temperatures: Sequence[float],
+    guesses: Any,
 ) -> dict[str, Any]:
     """Everything ``metrics.json`` says; the one reading of the test labels."""
+    test = [split.test for split in splits]
     tested = all(mask.any() for mask in test)
     score = Score.of(scores(fitted.logits, graph.y, test, spec.metric)) if tested else None
     accuracy = Score.of(scores(fitted.logits, graph.y, test, "accuracy")) if tested else None
@@ -346,6 +355,9 @@ def _metrics(
         "test_accuracy_mean": accuracy.mean if accuracy else None,
         "test_accuracy_std": accuracy.std if accuracy else None,
         "label_estimator": estimator,
+        "calibration": calibration_report(
+            fitted.logits, temperatures, graph.y, [split.val for split in splits], test
+        ),
         **_ensemble(spec, graph, fitted, test if tested else []),
         "seconds_statistics": fitted.seconds["statistics"],
         "seconds_training": fitted.seconds["training"],
@@ -448,7 +460,13 @@ def roles(split: Split) -> Array:
     return names
 
 
-def _write_predictions(path: Path, graph: Graph, fitted: Fitted, splits: Sequence[Split]) -> None:
+def _write_predictions(
+    path: Path,
+    graph: Graph,
+    fitted: Fitted,
+    splits: Sequence[Split],
+    temperatures: Sequence[float],
+) -> None:
     names = np.asarray(graph.class_names, dtype=object)
     ids = graph.node_ids
     if ids is None:
@@ -456,8 +474,9 @@ def _write_predictions(path: Path, graph: Graph, fitted: Fitted, splits: Sequenc
     labels = [str(names[label]) if label >= 0 else None for label in graph.y.tolist()]
     unfinished = path.with_name(path.name + ".unfinished")
     writer = None
-    chances = fitted.logits.softmax(dim=-1).numpy()
-    for replica, split, own in zip(fitted.replicas, splits, chances, strict=True):
+    chances = calibrated(fitted.logits, temperatures).numpy()
+    best = fitted.logits.argmax(dim=-1).numpy()  # a temperature may round a small lead away
+    for replica, split, own, guess in zip(fitted.replicas, splits, chances, best, strict=True):
         columns = {
             "split": np.full(graph.num_nodes, replica.split, np.int32),
             "seed": np.full(graph.num_nodes, replica.seed, np.int32),
@@ -465,7 +484,7 @@ def _write_predictions(path: Path, graph: Graph, fitted: Fitted, splits: Sequenc
             "node_id": pa.array(ids.tolist()),
             "role": pa.array(roles(split).tolist()),
             "label": pa.array(labels, pa.string()),
-            "prediction": pa.array(names[own.argmax(axis=1)].tolist()),
+            "prediction": pa.array(names[guess].tolist()),
         }
         for number, name in enumerate(graph.class_names):
             columns[f"probability_{name}"] = own[:, number]

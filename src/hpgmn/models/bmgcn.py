@@ -140,7 +140,9 @@ class BMGCN(NodeModel):
             hidden = layer(edges, values, hidden)
         output = Output(hidden)
         if penalties:
-            output.penalties["estimator"] = class_loss(guesses, labels.clamp(min=0), known)
+            output.penalties["estimator"] = class_loss(
+                guesses, labels.clamp(min=0), known, inputs.get("class_weights")
+            )
         return output
 
     def _likeness(self, blocks: Tensor) -> Tensor:
@@ -191,6 +193,7 @@ def _main(task: Task, done: Mapping[str, Parameters]) -> Stage:
         "degrees": torch.from_numpy(degrees).to(task.device),
         "edges": Edges(matrix, task.device),
         "labels": torch.from_numpy(task.train_labels).to(task.device),
+        "class_weights": task.class_weights,
         "truth": torch.from_numpy(one_hot(task.train_labels, task.num_classes)).to(task.device),
     }
     return main_stage(

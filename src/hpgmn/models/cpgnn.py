@@ -125,7 +125,9 @@ class CPGNN(NodeModel):
         output = Output(beliefs)
         if penalties:
             labels = inputs["labels"]
-            output.penalties["prior"] = class_loss(guesses, labels.clamp(min=0), labels >= 0)
+            output.penalties["prior"] = class_loss(
+                guesses, labels.clamp(min=0), labels >= 0, inputs.get("class_weights")
+            )
             output.penalties["zero_sum"] = self.compatibility.zero_sum_penalty()
         return output
 
@@ -240,6 +242,7 @@ def _main(task: Task, done: Mapping[str, Parameters]) -> Stage:
     inputs = _prior_inputs(task) | {
         "adjacency": _spreading(task),
         "labels": torch.from_numpy(task.train_labels).to(task.device),
+        "class_weights": task.class_weights,
     }
     initial = {f"prior.{name}": value for name, value in done["prior"].items()}
     initial["compatibility.matrix"] = estimated_compatibility(task, done["prior"])

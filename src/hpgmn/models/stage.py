@@ -60,6 +60,14 @@ class Task:
         """One settings object per replica."""
         return [replica.settings for replica in self.replicas]
 
+    @property
+    def class_weights(self) -> Tensor | None:
+        """(R, C) how much a train node of each class counts in the class loss; None: all alike."""
+        if self.settings[0].class_weights == "none":
+            return None
+        weights = balanced_weights(self.train_labels, self.num_classes)
+        return torch.from_numpy(weights).float().to(self.device)
+
     def subset(self, chosen: Sequence[int]) -> Task:
         """The same task for some of its replicas."""
         return replace(
@@ -77,6 +85,24 @@ class Task:
         """(R,) the roots of the replicas' random numbers in a stage."""
         numbers = [stable_key(one.seed, one.split, stage) for one in self.replicas]
         return torch.tensor(numbers, dtype=torch.int64, device=self.device)
+
+
+def balanced_weights(labels: Array, num_classes: int) -> Array:
+    """N / (C · n_c) for each class c of each replica, 0 for a class without a node.
+
+    Args:
+        labels: (R, N), -1 for nodes that do not count.
+        num_classes: C.
+
+    Returns:
+        (R, C)
+
+    >>> balanced_weights(np.array([[0, 0, 0, 1, -1]]), 3)
+    array([[0.44444444, 1.33333333, 0.        ]])
+    """
+    counts = np.stack([np.bincount(own[own >= 0], minlength=num_classes) for own in labels])
+    total = counts.sum(axis=1, keepdims=True)
+    return np.where(counts > 0, total / (num_classes * np.maximum(counts, 1)), 0.0)
 
 
 def make_task(

@@ -22,7 +22,12 @@ from hpgmn.report import plots
 from hpgmn.report.page import Row, page, panel, table, text, tiles
 from hpgmn.report.reading import Run, Stage, mapping, number, read_run
 
-_METRIC_NAMES = {"accuracy": "accuracy", "roc_auc": "ROC-AUC"}
+_METRIC_NAMES = {
+    "roc_auc": "ROC-AUC",
+    "balanced_accuracy": "balanced accuracy",
+    "macro_f1": "macro F1",
+    "average_precision": "average precision",
+}
 _STAGE_NAMES = {
     "estimator": "Label estimator",
     "refinement": "First training, for pseudo labels",
@@ -112,7 +117,7 @@ def command(config: Mapping[str, Any]) -> list[str]:
             words += [f"--{name}", str(config[name])]
     for name, value in config["settings"].items():
         words += ["--set", f"{name}={_setting(value)}"]
-    return words
+    return [*words, "--no-calibration"] if config.get("calibrate") is False else words
 
 
 # The sections, in the order of the page.
@@ -142,6 +147,11 @@ def _headline(run: Run) -> str:
         guess = _spread(run, estimator, "test_accuracy")
         facts.append(("Label estimator", guess, "accuracy from the attributes alone"))
         said = _against_estimator(run, estimator)
+    calibration = mapping(metrics.get("calibration"))
+    error = number(calibration.get("ece_after_mean"))
+    if not math.isnan(error):
+        before = _percent(number(calibration.get("ece_before_mean")))
+        facts.append(("Calibration error", _percent(error), f"{before} without temperature"))
     facts.append(("Runs", f"{run.num_runs}", runs))
     if not math.isnan(number(metrics.get("seconds"))):
         facts.append(("Time", _duration(metrics["seconds"]), "for all runs together"))
@@ -314,11 +324,12 @@ def _settings(run: Run) -> str:
 def _repeat(run: Run) -> str:
     words = [shlex.quote(word) for word in command(run.config)]
     lines = [" ".join(words[:3])]
-    for option, value in zip(words[3::2], words[4::2], strict=True):
-        if len(lines[-1]) + len(option) + len(value) > 86:
+    for place in range(3, len(words), 2):
+        option = " ".join(words[place : place + 2])  # the last may have no value
+        if len(lines[-1]) + len(option) > 87:
             lines[-1] += " \\"
             lines.append("   ")
-        lines[-1] += f" {option} {value}"
+        lines[-1] += f" {option}"
     metrics = run.metrics
     rows = [("hpgmn", str(metrics.get("version") or run.config.get("version") or _NOTHING))]
     rows += _facts(mapping(metrics.get("hardware")))

@@ -27,6 +27,7 @@ _ENTRIES: dict[str, tuple[type, str]] = {
     "splits": (list, "a list of split numbers"),
     "seeds": (int, "a whole number"),
     "device": (str, "a device's name"),
+    "calibrate": (bool, "true or false"),
     "version": (str, "a version"),
 }
 
@@ -89,7 +90,7 @@ def _checked(path: Path, content: dict[str, Any]) -> dict[str, Any]:
             message = unknown_name("entry", str(name), _ENTRIES)
             raise SettingError(f"The config file {path} cannot be used: {message}")
         kind, meaning = _ENTRIES[name]
-        is_right = isinstance(value, kind) and not isinstance(value, bool)
+        is_right = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
         if name == "splits" and is_right:
             is_right = bool(value) and all(type(number) is int for number in value)
         if value is not None and not is_right:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from hpgmn.graph import Array
-from hpgmn.metrics import METRICS, class_loss
+from hpgmn.metrics import class_loss
+from hpgmn.metrics import metric as metric_of
 from hpgmn.models.output import Output
 from hpgmn.models.stage import Rates, Stage, StageBuilder, Task
 from hpgmn.randomness import Noise
@@ -85,13 +86,14 @@ class Running:
             for name, parameters in state.done.items()
         }
         self.stage = build(self.task, done)
-        self.metric = METRICS[metric]
+        self.metric = metric_of(metric)
         device = self.task.device
         self.live = torch.tensor(live, device=device)
         self.model = self.stage.model.to(device)
         self.keys = self.task.keys(self.stage.name)
         self.train = Labelled.of(self.task.train_labels, device)
         self.val = Labelled.of(self.task.val_labels, device)
+        self.class_weights = self.task.class_weights if self.stage.is_supervised else None
         self.weights = {
             name: torch.tensor(values, device=device)
             for name, values in self.stage.penalty_weights.items()
@@ -257,7 +259,7 @@ class Running:
     def _weighted(self, output: Output, logits: Tensor, part: Labelled) -> Tensor:
         loss = logits.new_zeros(logits.shape[0], dtype=torch.float32)
         if self.stage.is_supervised:
-            loss = class_loss(logits, part.labels, part.valid)
+            loss = class_loss(logits, part.labels, part.valid, self.class_weights)
         for name, weight in self.weights.items():
             loss = loss + weight * output.penalties[name]
         return loss

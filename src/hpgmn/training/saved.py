@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hpgmn.calibration import averaged, calibrated, fit_temperatures
 from hpgmn.config import make_settings, settings_dict
 from hpgmn.errors import HPGMNError
 from hpgmn.graph import Array, Graph
@@ -64,6 +65,9 @@ class SavedModel:
         train_labels: (R, N), -1 outside the train nodes.
         about: name, fingerprint, sizes and names of the training graph.
         node_ids: names of the training graph's nodes, where it had any.
+        temperatures: R, by which logits are divided before they become probabilities; all 1 if
+            none are given.
+        mean_temperatures: the same for the average over the seeds of each replica's split.
     """
 
     entry: ModelEntry
@@ -72,12 +76,32 @@ class SavedModel:
     train_labels: Array
     about: dict[str, Any]
     node_ids: Array | None
+    temperatures: list[float] = field(default_factory=list)
+    mean_temperatures: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Fill in the temperatures."""
+        self.temperatures = self.temperatures or [1.0] * len(self.replicas)
+        self.mean_temperatures = self.mean_temperatures or [1.0] * len(self.replicas)
 
     @classmethod
     def of(
-        cls, entry: ModelEntry, fitted: Fitted, graph: Graph, train: Sequence[Array]
+        cls,
+        entry: ModelEntry,
+        fitted: Fitted,
+        graph: Graph,
+        train: Sequence[Array],
+        val: Sequence[Array] | None = None,
     ) -> SavedModel:
-        """The model that was just fitted on a graph with these train masks."""
+        """The model that was just fitted on a graph.
+
+        Args:
+            entry: the model.
+            fitted: its replicas.
+            graph: the graph.
+            train: their train masks.
+            val: their validation masks, to which temperatures are fitted; None fits none.
+        """
         labels = np.stack([np.where(mask, graph.y, -1) for mask in train])
         about = {
             "graph": graph.name,
@@ -91,7 +115,21 @@ class SavedModel:
             replace(replica, settings=settled(graph, replica.settings))
             for replica in fitted.replicas
         ]
-        return cls(entry, replicas, fitted.done, labels, about, graph.node_ids)
+        model = cls(entry, replicas, fitted.done, labels, about, graph.node_ids)
+        if val is not None:
+            model.temperatures = fit_temperatures(fitted.logits, graph.y, val)
+            model.mean_temperatures = model._fit_means(fitted.logits, graph.y, val)
+        return model
+
+    def _fit_means(self, logits: Tensor, y: Array, val: Sequence[Array]) -> list[float]:
+        """The temperature of the average over seeds, split by split; repeated for its seeds."""
+        found: dict[int, float] = {}
+        for place, replica in enumerate(self.replicas):
+            if replica.split not in found:
+                same = [at for at, one in enumerate(self.replicas) if one.split == replica.split]
+                mean = averaged(logits[same])[None]
+                found[replica.split] = fit_temperatures(mean, y, [val[place]])[0]
+        return [found[replica.split] for replica in self.replicas]
 
     def write(self, path: Path) -> None:
         """Write the model as one safetensors file."""
@@ -114,6 +152,8 @@ class SavedModel:
                 for one in self.replicas
             ],
             "node_ids": None if self.node_ids is None else self.node_ids.tolist(),
+            "temperatures": self.temperatures,
+            "mean_temperatures": self.mean_temperatures,
         }
         write_tensors(path, tensors, about | {"checksum": _checksum(tensors, about)})
 
@@ -173,7 +213,11 @@ class SavedModel:
         node_ids = about.pop("node_ids")
         labels = tensors["train_labels"].numpy().astype(np.int64)
         names = None if node_ids is None else np.asarray(node_ids)
-        return cls(entry, replicas, done, labels, about, names)
+        scales = [about.pop(f"{kind}temperatures", []) for kind in ("", "mean_")]  # older: none
+        for scale in scales:
+            if scale and len(scale) != len(replicas):
+                raise _damaged(path, f"{len(scale)} temperatures for {len(replicas)} runs")
+        return cls(entry, replicas, done, labels, about, names, *scales)
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -189,7 +233,11 @@ class SavedModel:
         }
         replicas = [self.replicas[place] for place in chosen]
         labels = self.train_labels[chosen]
-        return SavedModel(self.entry, replicas, done, labels, self.about, self.node_ids)
+        scales = [
+            [scale[place] for place in chosen]
+            for scale in (self.temperatures, self.mean_temperatures)
+        ]
+        return SavedModel(self.entry, replicas, done, labels, self.about, self.node_ids, *scales)
 
     def logits(self, graph: Graph, device: torch.device | str = "cpu") -> Tensor:
         """(R, M, C) for the nodes of a graph, the training graph or another."""
@@ -199,6 +247,19 @@ class SavedModel:
             for stage, parameters in self.done.items()
         }
         return logits(task, self.entry, done).cpu()
+
+    def probabilities(self, graph: Graph, device: torch.device | str = "cpu") -> Tensor:
+        """(R, M, C) class probabilities, calibrated by each replica's temperature."""
+        return calibrated(self.logits(graph, device), self.temperatures)
+
+    def mean_probabilities(self, graph: Graph, device: torch.device | str = "cpu") -> Tensor:
+        """(M, C) class probabilities averaged over the replicas, the seeds of one split.
+
+        The average is calibrated, not what is averaged: so it has the classes of the average that
+        ``metrics.json`` scores.
+        """
+        mean = averaged(self.logits(graph, device))[None]
+        return calibrated(mean, self.mean_temperatures[:1])[0].float()
 
     def estimator_logits(self, graph: Graph, device: torch.device | str = "cpu") -> Tensor | None:
         """(R, M, C) of the label estimator alone, where the model has one."""
