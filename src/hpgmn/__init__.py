@@ -9,6 +9,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from hpgmn import nn
+    from hpgmn.auditing import Audit, audit
     from hpgmn.classifier import HPGMNClassifier
     from hpgmn.datasets import load, random_splits, read_graph, trading_network, write_graph
     from hpgmn.errors import HPGMNError
@@ -17,12 +18,14 @@ if TYPE_CHECKING:
     from hpgmn.statistics import LocalStatistics
 
 _HOMES = {
+    "Audit": "auditing",
     "Graph": "graph",
     "HPGMNClassifier": "classifier",
     "HPGMNError": "errors",
     "LocalStatistics": "statistics",
     "Split": "graph",
     "Splits": "graph",
+    "audit": "auditing",
     "load": "datasets",
     "random_splits": "datasets",
     "read_graph": "datasets",
@@ -32,12 +35,14 @@ _HOMES = {
 }
 
 __all__ = [
+    "Audit",
     "Graph",
     "HPGMNClassifier",
     "HPGMNError",
     "LocalStatistics",
     "Split",
     "Splits",
+    "audit",
     "load",
     "nn",
     "random_splits",

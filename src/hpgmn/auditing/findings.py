@@ -1,0 +1,351 @@
+"""From measures to findings: what to know about a graph, how bad it is, and what to do next."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hpgmn.auditing.attributes import Columns, Giveaway, gain
+from hpgmn.auditing.classes import ClassBalance, MissingClass
+from hpgmn.auditing.structure import Structure
+from hpgmn.auditing.twins import KnownData, Twins
+from hpgmn.statistics.homophily import Homophily
+
+if TYPE_CHECKING:
+    from hpgmn.auditing.usefulness import Usefulness
+
+SEVERITIES = ("defect", "warning", "info")
+"""A defect makes scores wrong; a warning may; an info explains."""
+
+TWIN_SHARE = 0.1
+"""Share of test nodes with a twin in train from which it is a finding."""
+PLAIN_AGREEMENT, SOME_AGREEMENT = 0.8, 0.3
+"""How far beyond the largest class twins agree: test labels are known, or half known."""
+ISOLATED_SHARE = 0.2
+LARGEST_COMPONENT = 0.9
+LARGEST_CLASS = 0.8
+SMALLEST_CLASS = 5
+HOMOPHILOUS, UNINFORMATIVE = 0.5, 0.05
+NAMED = 3
+"""How many columns or classes a sentence names."""
+
+_PARTS = {"train": "train", "val": "validation", "test": "test"}
+_ALIKE = {
+    "out-neighbors": "the same out-neighbours",
+    "in-neighbors": "the same in-neighbours",
+    "neighbors": "the same neighbours",
+    "attributes": "the same attributes",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something to know about a graph.
+
+    Attributes:
+        severity: "defect", "warning" or "info".
+        topic: a short name, the same for every graph.
+        message: what was found, one sentence.
+        advice: what to do next, one sentence.
+    """
+
+    severity: str
+    topic: str
+    message: str
+    advice: str
+
+
+@dataclass(frozen=True)
+class Measures:
+    """All that findings follow from, but for what was trained; see :class:`Audit`."""
+
+    structure: Structure
+    classes: ClassBalance
+    missing_classes: tuple[MissingClass, ...]
+    homophily: Homophily
+    columns: Columns
+    twins: tuple[Twins, ...]
+    known_data: KnownData | None
+
+
+def findings(measures: Measures, useful: Usefulness | None, untrained: str) -> tuple[Finding, ...]:
+    """Every finding, the worst first.
+
+    Args:
+        measures: what was measured.
+        useful: what was trained, if anything.
+        untrained: why nothing was; empty if nothing was asked for.
+    """
+    found = [
+        *_known_data(measures.known_data),
+        *_twins(measures.twins, measures.classes.largest_share),
+        *_giveaways(measures.columns.giveaways),
+        *_classes(measures.classes),
+        *_missing_classes(measures.missing_classes, measures.classes),
+        *_usefulness(useful, untrained),
+        *_homophily(measures.homophily),
+        *_structure(measures.structure),
+        *_columns(measures.columns, measures.structure.nodes),
+    ]
+    found = [dataclasses.replace(one, message=_sentence(one.message)) for one in found]
+    return tuple(sorted(found, key=lambda one: SEVERITIES.index(one.severity)))
+
+
+def _known_data(known: KnownData | None) -> Iterator[Finding]:
+    if known is None:
+        return
+    topic, what = "known-data", " and ".join(known.same)
+    if "edges" in known.same and len(known.same) == 3:
+        message = f"This is the dataset '{known.name}': {', '.join(known.same)} are equal."
+        yield Finding("info", topic, message, "`hpgmn datasets` tells what is known of it.")
+        return
+    others = [part for part in ("attributes", "labels", "edges") if part not in known.same]
+    yield Finding(
+        "defect" if "attributes" in known.same else "warning",
+        topic,
+        f"The {what} are those of the dataset '{known.name}', with other {' and '.join(others)}.",
+        "One of the two is wrong: find out which, and take no score on the other seriously.",
+    )
+
+
+def _twins(found: tuple[Twins, ...], largest_share: float) -> Iterator[Finding]:
+    """One finding about neighbours, the kind most test nodes have, and one about attributes."""
+    kinds = (
+        [one for one in found if one.alike != "attributes"],
+        [one for one in found if one.alike == "attributes"],
+    )
+    for kind in kinds:
+        if not kind:
+            continue
+        worst = max(kind, key=lambda one: one.test_share or 0.0)
+        if (worst.test_share or 0.0) < TWIN_SHARE:
+            continue
+        agrees = math.nan if worst.agreement is None else gain(worst.agreement, largest_share)
+        if agrees < SOME_AGREEMENT:  # alike, but no help in guessing: no leak
+            continue
+        says = (
+            ""
+            if worst.agreement is None
+            else (
+                f"; such validation nodes have their twin's label in {worst.agreement:.1%} of cases"
+            )
+        )
+        yield Finding(
+            "defect" if agrees >= PLAIN_AGREEMENT else "warning",
+            "twins",
+            f"{worst.test_share:.1%} of the test nodes have exactly {_ALIKE[worst.alike]} as a "
+            f"train node{says}.",
+            "Test scores reward remembering: remove such duplicates, or keep each group of them "
+            "in one part of the split.",
+        )
+
+
+def _giveaways(found: tuple[Giveaway, ...]) -> Iterator[Finding]:
+    whole = [one for one in found if one.of_class is None]
+    if whole:
+        best = whole[0]
+        verb = "tell" if len(whole) > 1 else "tells"
+        yield Finding(
+            "defect" if any(one.is_copy for one in whole) else "warning",
+            "giveaway",
+            f"{_named([one.name for one in whole], 'attribute column')} alone {verb} the label: "
+            f"{best.accuracy:.1%} of the validation nodes, where the largest class makes up "
+            f"{best.chance:.1%}.",
+            "Drop what is not known before the label is; keep it if it is.",
+        )
+    single = [one for one in found if one.of_class is not None]
+    if single:
+        classes = list(dict.fromkeys(str(one.of_class) for one in single))
+        verb = "tell" if len(single) > 1 else "tells"
+        yield Finding(
+            "defect" if any(one.is_copy for one in single) else "warning",
+            "giveaway",
+            f"{_named([one.name for one in single], 'attribute column')} {verb} who is of "
+            f"{_named(classes, 'class', quoted=True)} (F1 up to "
+            f"{max(one.f1 for one in single):.2f} on validation nodes).",
+            "Drop what is not known before the label is; keep it if it is.",
+        )
+
+
+def _classes(classes: ClassBalance) -> Iterator[Finding]:
+    present = {name: count for name, count in classes.counts.items() if count}
+    if len(present) < 2:
+        what = "All labelled nodes have one class" if present else "No node has a label"
+        yield Finding(
+            "defect",
+            "classes",
+            f"{what}.",
+            "Give labels of two classes or more: nothing can be learned.",
+        )
+        return
+    if classes.largest_share > LARGEST_CLASS:
+        name = max(present, key=lambda one: present[one])
+        yield Finding(
+            "warning",
+            "class-balance",
+            f"Class '{name}' makes up {classes.largest_share:.1%} of the labelled nodes: always "
+            "saying it scores as much.",
+            "Do not judge by accuracy; use --metric roc_auc with two classes, and read the scores "
+            "by class.",
+        )
+    small = [f"{name}" for name, count in present.items() if count < SMALLEST_CLASS]
+    if small:
+        yield Finding(
+            "warning",
+            "class-balance",
+            f"{_named(small, 'class', quoted=True)} {'have' if len(small) > 1 else 'has'} fewer "
+            f"than {SMALLEST_CLASS} labelled nodes.",
+            "Label more of their nodes, or merge them with others; nothing is learned of them.",
+        )
+    if classes.unlabelled:
+        share = classes.unlabelled / (classes.unlabelled + sum(present.values()))
+        yield Finding(
+            "info",
+            "unlabelled",
+            f"{classes.unlabelled:,} nodes ({share:.1%}) have no label.",
+            "Nothing to do: they are predicted, and neither trained on nor scored.",
+        )
+
+
+def _missing_classes(missing: tuple[MissingClass, ...], classes: ClassBalance) -> Iterator[Finding]:
+    for part, word in _PARTS.items():
+        # A class of one or two nodes cannot be in all parts: that it is small was said.
+        lacking = [
+            one
+            for one in missing
+            if one.part == part and (part == "train" or classes.counts[one.name] >= len(_PARTS))
+        ]
+        if not lacking:
+            continue
+        splits = sorted({number for one in lacking for number in one.splits})
+        numbers = ", ".join(str(number) for number in splits)
+        advice = "Nothing is learned of them there: stratify the splits, or merge small classes."
+        if part != "train":
+            advice = "Scores there say nothing about them: stratify, or merge small classes."
+        names = list(dict.fromkeys(one.name for one in lacking))
+        yield Finding(
+            "warning" if part == "train" else "info",
+            "missing-class",
+            f"{_named(names, 'class', quoted=True)} {'have' if len(names) > 1 else 'has'} no "
+            f"{word} node in {'splits' if len(splits) > 1 else 'split'} {numbers}.",
+            advice,
+        )
+
+
+def _usefulness(useful: Usefulness | None, untrained: str) -> Iterator[Finding]:
+    if useful is None:
+        if untrained:
+            yield Finding(
+                "info",
+                "graph-helps",
+                f"Whether the graph helps was not measured: {untrained}.",
+                "Label more nodes, or give train and validation nodes.",
+            )
+        return
+    low, high = useful.difference.low, useful.difference.high
+    assert low is not None
+    assert high is not None
+    severity, advice = "info", "Try more: `hpgmn tune` searches settings; more labels narrow noise."
+    if low > 0:
+        advice = "Train on it with `hpgmn train`, which tells how far this goes."
+    if high < 0:
+        severity, advice = "warning", "Compare `hpgmn train --model hpgmn,mlp` before using edges."
+    yield Finding(severity, "graph-helps", useful.verdict, advice)
+
+
+def _homophily(found: Homophily) -> Iterator[Finding]:
+    if math.isnan(found.label_informativeness) or math.isnan(found.adjusted):
+        return
+    measures = (
+        f"adjusted homophily {found.adjusted:.2f}, label informativeness "
+        f"{found.label_informativeness:.2f}"
+    )
+    if found.adjusted >= HOMOPHILOUS:
+        message = f"Neighbours mostly have the same class ({measures})."
+        advice = "Models that average neighbours fit: compare --model hpgmn-appnp,gcn."
+    elif found.label_informativeness < UNINFORMATIVE:
+        message = f"A neighbour's class says next to nothing about a node's own ({measures})."
+        advice = "What may still help is who the neighbours are, or what attributes they have."
+    else:
+        message = f"Neighbours differ in class, in a way that tells something ({measures})."
+        advice = "Models that average neighbours lose that; hpgmn is made for it."
+    yield Finding("info", "homophily", message, advice)
+
+
+def _structure(found: Structure) -> Iterator[Finding]:
+    if not found.edges:
+        yield Finding("defect", "edges", "There are no edges.", "Give edges, or train --model mlp.")
+        return
+    isolated = found.degrees.without
+    if isolated:
+        share = isolated / found.nodes
+        yield Finding(
+            "warning" if share >= ISOLATED_SHARE else "info",
+            "isolated-nodes",
+            f"{isolated:,} nodes ({share:.1%}) have no edge.",
+            "They are told by their attributes alone; look whether edges were lost on the way.",
+        )
+    if found.largest_component < LARGEST_COMPONENT * (found.nodes - isolated):
+        yield Finding(
+            "info",
+            "components",
+            f"The graph falls into {found.components:,} parts; the largest has "
+            f"{found.largest_component / found.nodes:.1%} of the nodes.",
+            "Nothing flows between parts: see that each has train nodes.",
+        )
+    if found.self_loops or found.repeated_edges:
+        yield Finding(
+            "info",
+            "edges",
+            f"{found.self_loops:,} self-loops and {found.repeated_edges:,} repeated edges are "
+            "listed.",
+            "Nothing to do: self-loops are dropped, repeats merged (their weights added).",
+        )
+    if found.directed and not found.is_one_way:
+        yield Finding(
+            "info",
+            "directions",
+            "Every edge is listed in both directions.",
+            "Set neighbors=undirected: the other modes are the same graph.",
+        )
+
+
+def _columns(found: Columns, nodes: int) -> Iterator[Finding]:
+    useless = len(found.zero) + len(found.constant)
+    if useless:
+        yield Finding(
+            "warning" if useless == found.count else "info",
+            "columns",
+            f"{useless:,} of {found.count:,} attribute columns {'have' if useless > 1 else 'has'} "
+            f"the same value for every node ({len(found.zero):,} of them zero).",
+            "They tell nothing and may be left out.",
+        )
+    if found.without:
+        yield Finding(
+            "info",
+            "empty-attributes",
+            f"{found.without:,} nodes ({found.without / nodes:.1%}) have attributes that are all "
+            "zero.",
+            "They are told by their neighbours alone; look whether values were lost on the way.",
+        )
+
+
+def _named(names: list[str], noun: str, *, quoted: bool = False) -> str:
+    """A noun with the first few names.
+
+    >>> _named(["a"], "column"), _named(["a", "b", "c", "d", "e"], "class", quoted=True)
+    ("column a", "classes 'a', 'b', 'c' and 2 more")
+    """
+    shown = [f"'{name}'" if quoted else name for name in names[:NAMED]]
+    plural = noun + ("es" if noun.endswith("s") else "s")
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    word = noun if len(names) == 1 else plural
+    return f"{word} {', '.join(shown)}{more}"
+
+
+def _sentence(text: str) -> str:
+    """The text with a capital letter."""
+    return text[0].upper() + text[1:]
