@@ -79,13 +79,14 @@ def findings(measures: Measures, useful: Usefulness | None, untrained: str) -> t
         useful: what was trained, if anything.
         untrained: why nothing was; empty if nothing was asked for.
     """
+    duplicates = list(_twins(measures.twins, measures.classes.largest_share))
     found = [
         *_known_data(measures.known_data),
-        *_twins(measures.twins, measures.classes.largest_share),
+        *duplicates,
         *_giveaways(measures.columns.giveaways),
         *_classes(measures.classes),
         *_missing_classes(measures.missing_classes, measures.classes),
-        *_usefulness(useful, untrained),
+        *_usefulness(useful, untrained, has_twins=bool(duplicates)),
         *_homophily(measures.homophily),
         *_structure(measures.structure),
         *_columns(measures.columns, measures.structure.nodes),
@@ -198,14 +199,14 @@ def _classes(classes: ClassBalance) -> Iterator[Finding]:
             "class-balance",
             f"{_named(small, 'class', quoted=True)} {'have' if len(small) > 1 else 'has'} fewer "
             f"than {SMALLEST_CLASS} labelled nodes.",
-            "Label more of their nodes, or merge them with others; nothing is learned of them.",
+            "Label more nodes, or merge small classes: hardly anything is learned of so few.",
         )
     if classes.unlabelled:
-        share = classes.unlabelled / (classes.unlabelled + sum(present.values()))
+        nodes = classes.unlabelled + sum(present.values())
         yield Finding(
             "info",
             "unlabelled",
-            f"{classes.unlabelled:,} nodes ({share:.1%}) have no label.",
+            f"{_nodes(classes.unlabelled, nodes)} no label.",
             "Nothing to do: they are predicted, and neither trained on nor scored.",
         )
 
@@ -222,9 +223,13 @@ def _missing_classes(missing: tuple[MissingClass, ...], classes: ClassBalance) -
             continue
         splits = sorted({number for one in lacking for number in one.splits})
         numbers = ", ".join(str(number) for number in splits)
-        advice = "Nothing is learned of them there: stratify the splits, or merge small classes."
+        advice = (
+            "Nothing is learned there of such a class: stratify the splits, or merge small classes."
+        )
         if part != "train":
-            advice = "Scores there say nothing about them: stratify, or merge small classes."
+            advice = (
+                "Scores there say nothing about such a class: stratify, or merge small classes."
+            )
         names = list(dict.fromkeys(one.name for one in lacking))
         yield Finding(
             "warning" if part == "train" else "info",
@@ -235,7 +240,7 @@ def _missing_classes(missing: tuple[MissingClass, ...], classes: ClassBalance) -
         )
 
 
-def _usefulness(useful: Usefulness | None, untrained: str) -> Iterator[Finding]:
+def _usefulness(useful: Usefulness | None, untrained: str, *, has_twins: bool) -> Iterator[Finding]:
     if useful is None:
         if untrained:
             yield Finding(
@@ -251,6 +256,8 @@ def _usefulness(useful: Usefulness | None, untrained: str) -> Iterator[Finding]:
     severity, advice = "info", "Try more: `hpgmn tune` searches settings; more labels narrow noise."
     if low > 0:
         advice = "Train on it with `hpgmn train`, which tells how far this goes."
+        if has_twins:
+            advice = "Do not trust it yet: duplicates of train nodes among these make it too large."
     if high < 0:
         severity, advice = "warning", "Compare `hpgmn train --model hpgmn,mlp` before using edges."
     yield Finding(severity, "graph-helps", useful.verdict, advice)
@@ -285,7 +292,7 @@ def _structure(found: Structure) -> Iterator[Finding]:
         yield Finding(
             "warning" if share >= ISOLATED_SHARE else "info",
             "isolated-nodes",
-            f"{isolated:,} nodes ({share:.1%}) have no edge.",
+            f"{_nodes(isolated, found.nodes)} no edge.",
             "They are told by their attributes alone; look whether edges were lost on the way.",
         )
     if found.largest_component < LARGEST_COMPONENT * (found.nodes - isolated):
@@ -296,12 +303,13 @@ def _structure(found: Structure) -> Iterator[Finding]:
             f"{found.largest_component / found.nodes:.1%} of the nodes.",
             "Nothing flows between parts: see that each has train nodes.",
         )
-    if found.self_loops or found.repeated_edges:
+    listed = {"self-loop": found.self_loops, "repeated edge": found.repeated_edges}
+    words = " and ".join(_count(count, what) for what, count in listed.items() if count)
+    if words:
         yield Finding(
             "info",
             "edges",
-            f"{found.self_loops:,} self-loops and {found.repeated_edges:,} repeated edges are "
-            "listed.",
+            f"The listed edges include {words}.",
             "Nothing to do: self-loops are dropped, repeats merged (their weights added).",
         )
     if found.directed and not found.is_one_way:
@@ -327,17 +335,35 @@ def _columns(found: Columns, nodes: int) -> Iterator[Finding]:
         yield Finding(
             "info",
             "empty-attributes",
-            f"{found.without:,} nodes ({found.without / nodes:.1%}) have attributes that are all "
-            "zero.",
+            f"{_nodes(found.without, nodes)} attributes that are all zero.",
             "They are told by their neighbours alone; look whether values were lost on the way.",
         )
+
+
+def _count(number: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> _count(1, "self-loop"), _count(2_000, "self-loop")
+    ('1 self-loop', '2,000 self-loops')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _nodes(number: int, all_nodes: int) -> str:
+    """So many nodes, their share, and the verb.
+
+    >>> _nodes(1, 4), _nodes(2, 4)
+    ('1 node (25.0%) has', '2 nodes (50.0%) have')
+    """
+    verb = "has" if number == 1 else "have"
+    return f"{_count(number, 'node')} ({number / all_nodes:.1%}) {verb}"
 
 
 def _named(names: list[str], noun: str, *, quoted: bool = False) -> str:
     """A noun with the first few names.
 
     >>> _named(["a"], "column"), _named(["a", "b", "c", "d", "e"], "class", quoted=True)
-    ("column a", "classes 'a', 'b', 'c' and 2 more")
+    ('column a', "classes 'a', 'b', 'c' and 2 more")
     """
     shown = [f"'{name}'" if quoted else name for name in names[:NAMED]]
     plural = noun + ("es" if noun.endswith("s") else "s")

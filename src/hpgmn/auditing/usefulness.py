@@ -242,7 +242,7 @@ def interval(first: _Values, second: _Values) -> Difference:
     variance = sum(float(one.var(ddof=1)) / one.size for one in apart)
     count = sum(one.size for one in apart)
     half = float(stats.t.ppf(0.975, count - 1)) * math.sqrt(variance)
-    mean = float(apart[0].mean())
+    mean = round(float(apart[0].mean()), 12) + 0.0  # what only rounding left is nothing
     return Difference(mean, mean - half, mean + half, count, "validation nodes")
 
 
