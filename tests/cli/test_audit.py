@@ -100,6 +100,23 @@ def test_large_graphs_say_that_nodes_were_drawn(
     assert "5 train and 5 validation nodes drawn from more, mean of 1 seed," in text
 
 
+def test_columns_are_counted_and_a_draw_is_said(
+    hpgmn: Command, small_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hpgmn.auditing import attributes
+
+    x = np.column_stack([small_graph.x, np.zeros((18, 2)), np.ones(18)])
+    graph = Graph(x, small_graph.edge_index, small_graph.y)
+    write_graph(graph, tmp_path / "columns.npz")
+    found = audit(load(tmp_path / "columns.npz"), training=False).columns
+    text = " ".join(hpgmn("audit", tmp_path / "columns.npz", "--no-training").out.split())
+    assert f"give the label away 8 2 1 {len(found.giveaways)} Each column alone, by 15 " in text
+    monkeypatch.setattr(attributes, "MOST_VALUES", 80)
+    monkeypatch.setattr(attributes, "FEWEST_NODES", 5)
+    text = " ".join(hpgmn("audit", tmp_path / "columns.npz", "--no-training").out.split())
+    assert "train and validation nodes drawn from more;" in text
+
+
 def test_two_skewed_classes_are_shown_as_roc_auc(hpgmn: Command, tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     y = (np.arange(60) % 6 == 0).astype(int)

@@ -57,8 +57,8 @@ class Columns:
         constant: columns with one value everywhere that is not zero.
         without: nodes whose attributes are all zero.
         giveaways: columns that give the label away, the plainest first.
-        judged_nodes: train and validation nodes that were looked at for them; fewer than there are
-            on large graphs.
+        judged_nodes: train and validation nodes that were looked at for them.
+        is_sampled: whether these were drawn from more.
     """
 
     count: int
@@ -67,6 +67,7 @@ class Columns:
     without: int
     giveaways: tuple[Giveaway, ...]
     judged_nodes: int
+    is_sampled: bool
 
 
 def gain(score: float, chance: float) -> float:
@@ -97,6 +98,7 @@ def columns(graph: Graph, split: Split | None) -> Columns:
         without=_empty_rows(graph),
         giveaways=tuple(found),
         judged_nodes=int(train.size + val.size),
+        is_sampled=split is not None and train.size + val.size < _labelled(graph, split),
     )
 
 
@@ -113,6 +115,11 @@ def judged(graph: Graph, split: Split) -> tuple[Array, Array]:
         return np.sort(random.choice(nodes, int(nodes.size * share), replace=False))
 
     return draw(train), draw(val)
+
+
+def _labelled(graph: Graph, split: Split) -> int:
+    """How many train and validation nodes have a label."""
+    return int(((split.train | split.val) & (graph.y >= 0)).sum())
 
 
 def giveaways(graph: Graph, train: Array, val: Array) -> list[Giveaway]:

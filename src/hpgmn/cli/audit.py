@@ -103,6 +103,7 @@ def _print(found: Audit) -> None:
         _print_usefulness(found.usefulness)
     _print_homophily(found)
     _print_twins(found)
+    _print_columns(found)
     _print_classes(found)
     _print_structure(found)
 
@@ -151,6 +152,21 @@ def _print_twins(found: Audit) -> None:
     _line(
         "Same neighbours: three or more, and no others. Label agrees: of validation nodes with the "
         "train nodes they are like.",
+        style="dim",
+    )
+
+
+def _print_columns(found: Audit) -> None:
+    _heading("Attribute columns")
+    own = found.columns
+    table = _table("all", "zero", "constant", "give the label away", right=range(4))
+    counts = (own.count, len(own.zero), len(own.constant), len(own.giveaways))
+    table.add_row(*(f"{count:,}" for count in counts))
+    out.print(table)
+    drawn = " drawn from more" if own.is_sampled else ""
+    _line(
+        f"Each column alone, by {own.judged_nodes:,} train and validation nodes{drawn}; columns "
+        "that tell the label only together are not found.",
         style="dim",
     )
 
