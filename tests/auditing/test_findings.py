@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -235,7 +236,7 @@ def useful(low: float, high: float) -> Usefulness:
     apart = Difference((low + high) / 2, low, high, 50, "validation nodes")
     parts = (Contribution("label estimator", 0.5, None), Contribution("all together", 0.6, apart))
     sentence = verdict(apart, "accuracy")
-    return Usefulness("accuracy", "label estimator", parts, 9, 50, False, 3, sentence, 1.0)
+    return Usefulness("accuracy", "label estimator", parts, 9, 50, False, 3, sentence, None, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -251,7 +252,14 @@ def test_the_verdict_is_a_finding(low: float, high: float, severity: str, advice
 
 def test_with_twins_the_verdict_is_not_trusted() -> None:
     (found,) = findings._usefulness(useful(0.1, 0.2), "", has_twins=True)
-    assert found.advice.startswith("Do not trust it yet")
+    assert found.advice == "Do not trust it: nearly all of these nodes are like a train node."
+    left = Difference(0.01, -0.02, 0.04, 40, "validation nodes")
+    told = dataclasses.replace(useful(0.1, 0.2), without_twins=left)
+    (found,) = findings._usefulness(told, "", has_twins=True)
+    assert found.advice == (
+        "Do not trust it: on the 40 of these nodes that are not like a train node it is +1.0 "
+        "points (95 % interval -2.0 to +4.0)."
+    )
 
 
 def test_what_was_not_trained_says_why() -> None:

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpgmn.auditing.twins import KnownData, Twins, known_data, twins
+from hpgmn.auditing.twins import KnownData, Twins, known_data, like_train_nodes, twins
 from hpgmn.datasets import DATASETS, Dataset, load, write_graph
 from hpgmn.graph import Graph, Split
 
@@ -94,6 +94,11 @@ def test_test_labels_are_not_read(sound: Make) -> None:
     graph = sound()
     x = graph.x[np.arange(300) // 2 * 2]
     split = graph.split(0)
+    like = like_train_nodes(sound(x=x), split)
+    assert like.tolist() == [
+        any(split.train[other] for other in (node // 2 * 2, node // 2 * 2 + 1))
+        for node in range(300)
+    ]
     other = np.where(split.test, (graph.y + 1) % 3, graph.y)
     first = twins(sound(x=x), split)
     assert first == twins(sound(x=x, y=other), split)

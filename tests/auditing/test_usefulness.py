@@ -138,6 +138,41 @@ def test_large_graphs_are_sampled_and_read_in_batches(
 
 
 @pytest.mark.usefixtures("quick")
+def test_without_twins_only_the_other_nodes_are_compared(sound: Make) -> None:
+    graph = planted(sound, in_edges=True)
+    split = graph.split(0)
+    twins = np.arange(300) < 150
+    rest = Split(split.train, split.val & ~twins, split.test)
+    kept: dict[str, Any] = {}
+    of = module._of
+
+    def watched(logits: Any, val: Any) -> Any:
+        kept[str(len(kept))] = of(logits, val)
+        return kept[str(len(kept) - 1)]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_of", watched)
+        found = usefulness(graph, split, twins=twins)
+    baseline = kept["0"] if found.baseline == "label estimator" else kept["1"]
+    together = kept["5"]
+    places = np.flatnonzero(split.val)
+    truth = graph.y[places]
+    hits = [(one.argmax(axis=-1) == truth)[:, places >= 150] for one in (together, baseline)]
+    assert found.without_twins is not None
+    assert found.without_twins.count == rest.val.sum() == 48
+    assert found.without_twins.mean == pytest.approx(hits[0].mean() - hits[1].mean())
+    assert usefulness(graph, split).without_twins is None
+    assert usefulness(graph, split, twins=np.arange(300) < 280).without_twins is None
+
+
+def test_nodes_of_one_class_have_no_ranking() -> None:
+    pair = (np.zeros((1, 40, 2)), np.zeros((1, 40, 2)))
+    kept = np.ones(40, bool)
+    assert module._among(kept, pair, np.zeros(40, int), "roc_auc") is None
+    assert module._among(kept, pair, np.arange(40) % 2, "roc_auc") is not None
+
+
+@pytest.mark.usefixtures("quick")
 def test_progress_counts_the_trainings(sound: Make) -> None:
     graph = sound()
     seen: list[Progress] = []
@@ -185,7 +220,7 @@ def test_the_interval_of_roc_auc_is_that_of_a_bootstrap() -> None:
     scores = [both + truth * 1.5 + random.normal(size=300) * noise for noise in (0.5, 1.5)]
     logits = [torch.tensor(np.stack([0 * one, one], axis=-1))[None] for one in scores]
     every = np.ones(300, bool)
-    values = [module._values(one, truth, every, "roc_auc") for one in logits]
+    values = [module._values(one.numpy(), truth, "roc_auc") for one in logits]
     labels, valid = torch.tensor(truth)[None], torch.tensor(every)[None]
     areas = [float(roc_auc(one, labels, valid)) for one in logits]
     assert [one.score for one in values] == pytest.approx(areas, abs=1e-6)

@@ -61,6 +61,23 @@ def test_trained_audits_have_a_verdict(small_graph: Graph, monkeypatch: pytest.M
     assert len(content["usefulness"]["contributions"]) == 6
 
 
+def test_with_twins_the_others_are_compared_too(
+    sound: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hpgmn.auditing import usefulness
+
+    short = {"hidden_dim": 4, "epochs": 2, "estimator_epochs": 2}
+    monkeypatch.setattr(usefulness, "SETTINGS", usefulness.SETTINGS | short)
+    graph = sound()
+    rows = np.where(np.arange(300) < 150, np.arange(300) % 102, np.arange(300))
+    found = audit(sound(x=graph.x[rows])).usefulness
+    assert found is not None
+    assert found.without_twins is not None
+    split = graph.split(0)
+    taught = set(rows[split.train].tolist())
+    assert found.without_twins.count == sum(row not in taught for row in rows[split.val])
+
+
 def test_a_graph_without_splits_gets_a_random_one(sound: Make) -> None:
     graph = sound(train_mask=None, val_mask=None, test_mask=None)
     found = audit(graph, 3, training=False)

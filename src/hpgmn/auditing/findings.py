@@ -257,10 +257,22 @@ def _usefulness(useful: Usefulness | None, untrained: str, *, has_twins: bool) -
     if low > 0:
         advice = "Train on it with `hpgmn train`, which tells how far this goes."
         if has_twins:
-            advice = "Do not trust it yet: duplicates of train nodes among these make it too large."
+            advice = "Do not trust it: " + _without_twins(useful)
     if high < 0:
         severity, advice = "warning", "Compare `hpgmn train --model hpgmn,mlp` before using edges."
     yield Finding(severity, "graph-helps", useful.verdict, advice)
+
+
+def _without_twins(useful: Usefulness) -> str:
+    """What is left of a difference on nodes that are not like a train node."""
+    left = useful.without_twins
+    if left is None or left.low is None or left.high is None:
+        return "nearly all of these nodes are like a train node."
+    return (
+        f"on the {left.count:,} of these nodes that are not like a train node it is "
+        f"{100 * left.mean:+.1f} points (95 % interval {100 * left.low:+.1f} to "
+        f"{100 * left.high:+.1f})."
+    )
 
 
 def _homophily(found: Homophily) -> Iterator[Finding]:

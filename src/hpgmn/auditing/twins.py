@@ -63,19 +63,29 @@ def twins(graph: Graph, split: Split | None) -> tuple[Twins, ...]:
         graph: the graph.
         split: its train and validation labels are read; None has no parts to compare.
     """
+    return tuple(_twins(alike, groups, graph.y, split) for alike, groups in _groups(graph))
+
+
+def like_train_nodes(graph: Graph, split: Split) -> Array:
+    """Which nodes have a twin of any kind among the train nodes: (N,) boolean."""
+    found = np.zeros(graph.num_nodes, bool)
+    for _, groups in _groups(graph):
+        found |= _has_teacher(groups, split.train & (groups >= 0) & (graph.y >= 0))[0]
+    return found
+
+
+def _groups(graph: Graph) -> Iterator[tuple[str, Array]]:
+    """For each kind of twins the group of every node, -1 for those that have none."""
     modes = {"undirected": "neighbors"}
     if graph.adjacency("out").nnz != graph.adjacency("undirected").nnz:
         modes = {"out": "out-neighbors", "in": "in-neighbors"} | modes
-    found = []
     for mode, word in modes.items():
         adjacency = graph.adjacency(mode)
-        groups = equal_rows(_neighbor_rows(adjacency))
         enough = np.diff(adjacency.indptr) >= FEWEST_NEIGHBORS
-        found.append(_twins(word, np.where(enough, groups, -1), graph.y, split))
+        yield word, np.where(enough, equal_rows(_neighbor_rows(adjacency)), -1)
     groups = equal_rows(_attribute_rows(graph))
     if groups.max() + 1 >= DISTINCT_ROWS * graph.num_nodes:
-        found.append(_twins("attributes", groups, graph.y, split))
-    return tuple(found)
+        yield "attributes", groups
 
 
 def equal_rows(rows: Iterator[bytes | None]) -> Array:
@@ -113,8 +123,7 @@ def _twins(alike: str, groups: Array, y: Array, split: Split | None) -> Twins:
     if split is None:
         return Twins(alike, count, None, None)
     train = split.train & (groups >= 0) & (y >= 0)
-    taught = np.bincount(groups[train], minlength=sizes.size)
-    has_twin = (groups >= 0) & (taught[groups] > 0)
+    has_twin, taught = _has_teacher(groups, train)
     test_share = float(has_twin[split.test].mean()) if split.test.any() else None
     # How many train nodes have a group and a label: looked up by one number for both.
     classes = int(y.max(initial=0)) + 1
@@ -126,6 +135,12 @@ def _twins(alike: str, groups: Array, y: Array, split: Split | None) -> Twins:
     place = np.searchsorted(pairs, asked).clip(max=pairs.size - 1)
     agree = np.where(pairs[place] == asked, same[place], 0) / taught[groups[judged]]
     return Twins(alike, count, test_share, float(agree.mean()))
+
+
+def _has_teacher(groups: Array, train: Array) -> tuple[Array, Array]:
+    """Which nodes are in a group with a train node, and how many of these each group has."""
+    taught = np.bincount(groups[train], minlength=max(1, int(groups.max()) + 1))
+    return (groups >= 0) & (taught[groups] > 0), taught
 
 
 def known_data(graph: Graph) -> KnownData | None:

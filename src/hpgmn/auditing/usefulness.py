@@ -55,6 +55,9 @@ MOST_NODES = {"train": 10_000, "val": 5_000}
 """… and of their train and validation nodes so many are drawn."""
 LARGE_SEEDS = 1
 
+FEWEST_NODES = 30
+"""Fewer nodes without a twin say nothing."""
+
 SKEWED = 0.75
 """Where one of two classes has a larger share, accuracy says little: ROC-AUC is taken."""
 
@@ -89,6 +92,8 @@ class Usefulness:
         is_sampled: whether these nodes were drawn from more.
         seeds: how many trainings are averaged.
         verdict: one sentence.
+        without_twins: all together minus the baseline on validation nodes that are not like a train
+            node; None where such nodes were not told, or hardly any other is left.
         seconds: how long it took.
     """
 
@@ -100,6 +105,7 @@ class Usefulness:
     is_sampled: bool
     seeds: int
     verdict: str
+    without_twins: Difference | None
     seconds: float
 
     @property
@@ -125,6 +131,7 @@ def usefulness(
     graph: Graph,
     split: Split,
     *,
+    twins: Array | None = None,
     device: torch.device | str = "cpu",
     report: Callable[[Progress], None] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
@@ -134,6 +141,7 @@ def usefulness(
     Args:
         graph: the graph.
         split: train and validation nodes; its test nodes are not looked at.
+        twins: (N,) nodes like a train node, if the difference without them is wanted.
         device: "cpu" or "cuda".
         report: called after each epoch.
         should_stop: asked after each epoch; True raises KeyboardInterrupt.
@@ -146,7 +154,7 @@ def usefulness(
     train, val = masks["train"], masks["val"]
     metric = _metric(graph.y[train], graph.y[val], graph.num_classes)
     truth = graph.y[val]
-    values: dict[str, _Values] = {}
+    logits: dict[str, Array] = {}
     chosen = [(name,) for name in STATISTICS] + [STATISTICS]
     for number, statistics in enumerate(chosen):
         fitted = _fit(
@@ -158,12 +166,10 @@ def usefulness(
             _counted(report, number, len(chosen)),
             should_stop,
         )
-        if not values:  # every fit has the same estimator
-            values[ESTIMATOR] = _values(
-                _estimator(graph, fitted, (train, val), device), truth, val, metric
-            )
-        name = statistics[0] if len(statistics) == 1 else TOGETHER
-        values[name] = _values(fitted.logits, truth, val, metric)
+        if not logits:  # every fit has the same estimator
+            logits[ESTIMATOR] = _of(_estimator(graph, fitted, (train, val), device), val)
+        logits[statistics[0] if len(statistics) == 1 else TOGETHER] = _of(fitted.logits, val)
+    values = {name: _values(own, truth, metric) for name, own in logits.items()}
     baseline = max((ESTIMATOR, STATISTICS[0]), key=lambda name: values[name].score)
     contributions = tuple(
         Contribution(
@@ -173,6 +179,10 @@ def usefulness(
         )
         for name, one in values.items()
     )
+    without_twins = None
+    if twins is not None:
+        pair = (logits[TOGETHER], logits[baseline])
+        without_twins = _among(~twins[val], pair, truth, metric)
     return Usefulness(
         metric=metric,
         baseline=baseline,
@@ -185,6 +195,7 @@ def usefulness(
         ),
         seeds=_seeds(graph),
         verdict=verdict(contributions[-1].difference, metric),
+        without_twins=without_twins,
         seconds=time.perf_counter() - started,
     )
 
@@ -246,9 +257,24 @@ def interval(first: _Values, second: _Values) -> Difference:
     return Difference(mean, mean - half, mean + half, count, "validation nodes")
 
 
-def _values(logits: Tensor, truth: Array, val: Array, metric: str) -> _Values:
-    """What the nodes of the validation mask add to the score of (R, N, C) logits."""
-    own = logits[:, torch.from_numpy(val)].numpy()
+def _among(kept: Array, pair: tuple[Array, Array], truth: Array, metric: str) -> Difference | None:
+    """The difference of two models on some of the nodes; None where these are too few."""
+    truth = truth[kept]
+    is_one_sided = metric == "roc_auc" and np.bincount(truth, minlength=2).min() < 2
+    if truth.size < FEWEST_NODES or is_one_sided:
+        return None
+    first, second = (_values(own[:, kept], truth, metric) for own in pair)
+    return interval(first, second)
+
+
+def _of(logits: Tensor, val: Array) -> Array:
+    """The logits of the validation nodes, (R, nodes, C)."""
+    own: Array = logits[:, torch.from_numpy(val)].numpy()
+    return own
+
+
+def _values(own: Array, truth: Array, metric: str) -> _Values:
+    """What each node adds to the score of (R, nodes, C) logits."""
     if metric == "accuracy":
         return _Values(((own.argmax(axis=-1) == truth).mean(axis=0),))
     ranks = own[..., 1] - own[..., 0]  # (R, nodes)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from hpgmn.auditing.attributes import Columns, columns
 from hpgmn.auditing.classes import ClassBalance, MissingClass, class_balance, missing_classes
-from hpgmn.auditing.findings import Finding, Measures, findings
+from hpgmn.auditing.findings import TWIN_SHARE, Finding, Measures, findings
 from hpgmn.auditing.structure import Structure, structure
-from hpgmn.auditing.twins import KnownData, Twins, known_data, twins
+from hpgmn.auditing.twins import KnownData, Twins, known_data, like_train_nodes, twins
 from hpgmn.datasets import random_splits
 from hpgmn.errors import GraphError
 from hpgmn.graph import Graph, Split
@@ -98,7 +98,8 @@ def audit(
     )
     useful, reason = None, "it was not asked for"
     if training:
-        useful, reason = _usefulness(whole, chosen, device, report, should_stop)
+        has_twins = any((one.test_share or 0.0) >= TWIN_SHARE for one in measures.twins)
+        useful, reason = _usefulness(whole, chosen, has_twins, device, report, should_stop)
     return Audit(
         graph=graph.name,
         split=None if chosen is None else split,
@@ -123,6 +124,7 @@ def _with_split(graph: Graph, number: int) -> tuple[Graph, Split | None]:
 def _usefulness(
     graph: Graph,
     split: Split | None,
+    has_twins: bool,
     device: str,
     report: Callable[[Progress], None] | None,
     should_stop: Callable[[], bool],
@@ -133,7 +135,14 @@ def _usefulness(
     reason = cannot_train(graph, split)
     if reason is not None or split is None:
         return None, reason or ""
-    found = usefulness(graph, split, device=device, report=report, should_stop=should_stop)
+    found = usefulness(
+        graph,
+        split,
+        twins=like_train_nodes(graph, split) if has_twins else None,
+        device=device,
+        report=report,
+        should_stop=should_stop,
+    )
     return found, ""
 
 
