@@ -250,14 +250,14 @@ def test_the_verdict_is_a_finding(low: float, high: float, severity: str, advice
     assert advice in found.advice
 
 
-def test_with_twins_the_verdict_is_not_trusted() -> None:
+def test_with_twins_the_verdict_says_what_is_left() -> None:
     (found,) = findings._usefulness(useful(0.1, 0.2), "", has_twins=True)
-    assert found.advice == "Do not trust it: nearly all of these nodes are like a train node."
+    assert found.advice == "Duplicates add to it: nearly all of these nodes are like a train node."
     left = Difference(0.01, -0.02, 0.04, 40, "validation nodes")
     told = dataclasses.replace(useful(0.1, 0.2), without_twins=left)
     (found,) = findings._usefulness(told, "", has_twins=True)
     assert found.advice == (
-        "Do not trust it: on the 40 of these nodes that are not like a train node it is +1.0 "
+        "Duplicates add to it: on the 40 of these nodes that are not like a train node it is +1.0 "
         "points (95 % interval -2.0 to +4.0)."
     )
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -148,8 +150,15 @@ def test_a_protocol_brings_its_splits(hpgmn: Command, data_dir: Path) -> None:
 
 
 def test_ctrl_c_ends_it(hpgmn: Command, graph_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from contextlib import nullcontext
+    from hpgmn.auditing import usefulness
 
-    monkeypatch.setattr("hpgmn.cli.audit.stop_on_signal", lambda: nullcontext(lambda: True))
+    fit, started = usefulness.fit_replicas, []
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        started.append(arguments)
+        os.kill(os.getpid(), signal.SIGINT)
+        return fit(*arguments, **options)
+
+    monkeypatch.setattr(usefulness, "fit_replicas", interrupted)
     answer = hpgmn("audit", graph_file)
-    assert (answer.code, answer.out) == (130, "")
+    assert (answer.code, answer.out, len(started)) == (130, "", 1)

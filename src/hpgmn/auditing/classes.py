@@ -65,10 +65,12 @@ def missing_classes(graph: Graph) -> tuple[MissingClass, ...]:
     present = np.unique(graph.y[graph.y >= 0])
     found = []
     for part in PARTS:
-        masks = getattr(graph.splits, part)
-        for label in present:
-            has_none = masks.any(axis=0) & ~masks[graph.y == label].any(axis=0)
-            if has_none.any():
-                splits = tuple(int(number) for number in np.flatnonzero(has_none))
-                found.append(MissingClass(str(graph.class_names[label]), part, splits))
+        masks = [getattr(split, part) & (graph.y >= 0) for split in graph.splits]
+        counts = np.stack(
+            [np.bincount(graph.y[mask], minlength=graph.num_classes) for mask in masks]
+        )
+        lacks = counts.any(axis=1, keepdims=True) & (counts == 0)  # (S, C)
+        for label in present[lacks[:, present].any(axis=0)]:
+            splits = tuple(int(number) for number in np.flatnonzero(lacks[:, label]))
+            found.append(MissingClass(str(graph.class_names[label]), part, splits))
     return tuple(found)

@@ -257,7 +257,7 @@ def _usefulness(useful: Usefulness | None, untrained: str, *, has_twins: bool) -
     if low > 0:
         advice = "Train on it with `hpgmn train`, which tells how far this goes."
         if has_twins:
-            advice = "Do not trust it: " + _without_twins(useful)
+            advice = "Duplicates add to it: " + _without_twins(useful)
     if high < 0:
         severity, advice = "warning", "Compare `hpgmn train --model hpgmn,mlp` before using edges."
     yield Finding(severity, "graph-helps", useful.verdict, advice)
