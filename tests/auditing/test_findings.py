@@ -250,6 +250,22 @@ def test_the_verdict_is_a_finding(low: float, high: float, severity: str, advice
     assert advice in found.advice
 
 
+@pytest.mark.parametrize(("score", "is_named"), [(0.63, True), (0.61, False)])
+def test_a_statistic_that_is_better_alone_is_named(score: float, is_named: bool) -> None:
+    told = useful(0.1, 0.2)
+    estimator, together = told.contributions
+    parts = (
+        dataclasses.replace(estimator, score=0.9),  # a model that cannot be chosen by --set
+        Contribution("attributes", 0.5, None),
+        Contribution("class_means", score, together.difference),
+        together,
+    )
+    told = dataclasses.replace(told, contributions=parts)
+    (found,) = findings._usefulness(told, "", has_twins=False)
+    words = "(63.0 against 60.0): try --set statistics=class_means."
+    assert found.advice.endswith(words) is is_named
+
+
 def test_with_twins_the_verdict_says_what_is_left() -> None:
     (found,) = findings._usefulness(useful(0.1, 0.2), "", has_twins=True)
     assert found.advice == "Duplicates add to it: nearly all of these nodes are like a train node."

@@ -29,6 +29,8 @@ LARGEST_COMPONENT = 0.9
 LARGEST_CLASS = 0.8
 SMALLEST_CLASS = 5
 HOMOPHILOUS, UNINFORMATIVE = 0.5, 0.05
+CLEARLY_BETTER = 0.02
+"""By so much a statistic alone must beat all together to be named."""
 NAMED = 3
 """How many columns or classes a sentence names."""
 
@@ -260,6 +262,13 @@ def _usefulness(useful: Usefulness | None, untrained: str, *, has_twins: bool) -
             advice = "Duplicates add to it: " + _without_twins(useful)
     if high < 0:
         severity, advice = "warning", "Compare `hpgmn train --model hpgmn,mlp` before using edges."
+    *others, together = useful.contributions
+    best = max(others[1:], key=lambda one: one.score, default=together)  # no label estimator
+    if best.score > together.score + CLEARLY_BETTER:
+        advice += (
+            f" One statistic does better alone ({100 * best.score:.1f} against "
+            f"{100 * together.score:.1f}): try --set statistics={best.name}."
+        )
     yield Finding(severity, "graph-helps", useful.verdict, advice)
 
 
