@@ -27,7 +27,7 @@ ARROW = (
     ("nn",),
     ("explain",),
     ("classifier", "evaluation"),
-    ("audit",),
+    ("auditing",),
     ("experiments",),
     ("bench",),
     ("report",),

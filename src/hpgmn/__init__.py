@@ -9,6 +9,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from hpgmn import nn, transforms
+    from hpgmn.auditing import Audit, audit
     from hpgmn.classifier import HPGMNClassifier
     from hpgmn.datasets import load, random_splits, read_graph, trading_network, write_graph
     from hpgmn.errors import HPGMNError
@@ -19,12 +20,14 @@ if TYPE_CHECKING:
     from hpgmn.tables import from_networkx, from_tables
 
 _HOMES = {
+    "Audit": "auditing",
     "Graph": "graph",
     "HPGMNClassifier": "classifier",
     "HPGMNError": "errors",
     "LocalStatistics": "statistics",
     "Split": "graph",
     "Splits": "graph",
+    "audit": "auditing",
     "from_networkx": "tables",
     "from_pyg": "pyg",
     "from_tables": "tables",
@@ -37,12 +40,14 @@ _HOMES = {
 }
 
 __all__ = [
+    "Audit",
     "Graph",
     "HPGMNClassifier",
     "HPGMNError",
     "LocalStatistics",
     "Split",
     "Splits",
+    "audit",
     "from_networkx",
     "from_pyg",
     "from_tables",

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import typer
 
-from hpgmn.cli import bench, convert, reproduce, show, train, tune, use
+from hpgmn.cli import audit, bench, convert, reproduce, show, train, tune, use
 from hpgmn.cli.console import err, set_up_logging
 from hpgmn.errors import HPGMNError
 
@@ -32,6 +32,7 @@ for command in (
     use.predict,
     use.evaluate,
     use.statistics,
+    audit.audit,
     reproduce.reproduce,
     convert.convert,
     show.datasets,

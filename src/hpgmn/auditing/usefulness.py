@@ -1,0 +1,364 @@
+"""Does the graph help: attributes alone against statistics of neighbours, on validation nodes.
+
+Test labels are not read. Every number is of validation nodes that also chose the epoch, so all are
+a little too high, in the same way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import stats
+from torch import Tensor
+
+from hpgmn.config import make_settings
+from hpgmn.evaluation import Difference
+from hpgmn.graph import Array, Graph, Split
+from hpgmn.models import find_model
+from hpgmn.models.label_estimator import estimator_logits
+from hpgmn.models.stage import Replica, make_task
+from hpgmn.training.replicas import Fitted, Progress, fit_replicas
+
+ESTIMATOR = "label estimator"
+TOGETHER = "all together"
+STATISTICS = ("attributes", "class_counts", "class_means", "adjacency")
+"""Each is tried alone, then all together."""
+SEEDS = 3
+SETTINGS: dict[str, Any] = {
+    "hidden_dim": 32,
+    "num_patterns": 20,
+    "epochs": 100,
+    "patience": 30,
+    "estimator_hidden": 32,
+    "estimator_epochs": 100,
+    "estimator_patience": 30,
+}
+"""Small and fixed: the question is whether there is a difference, not how far it can be pushed."""
+
+LARGE = 50_000
+"""Graphs with more nodes are read in batches …"""
+LARGE_SETTINGS: dict[str, Any] = {
+    "batch_size": 2048,
+    "epochs": 15,
+    "patience": 5,
+    "estimator_epochs": 15,
+    "estimator_patience": 5,
+}
+MOST_NODES = {"train": 10_000, "val": 5_000}
+"""… and of their train and validation nodes so many are drawn."""
+LARGE_SEEDS = 1
+
+FEWEST_NODES = 30
+"""Fewer nodes without a twin say nothing."""
+
+SKEWED = 0.75
+"""Where one of two classes has a larger share, accuracy says little: ROC-AUC is taken."""
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What a model with some of the statistics reaches.
+
+    Attributes:
+        name: the statistic, "label estimator" or "all together".
+        score: on validation nodes, the mean over seeds.
+        difference: to the baseline on the same nodes, with its 95 % interval; None for the
+            baseline itself.
+    """
+
+    name: str
+    score: float
+    difference: Difference | None
+
+
+@dataclass(frozen=True)
+class Usefulness:
+    """Whether the graph helps.
+
+    Attributes:
+        metric: "accuracy" or "roc_auc".
+        baseline: the better of the two models that read attributes alone, so that a better model
+            is not taken for a better graph: "label estimator" or "attributes".
+        contributions: label estimator first, all together last.
+        train_nodes: how many were trained on.
+        val_nodes: how many were scored.
+        is_sampled: whether these nodes were drawn from more.
+        seeds: how many trainings are averaged.
+        verdict: one sentence.
+        without_twins: all together minus the baseline on validation nodes that are not like a train
+            node; None where such nodes were not told, or hardly any other is left.
+        seconds: how long it took.
+    """
+
+    metric: str
+    baseline: str
+    contributions: tuple[Contribution, ...]
+    train_nodes: int
+    val_nodes: int
+    is_sampled: bool
+    seeds: int
+    verdict: str
+    without_twins: Difference | None
+    seconds: float
+
+    @property
+    def difference(self) -> Difference:
+        """All statistics together minus the baseline."""
+        last = self.contributions[-1].difference
+        assert last is not None
+        return last
+
+
+def cannot_train(graph: Graph, split: Split | None) -> str | None:
+    """Why nothing can be trained on a split; None where it can."""
+    if split is None:
+        return "there is no split"
+    if np.unique(graph.y[split.train & (graph.y >= 0)]).size < 2:
+        return "the train nodes have fewer than two classes"
+    if (split.val & (graph.y >= 0)).sum() < 2:
+        return "there are fewer than two validation nodes"
+    return None
+
+
+def usefulness(
+    graph: Graph,
+    split: Split,
+    *,
+    twins: Array | None = None,
+    device: torch.device | str = "cpu",
+    report: Callable[[Progress], None] | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Usefulness:
+    """Train the label estimator, each statistic alone and all together; score on validation.
+
+    Args:
+        graph: the graph.
+        split: train and validation nodes; its test nodes are not looked at.
+        twins: (N,) nodes like a train node, if the difference without them is wanted.
+        device: "cpu" or "cuda".
+        report: called after each epoch.
+        should_stop: asked after each epoch; True raises KeyboardInterrupt.
+    """
+    started = time.perf_counter()
+    is_large = graph.num_nodes > LARGE
+    masks = {
+        part: _drawn(getattr(split, part) & (graph.y >= 0), part, is_large) for part in MOST_NODES
+    }
+    train, val = masks["train"], masks["val"]
+    metric = _metric(graph.y[train], graph.y[val], graph.num_classes)
+    truth = graph.y[val]
+    logits: dict[str, Array] = {}
+    chosen = [(name,) for name in STATISTICS] + [STATISTICS]
+    for number, statistics in enumerate(chosen):
+        fitted = _fit(
+            graph,
+            statistics,
+            (train, val),
+            metric,
+            device,
+            _counted(report, number, len(chosen)),
+            should_stop,
+        )
+        if not logits:  # every fit has the same estimator
+            logits[ESTIMATOR] = _of(_estimator(graph, fitted, (train, val), device), val)
+        logits[statistics[0] if len(statistics) == 1 else TOGETHER] = _of(fitted.logits, val)
+    values = {name: _values(own, truth, metric) for name, own in logits.items()}
+    baseline = max((ESTIMATOR, STATISTICS[0]), key=lambda name: values[name].score)
+    contributions = tuple(
+        Contribution(
+            name,
+            one.score,
+            None if name == baseline else interval(one, values[baseline]),
+        )
+        for name, one in values.items()
+    )
+    without_twins = None
+    if twins is not None:
+        pair = (logits[TOGETHER], logits[baseline])
+        without_twins = _among(~twins[val], pair, truth, metric)
+    return Usefulness(
+        metric=metric,
+        baseline=baseline,
+        contributions=contributions,
+        train_nodes=int(train.sum()),
+        val_nodes=int(val.sum()),
+        is_sampled=bool(
+            train.sum() < (split.train & (graph.y >= 0)).sum()
+            or val.sum() < (split.val & (graph.y >= 0)).sum()
+        ),
+        seeds=_seeds(graph),
+        verdict=verdict(contributions[-1].difference, metric),
+        without_twins=without_twins,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def verdict(difference: Difference | None, metric: str) -> str:
+    """Whether a difference is more than noise, in one sentence."""
+    assert difference is not None
+    assert difference.low is not None
+    assert difference.high is not None
+    unit = "points of ROC-AUC" if metric == "roc_auc" else "points of accuracy"
+    amount = f"{100 * abs(difference.mean):.1f} {unit}"
+    where = (
+        f"on {difference.count:,} validation nodes (95 % interval "
+        f"{100 * difference.low:+.1f} to {100 * difference.high:+.1f})"
+    )
+    if difference.low > 0:
+        return (
+            f"The graph helps: all statistics together beat attributes alone by {amount} {where}."
+        )
+    if difference.high < 0:
+        return (
+            f"The graph does not help: all statistics together are {amount} below attributes "
+            f"alone {where}."
+        )
+    side = "above" if difference.mean >= 0 else "below"
+    return (
+        f"No difference beyond noise: all statistics together are {amount} {side} attributes "
+        f"alone {where}."
+    )
+
+
+@dataclass(frozen=True)
+class _Values:
+    """A score as a mean over nodes, seeds averaged.
+
+    Attributes:
+        groups: of accuracy one array, hit or not for each node; of ROC-AUC one for each class, the
+            share of the other class's nodes that a node is ranked right of (DeLong's placements).
+    """
+
+    groups: tuple[Array, ...]
+
+    @property
+    def score(self) -> float:
+        return float(self.groups[0].mean())
+
+
+def interval(first: _Values, second: _Values) -> Difference:
+    """First - second with a 95 % interval over nodes, paired node by node.
+
+    The mean of paired differences ± Student's t times its standard error; for ROC-AUC the variance
+    is DeLong's: the sum of those of both classes' mean placements.
+    """
+    apart = [one - other for one, other in zip(first.groups, second.groups, strict=True)]
+    variance = sum(float(one.var(ddof=1)) / one.size for one in apart)
+    count = sum(one.size for one in apart)
+    half = float(stats.t.ppf(0.975, count - 1)) * math.sqrt(variance)
+    mean = round(float(apart[0].mean()), 12) + 0.0  # what only rounding left is nothing
+    return Difference(mean, mean - half, mean + half, count, "validation nodes")
+
+
+def _among(kept: Array, pair: tuple[Array, Array], truth: Array, metric: str) -> Difference | None:
+    """The difference of two models on some of the nodes; None where these are too few."""
+    truth = truth[kept]
+    is_one_sided = metric == "roc_auc" and np.bincount(truth, minlength=2).min() < 2
+    if truth.size < FEWEST_NODES or is_one_sided:
+        return None
+    first, second = (_values(own[:, kept], truth, metric) for own in pair)
+    return interval(first, second)
+
+
+def _of(logits: Tensor, val: Array) -> Array:
+    """The logits of the validation nodes, (R, nodes, C)."""
+    own: Array = logits[:, torch.from_numpy(val)].numpy()
+    return own
+
+
+def _values(own: Array, truth: Array, metric: str) -> _Values:
+    """What each node adds to the score of (R, nodes, C) logits."""
+    if metric == "accuracy":
+        return _Values(((own.argmax(axis=-1) == truth).mean(axis=0),))
+    ranks = own[..., 1] - own[..., 0]  # (R, nodes)
+    above = [placements(one[truth == 1], one[truth == 0]) for one in ranks]
+    below = [placements(-one[truth == 0], -one[truth == 1]) for one in ranks]
+    return _Values((np.mean(above, axis=0), np.mean(below, axis=0)))
+
+
+def placements(scores: Array, others: Array) -> Array:
+    """For each score the share of the others below it, ties counted half.
+
+    >>> placements(np.array([1.0, 3.0]), np.array([0.0, 1.0, 2.0, 3.0])).tolist()
+    [0.375, 0.875]
+    """
+    ordered = np.sort(others)
+    below = np.searchsorted(ordered, scores, side="left")
+    through = np.searchsorted(ordered, scores, side="right")
+    found: Array = (below + through) / (2 * others.size)
+    return found
+
+
+def _metric(train_labels: Array, val_labels: Array, classes: int) -> str:
+    """ROC-AUC for two skewed classes that validation has at least two nodes of, else accuracy."""
+    sizes = np.bincount(train_labels, minlength=classes)
+    judged = np.bincount(val_labels, minlength=classes)
+    is_skewed = classes == 2 and sizes.max() > SKEWED * sizes.sum()
+    return "roc_auc" if is_skewed and judged.min() > 1 else "accuracy"
+
+
+def _drawn(mask: Array, part: str, is_large: bool) -> Array:
+    """The nodes of a mask, or of a large graph a seeded draw of them."""
+    nodes = np.flatnonzero(mask)
+    if not is_large or nodes.size <= MOST_NODES[part]:
+        return mask
+    chosen = np.zeros_like(mask)
+    chosen[np.random.default_rng(0).choice(nodes, MOST_NODES[part], replace=False)] = True
+    return chosen
+
+
+def _seeds(graph: Graph) -> int:
+    return LARGE_SEEDS if graph.num_nodes > LARGE else SEEDS
+
+
+def _fit(
+    graph: Graph,
+    statistics: tuple[str, ...],
+    masks: tuple[Array, Array],
+    metric: str,
+    device: torch.device | str,
+    report: Callable[[Progress], None] | None,
+    should_stop: Callable[[], bool],
+) -> Fitted:
+    entry = find_model("hpgmn")
+    # Directions are told apart only where they differ: it costs twice as much.
+    is_one_way = graph.adjacency("out").nnz != graph.adjacency("undirected").nnz
+    changes = SETTINGS | (LARGE_SETTINGS if graph.num_nodes > LARGE else {})
+    changes |= {"statistics": statistics, "neighbors": "both" if is_one_way else "undirected"}
+    settings = make_settings(entry.settings, changes)
+    replicas = [Replica(0, seed, settings) for seed in range(_seeds(graph))]
+    return fit_replicas(
+        graph,
+        entry,
+        replicas,
+        [masks] * len(replicas),
+        device=device,
+        metric=metric,
+        report=report,
+        should_stop=should_stop,
+    )
+
+
+def _estimator(
+    graph: Graph, fitted: Fitted, masks: tuple[Array, Array], device: torch.device | str
+) -> Tensor:
+    """The logits of the label estimator behind a fitted model, (R, N, C)."""
+    task = make_task(graph, fitted.replicas, [masks] * len(fitted.replicas), device)
+    parameters = {name: value.to(device) for name, value in fitted.done["estimator"].items()}
+    return estimator_logits(task, parameters).cpu()
+
+
+def _counted(
+    report: Callable[[Progress], None] | None, number: int, count: int
+) -> Callable[[Progress], None] | None:
+    """The same report, told which of several trainings is going on."""
+    if report is None:
+        return None
+    return lambda now: report(dataclasses.replace(now, batch=number, batches=count))
