@@ -429,3 +429,30 @@ def test_estimated_labels_are_true_on_train_nodes_alone(small_graph: Graph) -> N
     y[~train] = (y[~train] + 1) % 3
     again = estimate_labels(changed(small_graph, y=y), settings, split=1)
     np.testing.assert_array_equal(again, found)  # one epoch: nothing is chosen by val labels
+
+
+# Explaining.
+
+
+def test_a_node_and_the_model_are_explained(small_graph: Graph, fitted: HPGMNClassifier) -> None:
+    found = fitted.explain(small_graph, node=4)
+    chances = fitted.predict_proba(small_graph)[4]
+    assert list(found.probabilities.values()) == pytest.approx(chances, abs=1e-6)
+    assert found.prediction == fitted.classes_[chances.argmax()]
+    assert set(found.statistics) == set(TINY["statistics"])
+    whole = fitted.explain(small_graph)
+    assert set(whole.statistics) == set(TINY["statistics"])
+    assert len(whole.patterns) == 5
+
+
+def test_a_loaded_classifier_explains_the_same(
+    small_graph: Graph, fitted: HPGMNClassifier, tmp_path: Path
+) -> None:
+    fitted.save(tmp_path)
+    loaded = HPGMNClassifier.load(tmp_path)
+    assert loaded.explain(small_graph, node=4) == fitted.explain(small_graph, node=4)
+
+
+def test_nothing_is_explained_before_fitting(small_graph: Graph) -> None:
+    with pytest.raises(HPGMNError, match=r"not fitted\. Call fit\(graph\) before explain\."):
+        classifier().explain(small_graph, node=4)

@@ -86,9 +86,7 @@ def test_labels_are_train_labels_and_the_guesses_behind_the_statistics(
     np.testing.assert_array_equal(labels, np.where(train, small_graph.y, answers))
 
 
-def test_the_baseline_without_train_nodes_is_the_mean_of_all(
-    small_graph: Graph, fit: Fit
-) -> None:
+def test_the_baseline_without_train_nodes_is_the_mean_of_all(small_graph: Graph, fit: Fit) -> None:
     saved = fit(small_graph, statistics=("attributes", "class_counts"))
     train = np.flatnonzero(small_graph.split(0).train)
     here = open_replicas(saved, small_graph)[0]

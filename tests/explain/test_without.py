@@ -28,9 +28,7 @@ def cut(graph: Graph, node: int, gone: list[int]) -> Graph:
     kept = [
         place
         for place, (source, target) in enumerate(graph.edge_index.T.tolist())
-        if not (
-            (source == node and target in gone) or (target == node and source in gone)
-        )
+        if not ((source == node and target in gone) or (target == node and source in gone))
     ]
     weights = None if graph.edge_weight is None else graph.edge_weight[kept]
     return Graph(
@@ -103,6 +101,7 @@ def test_every_statistic_in_every_mode(
         {"diffusion_form": "implicit", "normalization": "row"},
         {"normalization": "symmetric", "diffusion_self_loop": 1},
         {"diffusion_form": "sketch", "diffusion_dim": 16},
+        {"diffusion_form": "sketch", "diffusion_dim": 16, "diffusion_self_entry": True},
         {"diffusion_form": "sketch", "diffusion_dim": 16, "diffusion_scaling": "raw"},
         {"diffusion_form": "topk", "diffusion_topk": 4, "diffusion_threshold": 1e-9},
         {"batch_size": 4},
@@ -133,9 +132,7 @@ def test_sparse_attributes(small_graph: Graph, fit: Fit) -> None:
     compare(open_replicas(saved, graph)[0])
 
 
-def test_columns_are_those_of_the_training_on_another_graph(
-    named_graph: Graph, fit: Fit
-) -> None:
+def test_columns_are_those_of_the_training_on_another_graph(named_graph: Graph, fit: Fit) -> None:
     saved = fit(named_graph, neighbors="both", statistics=("adjacency", "diffusion"))
     order = np.random.default_rng(0).permutation(18)[:14]
     place = {int(old): new for new, old in enumerate(order)}

@@ -274,8 +274,7 @@ def _row(one: Pattern) -> tuple[str, str]:
         for mode, shares in one.neighborhood.items()
         if any(shares.values())
     ]
-    if one.typical_nodes:
-        parts.append(f"for example {', '.join(one.typical_nodes)}")
+    parts.append(f"for example {', '.join(one.typical_nodes)}")
     return f"pattern {one.number}: {'; '.join(parts)}", f"{100 * one.attention:.0f} %"
 
 

@@ -95,6 +95,8 @@ def _wanted(
     outside = first.train_labels < 0
     unlabelled = outside & (graph.y < 0)
     candidates = np.flatnonzero(unlabelled if unlabelled.any() else outside)
+    if not candidates.size:
+        return ()
     if first.attention is not None or first.reads_statistics:
         queries = first.queries(candidates).cpu().numpy()
     else:  # a model without queries: what it says of a node stands for it

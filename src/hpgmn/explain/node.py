@@ -18,6 +18,7 @@ from hpgmn.graph import Array, Graph
 from hpgmn.training.saved import SavedModel
 
 _PATTERNS = 3  # of those attended most that are described
+_COMPARED = 20_000  # ids compared letter by letter, which takes a second
 _NEAREST = 3  # ids that a mistyped one may have meant
 
 SHARES_NOTE = (
@@ -84,11 +85,23 @@ def position(graph: Graph, node: Any) -> int:
     found = np.flatnonzero(graph.node_ids == str(node))
     if found.size:
         return int(found[0])
-    near = difflib.get_close_matches(str(node), graph.node_ids.tolist(), n=_NEAREST, cutoff=0.4)
+    alike = _alike(str(node), graph.node_ids).tolist()
+    near = difflib.get_close_matches(str(node), alike, n=_NEAREST, cutoff=0.4)
     raise HPGMNError(
         f"Graph '{graph.name}' has no node '{node}'. "
         f"Nearest ids: {', '.join(near or graph.node_ids[:_NEAREST].tolist())}."
     )
+
+
+def _alike(name: str, ids: Array) -> Array:
+    """Ids worth comparing letter by letter: of very many those with the longest common start."""
+    if ids.size <= _COMPARED:
+        return ids
+    for length in range(len(name), 0, -1):
+        found = ids[np.char.startswith(ids, name[:length])]
+        if found.size:
+            return found[:_COMPARED]
+    return ids[:_COMPARED]
 
 
 def id_of(graph: Graph, place: int) -> str:
