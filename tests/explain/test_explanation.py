@@ -32,7 +32,7 @@ FOUND = Explanation(
     prediction="student",
     probabilities={"student": 0.87, "staff": 0.13, "faculty": 0.0},
     label=None,
-    statistics={"class_means": 1.2, "attributes": 0.3, "class_counts": 0.01, "adjacency": -0.4},
+    statistics={"class_means": 1.2, "attributes": 0.3, "class_counts": -0.001, "adjacency": -0.4},
     baseline=-1.25,
     patterns=(PATTERN,),
     neighbors=(
@@ -50,10 +50,10 @@ TEXT = """\
 Node 17 is 'student' (87 %). Mostly because of its neighbours' attributes, class by class (+1.20) \
 and its own attributes (+0.30).
 
-Share of each statistic (adds to the log-probability):
+Share of each statistic in the log-probability (the mean train node has 29 %):
   its neighbours' attributes, class by class  +1.20
   its own attributes                          +0.30
-  how many neighbours of each class it has    +0.01
+  how many neighbours of each class it has    0.00
   which nodes it is linked to                 -0.40
 
 Memory patterns it attends to:
@@ -85,7 +85,13 @@ def test_the_train_label_and_the_lack_of_reasons_are_said() -> None:
 
 def test_a_node_of_which_little_is_known() -> None:
     found = replace(
-        FOUND, statistics={}, patterns=(), neighbors=(), without=None, turning=None, notes=()
+        FOUND,
+        statistics={},
+        patterns=(),
+        neighbors=(),
+        without=None,
+        turning=None,
+        notes=(),
     )
     assert str(found) == "Node 17 is 'student' (87 %)."
 
@@ -159,10 +165,9 @@ Mean size of each statistic's share over 200 nodes:
 
 Memory patterns:
   pattern 4: {row}
-  pattern 2: {row}
 
 Patterns that the same nodes attend to:
-  2 and 4
+  2, 4
 
 Nodes to label next:
   1. x, now 'staff'  entropy 1.23, degree 7
@@ -180,7 +185,7 @@ def test_the_html_and_values_of_a_model() -> None:
 
 def test_only_the_most_used_patterns_are_printed() -> None:
     many = tuple(replace(PATTERN, number=number) for number in range(12))
-    text = str(replace(MODEL, patterns=many, unused=()))
+    text = str(replace(MODEL, patterns=many, unused=(), redundant=((0, 9),)))
     assert "Memory patterns, the 8 most used:" in text
     assert text.count("pattern 7:") == 1
     assert "pattern 8:" not in text

@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from hpgmn.explain.labels import entropy, label_next
+import hpgmn.explain.labels as module
+from hpgmn.explain.labels import entropy, label_next, most_worth
 
 
 def test_entropy_of_even_and_certain_rows() -> None:
@@ -51,3 +52,11 @@ def test_no_more_than_there_are() -> None:
     chances, none = np.array([[0.5, 0.5]]), np.array([], np.int64)
     assert label_next(chances, np.array([1]), np.ones((1, 1)), np.array([0]), 3) == [0]
     assert label_next(chances, np.array([1]), np.ones((0, 1)), none, 3) == []
+
+
+def test_of_many_candidates_the_most_worth_are_considered(monkeypatch: pytest.MonkeyPatch) -> None:
+    chances = np.array([[0.5, 0.5], [1, 0], [0.7, 0.3], [0.5, 0.5], [0.5, 0.5]])
+    degrees = np.array([0, 100, 1, 0, 5])
+    monkeypatch.setattr(module, "CONSIDERED", 2)
+    assert most_worth(chances, degrees, np.array([0, 1, 2, 4])).tolist() == [2, 4]
+    assert most_worth(chances, degrees, np.array([1, 0])).tolist() == [1, 0]

@@ -23,7 +23,7 @@ def test_a_model_is_explained_by_all_its_nodes(named_graph: Graph, fit: Fit) -> 
     found = explain_model(saved, named_graph, wanted=4)
     opened = open_replicas(saved, named_graph)
     chances = mean_probabilities(opened)
-    every = [statistic_shares(opened, v, int(chances[v].argmax())) for v in range(18)]
+    every = statistic_shares(opened, np.arange(18), chances.argmax(axis=1))
     sizes = {name: np.mean([abs(own[name]) for own in every]) for name in every[0]}
     assert found.statistics == pytest.approx(sizes)
     assert list(found.statistics) == sorted(sizes, key=lambda name: -sizes[name])

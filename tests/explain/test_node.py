@@ -34,7 +34,7 @@ def test_an_explanation_is_made_of_its_parts(named_graph: Graph, fit: Fit) -> No
         assert found.prediction == names[label]
         assert list(found.probabilities.values()) == pytest.approx(expected[place], abs=1e-6)
         assert found.label == (names[named_graph.y[place]] if train[place] else None)
-        shares = statistic_shares(opened, place, label)
+        [shares] = statistic_shares(opened, np.array([place]), np.array([label]))
         assert found.statistics == pytest.approx(shares)
         assert list(found.statistics.values()) == sorted(shares.values(), reverse=True)
         assert found.baseline is not None

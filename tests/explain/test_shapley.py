@@ -55,7 +55,7 @@ def test_subsets_replace_encodings_by_the_mean_of_the_train_nodes(
     saved = fit(small_graph, seeds=2, neighbors="both", statistics=names, memory_dim=4)
     opened = open_replicas(saved, small_graph)
     node, label = 7, 2
-    found = subset_values(opened, node, label)
+    found = subset_values(opened, np.array([3, node]), np.array([0, label]))[1]
     train = torch.from_numpy(np.flatnonzero(small_graph.split(0).train))
     for subset in range(8):
         chances = []
@@ -78,10 +78,16 @@ def test_shares_add_up_to_what_the_prediction_has_over_an_average_node(
 ) -> None:
     opened = open_replicas(fit(small_graph, seeds=2), small_graph)
     chances = mean_probabilities(opened)
-    for node in (0, 5, 17):
-        label = int(chances[node].argmax())
-        values = subset_values(opened, node, label)
-        shares = statistic_shares(opened, node, label)
+    nodes = np.array([0, 5, 17])
+    labels = chances[nodes].argmax(axis=1)
+    every = zip(
+        nodes,
+        labels,
+        subset_values(opened, nodes, labels),
+        statistic_shares(opened, nodes, labels),
+        strict=True,
+    )
+    for node, label, values, shares in every:
         assert list(shares) == ["attributes", "class_counts", "class_means", "adjacency"]
         full = math.log(chances[node, label])
         assert sum(shares.values()) == pytest.approx(full - values[0], abs=1e-5)
@@ -96,6 +102,6 @@ def test_a_statistic_that_is_the_same_for_all_nodes_has_no_share(fit: Fit) -> No
     graph = Graph(x, ring, y, train_mask=mask, val_mask=~mask, test_mask=np.zeros(30, bool))
     statistics = ("attributes", "adjacency")
     opened = open_replicas(fit(graph, neighbors="out", statistics=statistics), graph)
-    shares = statistic_shares(opened, 4, 0)
+    [shares] = statistic_shares(opened, np.array([4]), np.array([0]))
     assert shares["attributes"] == pytest.approx(0, abs=1e-6)
     assert abs(shares["adjacency"]) > 1e-4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -126,8 +127,8 @@ class Explanation:
         """Headings with their rows, for text and HTML."""
         found = []
         if self.statistics:
-            rows = [(_WORDS[name], f"{value:+.2f}") for name, value in self.statistics.items()]
-            found.append(("Share of each statistic (adds to the log-probability)", rows))
+            rows = [(_WORDS[name], _signed(value)) for name, value in self.statistics.items()]
+            found.append((f"Share of each statistic in the log-probability{self._start()}", rows))
         if self.patterns:
             found.append(("Memory patterns it attends to", [_row(one) for one in self.patterns]))
         if self.neighbors:
@@ -136,6 +137,11 @@ class Explanation:
             more = f", the extremes of {count}" if count > len(rows) else ""
             found.append((f"What each neighbour adds to the probability{more}", rows))
         return found
+
+    def _start(self) -> str:
+        """What the shares start from."""
+        assert self.baseline is not None
+        return f" (the mean train node has {100 * math.exp(self.baseline):.0f} %)"
 
     def _endings(self) -> list[str]:
         """Sentences after the tables."""
@@ -220,12 +226,12 @@ class ModelExplanation:
             heading = f"Mean size of each statistic's share over {self.sampled} nodes"
             found.append((heading, rows))
         if self.patterns:
-            used = [one for one in self.patterns if one.number not in self.unused]
+            used = self._distinct()
             more = f", the {_SHOWN} most used" if len(used) > _SHOWN else ""
             rows = [_row(one) for one in used[:_SHOWN]]
             found.append((f"Memory patterns{more}", rows))
         if self.redundant:
-            rows = [(" and ".join(str(number) for number in group), "") for group in self.redundant]
+            rows = [(", ".join(str(number) for number in group), "") for group in self.redundant]
             found.append(("Patterns that the same nodes attend to", rows))
         if self.label_next:
             rows = [
@@ -236,6 +242,16 @@ class ModelExplanation:
                 for place, one in enumerate(self.label_next, start=1)
             ]
             found.append(("Nodes to label next", rows))
+        return found
+
+    def _distinct(self) -> list[Pattern]:
+        """The used patterns, of redundant ones only the most used."""
+        again: set[int] = set(self.unused)
+        found = []
+        for one in self.patterns:
+            if one.number not in again:
+                found.append(one)
+                again.update(*(group for group in self.redundant if one.number in group))
         return found
 
     def __str__(self) -> str:
@@ -251,6 +267,11 @@ def _ends(neighbors: tuple[Neighbor, ...]) -> list[Neighbor]:
         return list(neighbors)
     against = [one for one in neighbors[-3:] if one.support < 0]
     return [*neighbors[: _SHOWN - len(against)], *against]
+
+
+def _signed(value: float) -> str:
+    """A share with its sign; what rounds to nothing has none."""
+    return f"{value:+.2f}" if abs(value) >= 5e-3 else "0.00"
 
 
 def _points(support: float) -> str:

@@ -5,6 +5,8 @@ Greedy choice: the next node has the largest product of
 - the entropy of its predicted probabilities: how unsure the model is,
 - 1 + log(1 + degree): a label is counted by every neighbour,
 - the distance of its query to the nearest chosen node: not the same question twice.
+
+Distances are looked at for the :data:`CONSIDERED` nodes of the largest product of the first two.
 """
 
 from __future__ import annotations
@@ -12,6 +14,9 @@ from __future__ import annotations
 import numpy as np
 
 from hpgmn.graph import Array
+
+CONSIDERED = 10_000
+"""Most candidates whose queries are compared."""
 
 
 def entropy(probabilities: Array) -> Array:
@@ -22,6 +27,17 @@ def entropy(probabilities: Array) -> Array:
     """
     logs = np.log(np.maximum(probabilities, 1e-30))
     return np.asarray(-(probabilities * logs).sum(axis=1))
+
+
+def worth(probabilities: Array, degrees: Array) -> Array:
+    """(N,) how much a label of each node is worth on its own."""
+    return np.asarray(entropy(probabilities) * (1 + np.log1p(degrees)))
+
+
+def most_worth(probabilities: Array, degrees: Array, candidates: Array) -> Array:
+    """The candidates whose labels are worth most on their own, at most :data:`CONSIDERED`."""
+    own = worth(probabilities[candidates], degrees[candidates])
+    return np.asarray(candidates[np.sort(np.argsort(-own, kind="stable")[:CONSIDERED])])
 
 
 def label_next(
@@ -39,7 +55,7 @@ def label_next(
     Returns:
         Positions of nodes.
     """
-    score = entropy(probabilities[candidates]) * (1 + np.log1p(degrees[candidates]))
+    score = worth(probabilities[candidates], degrees[candidates])
     distance = np.ones(candidates.size)  # the same for all, until one is chosen
     chosen: list[int] = []
     for _ in range(min(count, candidates.size)):

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from hpgmn.explain.explanation import ModelExplanation, Pattern, Wanted
-from hpgmn.explain.labels import entropy, label_next
+from hpgmn.explain.labels import entropy, label_next, most_worth
 from hpgmn.explain.node import described, id_of, missing_notes
 from hpgmn.explain.opened import Opened, mean_probabilities, open_replicas
 from hpgmn.explain.patterns import (
@@ -76,7 +76,7 @@ def explain_model(
 def _mean_shares(opened: list[Opened], chances: Array, count: int) -> dict[str, float]:
     """The mean size of each statistic's Shapley value for the predicted class."""
     nodes = np.random.default_rng(0).choice(chances.shape[0], count, replace=False)
-    every = [statistic_shares(opened, int(v), int(chances[v].argmax())) for v in nodes]
+    every = statistic_shares(opened, nodes, chances[nodes].argmax(axis=1))
     mean = {name: float(np.mean([abs(own[name]) for own in every])) for name in every[0]}
     return dict(sorted(mean.items(), key=lambda pair: -pair[1]))
 
@@ -97,11 +97,12 @@ def _wanted(
     candidates = np.flatnonzero(unlabelled if unlabelled.any() else outside)
     if not candidates.size:
         return ()
+    degrees = np.diff(first.task.statistics.adjacency("undirected").indptr)
+    candidates = most_worth(chances, degrees, candidates)
     if first.attention is not None or first.reads_statistics:
         queries = first.queries(candidates).cpu().numpy()
     else:  # a model without queries: what it says of a node stands for it
         queries = chances[candidates]
-    degrees = np.diff(first.task.statistics.adjacency("undirected").indptr)
     chosen = label_next(chances, degrees, queries, candidates, count)
     unsure = entropy(chances)
     return tuple(

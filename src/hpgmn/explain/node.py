@@ -155,7 +155,7 @@ def _shares(
 ) -> tuple[dict[str, float], float | None, list[str]]:
     if not opened[0].reads_statistics:
         return {}, None, []
-    values = subset_values(opened, place, label)
+    values = subset_values(opened, np.array([place]), np.array([label]))[0]
     found = dict(zip(players(opened[0]), shapley_values(values).tolist(), strict=True))
     ranked = dict(sorted(found.items(), key=lambda pair: -pair[1]))
     return ranked, float(values[0]), [SHARES_NOTE]

@@ -51,34 +51,46 @@ def players(opened: Opened) -> list[str]:
     return list(dict.fromkeys(base_name(name) for name in opened.module.names))
 
 
-def subset_values(opened: Sequence[Opened], node: int, label: int) -> Array:
-    """(2^S,) the log-probability of a class for every subset of statistics.
+def subset_values(opened: Sequence[Opened], nodes: Array, labels: Array) -> Array:
+    """(n, 2^S) the log-probability of a class for every subset of statistics.
 
     Probabilities are averaged over the replicas first, as in prediction.
+
+    Args:
+        opened: the replicas of HP-GMN on local statistics.
+        nodes: (n,) by position.
+        labels: (n,) for each node the class.
     """
     names = players(opened[0])
     subsets = torch.arange(1 << len(names))
     present = torch.stack([(subsets >> place) & 1 for place in range(len(names))], dim=1).bool()
-    chances = [_log_probability(one, node, label, names, present) for one in opened]
+    chances = [_log_probabilities(one, nodes, labels, names, present) for one in opened]
     mean = torch.logsumexp(torch.stack(chances), dim=0) - math.log(len(chances))
     return np.asarray(mean.cpu().numpy(), np.float64)
 
 
-def _log_probability(
-    opened: Opened, node: int, label: int, names: list[str], present: Tensor
+def _log_probabilities(
+    opened: Opened, nodes: Array, labels: Array, names: list[str], present: Tensor
 ) -> Tensor:
-    """(2^S,) of one replica."""
+    """(n, 2^S) of one replica."""
     module, baseline = opened.module, opened.baseline
-    own = opened.encodings(np.array([node]))
     places = [names.index(base_name(name)) for name in module.names]
     width = baseline.shape[0] // len(places)
     columns = present[:, places].to(baseline.device).repeat_interleave(width, dim=1)
-    with torch.no_grad():
-        logits: Tensor = module.head(torch.where(columns, own, baseline)[None]).logits[0]
-    return logits.double().log_softmax(dim=-1)[:, label]
+    found = []
+    for own, label in zip(opened.encodings(nodes), labels.tolist(), strict=True):
+        with torch.no_grad():
+            logits: Tensor = module.head(torch.where(columns, own, baseline)[None]).logits[0]
+        found.append(logits.double().log_softmax(dim=-1)[:, label])
+    return torch.stack(found)
 
 
-def statistic_shares(opened: Sequence[Opened], node: int, label: int) -> dict[str, float]:
-    """The Shapley value of each statistic for a class, by name."""
-    found = shapley_values(subset_values(opened, node, label))
-    return dict(zip(players(opened[0]), found.tolist(), strict=True))
+def statistic_shares(
+    opened: Sequence[Opened], nodes: Array, labels: Array
+) -> list[dict[str, float]]:
+    """For each node the Shapley value of every statistic for a class, by name."""
+    names = players(opened[0])
+    return [
+        dict(zip(names, shapley_values(values).tolist(), strict=True))
+        for values in subset_values(opened, nodes, labels)
+    ]
