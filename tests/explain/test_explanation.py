@@ -194,3 +194,13 @@ def test_only_the_most_used_patterns_are_printed() -> None:
 def test_a_model_of_which_little_is_known() -> None:
     found = ModelExplanation("mlp", {}, 0, (), (), (), (), ())
     assert str(found) == "Model mlp."
+
+
+def test_fewer_neighbours_that_change_the_class_come_first() -> None:
+    turning = Without(("a",), "staff", {"student": 0.4, "staff": 0.6, "faculty": 0.0})
+    lines = str(replace(FOUND, turning=turning)).splitlines()
+    assert lines[-3:] == [
+        "Without a it would be 'staff' (60 %).",
+        "Without a, b it would still be 'student' (55 %).",
+        "A note.",
+    ]

@@ -136,6 +136,7 @@ def test_other_models_say_what_they_cannot_tell(
         "to see them." in found.notes
     )
     assert any("no memory" in note for note in found.notes) == (patterns == 0)
+    assert any("the model asked again" in note for note in found.notes)
 
 
 def test_what_was_left_out_is_said(

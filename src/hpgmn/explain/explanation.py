@@ -145,11 +145,8 @@ class Explanation:
 
     def _endings(self) -> list[str]:
         """Sentences after the tables."""
-        lines = []
-        if self.without is not None:
-            lines.append(_without_line(self.without, self.prediction))
-        if self.turning is not None and self.turning != self.without:
-            lines.append(_without_line(self.turning, self.prediction))
+        fewer = {one.neighbors: one for one in (self.turning, self.without) if one is not None}
+        lines = [_without_line(fewer[gone], self.prediction) for gone in sorted(fewer, key=len)]
         return [*lines, *self.notes]
 
     def __str__(self) -> str:

@@ -21,7 +21,7 @@ from hpgmn.training.saved import SavedModel
 
 LABEL_NOTE = (
     "Nodes to label next are chosen one after the other by entropy · (1 + log(1 + degree)) · "
-    "distance of the query to the nearest one chosen."
+    "distance to the nearest one chosen, of the queries (of the probabilities without a memory)."
 )
 
 
@@ -99,9 +99,9 @@ def _wanted(
         return ()
     degrees = np.diff(first.task.statistics.adjacency("undirected").indptr)
     candidates = most_worth(chances, degrees, candidates)
-    if first.attention is not None or first.reads_statistics:
+    if first.attention is not None:
         queries = first.queries(candidates).cpu().numpy()
-    else:  # a model without queries: what it says of a node stands for it
+    else:  # what the model says of a node stands for it
         queries = chances[candidates]
     chosen = label_next(chances, degrees, queries, candidates, count)
     unsure = entropy(chances)

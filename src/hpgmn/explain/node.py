@@ -29,6 +29,10 @@ NEIGHBORS_NOTE = (
     "A neighbour's points: the probability with it minus without it, its edges to the node "
     "removed, all other nodes and guessed labels as they are."
 )
+ASKED_AGAIN_NOTE = (
+    "A neighbour's points: the probability with it minus without it, the model asked again on the "
+    "graph without its edges to the node."
+)
 
 
 def explain_node(
@@ -196,7 +200,8 @@ def _without(
 
 
 def _notes(opened: list[Opened], support: Support) -> list[str]:
-    notes = [NEIGHBORS_NOTE] if support.neighbors.size else ["The node has no neighbours."]
+    how = NEIGHBORS_NOTE if opened[0].reads_statistics else ASKED_AGAIN_NOTE
+    notes = [how] if support.neighbors.size else ["The node has no neighbours."]
     if opened[0].reads_statistics and not opened[0].modes:
         notes = ["The model reads attributes only: no neighbour changes anything."]
     if support.rough:
