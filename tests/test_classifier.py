@@ -467,7 +467,6 @@ def test_guesses_below_the_confidence_are_unknown(small_graph: Graph) -> None:
     np.testing.assert_array_equal(rest, np.where(known[:, None], shares, 0))
 
 
-
 def test_probabilities_are_calibrated_and_classes_are_the_same(
     small_graph: Graph, tmp_path: Path
 ) -> None:
@@ -499,3 +498,30 @@ def test_class_weights_and_metrics_of_skewed_classes_are_keywords(small_graph: G
     assert model.score(small_graph) == pytest.approx(expected, abs=1e-6)
     with pytest.raises(SettingError, match="Choose from: none, balanced"):
         classifier(class_weights="equal").fit(small_graph)
+
+
+# Explaining.
+
+
+def test_a_node_and_the_model_are_explained(small_graph: Graph, fitted: HPGMNClassifier) -> None:
+    found = fitted.explain(small_graph, node=4)
+    chances = fitted.predict_proba(small_graph)[4]
+    assert list(found.probabilities.values()) == pytest.approx(chances, abs=1e-6)
+    assert found.prediction == fitted.classes_[chances.argmax()]
+    assert set(found.statistics) == set(TINY["statistics"])
+    whole = fitted.explain(small_graph)
+    assert set(whole.statistics) == set(TINY["statistics"])
+    assert len(whole.patterns) == 5
+
+
+def test_a_loaded_classifier_explains_the_same(
+    small_graph: Graph, fitted: HPGMNClassifier, tmp_path: Path
+) -> None:
+    fitted.save(tmp_path)
+    loaded = HPGMNClassifier.load(tmp_path)
+    assert loaded.explain(small_graph, node=4) == fitted.explain(small_graph, node=4)
+
+
+def test_nothing_is_explained_before_fitting(small_graph: Graph) -> None:
+    with pytest.raises(HPGMNError, match=r"not fitted\. Call fit\(graph\) before explain\."):
+        classifier().explain(small_graph, node=4)

@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from hpgmn.calibration import calibrated
 from hpgmn.config import make_settings, plain, read_yaml
 from hpgmn.errors import GraphError, HPGMNError, SettingError, unknown_name
 from hpgmn.evaluation import scores
+from hpgmn.explain import Explanation, ModelExplanation, explain_model, explain_node
 from hpgmn.graph import Array, Graph, Split, Splits
 from hpgmn.metrics import require_metric
 from hpgmn.models import MODELS, find_model
@@ -201,6 +202,28 @@ class HPGMNClassifier:
                 "labelled nodes."
             )
         return scores(logits, graph.y, [chosen], self.metric)[0]
+
+    @overload
+    def explain(self, graph: Graph, node: None = None) -> ModelExplanation: ...
+
+    @overload
+    def explain(self, graph: Graph, node: int | str) -> Explanation: ...
+
+    def explain(
+        self, graph: Graph, node: int | str | None = None
+    ) -> Explanation | ModelExplanation:
+        """Why a node has its class, or what the whole model has learned.
+
+        Args:
+            graph: the graph, of the training or another.
+            node: the node's id (its position where the graph has no ids); None for the model.
+        """
+        if not hasattr(self, "saved_"):
+            raise HPGMNError("This HPGMNClassifier is not fitted. Call fit(graph) before explain.")
+        _require_device(self.device)
+        if node is None:
+            return explain_model(self.saved_, graph, device=self.device)
+        return explain_node(self.saved_, graph, node, device=self.device)
 
     def save(self, folder: str | Path) -> None:
         """Write the trained model into a folder."""

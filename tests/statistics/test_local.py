@@ -829,3 +829,18 @@ def test_batches_take_sparse_class_means_where_they_are_shorter(small_graph: Gra
         found = LocalStatistics(graph).build(graph.y[None], 3, [chosen])["class_means"]
         assert isinstance(found, kind)
         assert found.width == 3 * width
+
+
+def test_the_builder_for_other_edges_keeps_the_columns(small_graph: Graph) -> None:
+    columns = np.append(np.arange(17) + 1, -1)
+    fewer = Graph(small_graph.x, small_graph.edge_index[:, :20])
+    builder = LocalStatistics(small_graph, columns=columns, width=20).on(fewer)
+    rows = builder.adjacency_rows("out", "raw").rows(torch.arange(18)).numpy()
+    expected = np.zeros((18, 20))
+    expected[:, 1:18] = fewer.adjacency("out").toarray()[:, :17]
+    np.testing.assert_array_equal(rows, expected)
+    alone = LocalStatistics(small_graph).on(fewer)
+    np.testing.assert_array_equal(
+        alone.adjacency_rows("out", "raw").rows(torch.arange(18)).numpy(),
+        fewer.adjacency("out").toarray(),
+    )

@@ -148,7 +148,7 @@ def test_new_nodes_have_no_label_and_no_column(small_graph: Graph) -> None:
     settings = replace(TINY, statistics=("attributes", "class_counts", "class_means"))
     model, _ = trained(small_graph, settings)
     other = Graph(small_graph.x + 1, small_graph.edge_index)
-    task = model._task(other, "cpu")
+    task = model.task(other, "cpu")
     assert (task.train_labels == -1).all()
     assert (task.val_labels == -1).all()
     assert task.train_labels.shape == (2, 18)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import typer
 
-from hpgmn.cli import audit, bench, convert, reproduce, show, train, tune, use
+from hpgmn.cli import audit, bench, convert, explain, reproduce, show, train, tune, use
 from hpgmn.cli.console import err, set_up_logging
 from hpgmn.errors import HPGMNError
 
@@ -31,6 +31,7 @@ for command in (
     tune.tune,
     use.predict,
     use.evaluate,
+    explain.explain,
     use.statistics,
     audit.audit,
     reproduce.reproduce,

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from hpgmn.training.saved import SavedModel
 
 
-_OWN = typer.Option("--model", help="Your own model, package.module:Class, if the run has one.")
+OWN = typer.Option("--model", help="Your own model, package.module:Class, if the run has one.")
 
 
-def _opened(run: Path, source: str | None, own: str | None) -> tuple[SavedModel, RunSpec, Graph]:
+def opened(run: Path, source: str | None, own: str | None) -> tuple[SavedModel, RunSpec, Graph]:
     """The model, the specification and the graph of a run folder (or another graph)."""
     from hpgmn.config import read_yaml
     from hpgmn.datasets import load
@@ -61,11 +61,21 @@ def _opened(run: Path, source: str | None, own: str | None) -> tuple[SavedModel,
     return model, spec, graph
 
 
+def seeds_of(model: SavedModel, spec: RunSpec, split: int | None) -> tuple[int, list[int]]:
+    """The number of a split (the first without one), and the places of its replicas."""
+    number = spec.splits[0] if split is None else split
+    places = [place for place, one in enumerate(model.replicas) if one.split == number]
+    if not places:
+        known = ", ".join(str(one) for one in spec.splits)
+        raise HPGMNError(f"The run has no split {number}. Choose from: {known}.")
+    return number, places
+
+
 def predict(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     graph: Annotated[str | None, typer.Argument(help="Another graph [the trained one].")] = None,
     split: Annotated[int | None, typer.Option(help="Which split's models [the first].")] = None,
-    own: Annotated[str | None, _OWN] = None,
+    own: Annotated[str | None, OWN] = None,
     out_file: Annotated[Path, typer.Option("--out", help="FILE.csv or FILE.parquet.")] = Path(
         "predictions.csv"
     ),
@@ -85,12 +95,8 @@ def predict(
         raise SettingError(f"--out must end in .csv or .parquet (got '{out_file}').")
     if not 0 <= min_confidence <= 1:
         raise SettingError(f"--min-confidence must be 0 to 1 (got {min_confidence:g}).")
-    model, spec, loaded = _opened(run, graph, own)
-    number = spec.splits[0] if split is None else split
-    places = [place for place, one in enumerate(model.replicas) if one.split == number]
-    if not places:
-        known = ", ".join(str(one) for one in spec.splits)
-        raise HPGMNError(f"The run has no split {number}. Choose from: {known}.")
+    model, spec, loaded = opened(run, graph, own)
+    number, places = seeds_of(model, spec, split)
     chances = model.choose(places).mean_probabilities(loaded).numpy()
     names = np.asarray(model.class_names, dtype=object)
     ids = loaded.node_ids if loaded.node_ids is not None else np.arange(loaded.num_nodes)
@@ -143,7 +149,7 @@ def _unwritable(path: Path, error: OSError) -> HPGMNError:
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     graph: Annotated[str | None, typer.Argument(help="Another graph [the trained one].")] = None,
-    own: Annotated[str | None, _OWN] = None,
+    own: Annotated[str | None, OWN] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
 ) -> None:
     """Scores on labelled nodes, by class: the test nodes, or all of another graph's."""
@@ -152,7 +158,7 @@ def evaluate(
     from hpgmn.evaluation import Score, class_report, scores
     from hpgmn.metrics import METRICS
 
-    model, spec, loaded = _opened(run, graph, own)
+    model, spec, loaded = opened(run, graph, own)
     if (loaded.y < 0).all():
         raise HPGMNError(
             f"Graph '{loaded.name}' has no labels to score against. Give labels, or use "

@@ -209,20 +209,25 @@ def _dropout_of(name: str) -> str:
     return f"{averaged(base) or base}_dropout"
 
 
-def _main(task: Task, done: Mapping[str, Parameters]) -> Stage:
+def label_guesses(task: Task, done: Mapping[str, Parameters]) -> Tensor:
+    """(R, N, C) the logits behind the pseudo labels that the main stage reads."""
     guesses = estimator_logits(task, done["estimator"])
     if "refinement" in done:
-        guesses = guessed_logits(task, _trained_on(task, guesses), done["refinement"])
-    return _trained_on(task, guesses)
+        guesses = guessed_logits(task, trained_on(task, guesses), done["refinement"])
+    return guesses
+
+
+def _main(task: Task, done: Mapping[str, Parameters]) -> Stage:
+    return trained_on(task, label_guesses(task, done))
 
 
 def _refinement(task: Task, done: Mapping[str, Parameters]) -> Stage:
-    stage = _trained_on(task, estimator_logits(task, done["estimator"]))
+    stage = trained_on(task, estimator_logits(task, done["estimator"]))
     stage.name = "refinement"
     return stage
 
 
-def _trained_on(task: Task, guesses: Tensor) -> Stage:
+def trained_on(task: Task, guesses: Tensor) -> Stage:
     """The stage whose statistics rest on guessed labels, (R, N, C) logits."""
     settings = task.settings
     confidence = [one.label_confidence for one in settings]

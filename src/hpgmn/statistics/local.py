@@ -116,6 +116,12 @@ class LocalStatistics:
         self._propagation: dict[tuple[str, str, float], SparseMatrix] = {}
         self._two_hop: dict[str, SparseMatrix] = {}
 
+    def on(self, graph: Graph) -> LocalStatistics:
+        """The statistics of a graph of the same nodes with other edges, in the same columns."""
+        twin = LocalStatistics(graph, self.device, width=self._width)
+        twin._columns = self._columns
+        return twin
+
     def adjacency(self, neighbors: str) -> sp.csr_array:
         """The graph's adjacency in one of the single modes, kept."""
         if neighbors not in self._adjacency:
@@ -130,7 +136,7 @@ class LocalStatistics:
         """The rows of the adjacency in one of the attributes' scalings, kept."""
         return self._once(
             ("adjacency", neighbors, scaling),
-            lambda: self._reindexed(self._adjacency_rows(neighbors, scaling)),
+            lambda: self.reindexed(self._adjacency_rows(neighbors, scaling)),
         )
 
     def propagation(
@@ -274,7 +280,8 @@ class LocalStatistics:
     def _tensor(self, array: Array) -> Tensor:
         return torch.from_numpy(np.require(array, np.float32, ["C", "W"])).to(self.device)
 
-    def _reindexed(self, statistic: Statistic) -> Statistic:
+    def reindexed(self, statistic: Statistic) -> Statistic:
+        """A statistic whose columns are nodes, in the columns of the graph trained on."""
         if self._columns is None:
             return statistic
         return reindexed(statistic, self._columns, self._width or 0)
@@ -369,7 +376,7 @@ class LocalStatistics:
         theta = coefficients(kind, **parameters)
         if form == "implicit":
             shape["device"] = self.device
-            return self._reindexed(ImplicitDiffusion(matrix, theta, **shape))
+            return self.reindexed(ImplicitDiffusion(matrix, theta, **shape))
         made_from = {
             **parameters,
             "diffusion": kind,
@@ -402,13 +409,13 @@ class LocalStatistics:
                 lambda: prepare_push(kind),
             )
             rows = scaled_attributes(entries, settings.diffusion_scaling)
-            return self._reindexed(SparseRows(SparseMatrix(rows, self.device)))
+            return self.reindexed(SparseRows(SparseMatrix(rows, self.device)))
         made_from |= {**shape, "on": circumstances(torch.device("cpu"))}
         arrays = self._cache.arrays(
             self._recipe(what, mode, made_from),
             lambda: dense_arrays(matrix, kind, **shape, **parameters),
         )
-        return self._reindexed(DenseDiffusion(arrays, self.device))
+        return self.reindexed(DenseDiffusion(arrays, self.device))
 
     def _recipe(self, kind: str, mode: str, parameters: dict[str, Any], **inputs: str) -> Recipe:
         """All that a statistic is made from; the neighbour mode counts by its adjacency."""

@@ -241,7 +241,7 @@ class SavedModel:
 
     def logits(self, graph: Graph, device: torch.device | str = "cpu") -> Tensor:
         """(R, M, C) for the nodes of a graph, the training graph or another."""
-        task = self._task(graph, device)
+        task = self.task(graph, device)
         done = {
             stage: {name: value.to(task.device) for name, value in parameters.items()}
             for stage, parameters in self.done.items()
@@ -265,11 +265,12 @@ class SavedModel:
         """(R, M, C) of the label estimator alone, where the model has one."""
         if "estimator" not in self.done:
             return None
-        task = self._task(graph, device)
+        task = self.task(graph, device)
         parameters = {name: value.to(task.device) for name, value in self.done["estimator"].items()}
         return estimator_logits(task, parameters).cpu()
 
-    def _task(self, graph: Graph, device: torch.device | str) -> Task:
+    def task(self, graph: Graph, device: torch.device | str = "cpu") -> Task:
+        """The task of this model on a graph: its statistics, and the train labels it was given."""
         if graph.num_features != self.about["num_features"]:
             raise HPGMNError(
                 f"The model was trained on {self.about['num_features']} attributes, graph "

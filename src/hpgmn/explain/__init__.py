@@ -1,0 +1,7 @@
+"""Why a node has its class, and what a model has learned."""
+
+from hpgmn.explain.explanation import Explanation, ModelExplanation
+from hpgmn.explain.model import explain_model
+from hpgmn.explain.node import explain_node
+
+__all__ = ["Explanation", "ModelExplanation", "explain_model", "explain_node"]

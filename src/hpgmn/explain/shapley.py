@@ -1,0 +1,96 @@
+"""How much each statistic speaks for a decision: exact Shapley values.
+
+A statistic is taken away by putting the mean encoding of the train nodes in the place of its own.
+The value of a subset of statistics is the log-probability of the predicted class with the others
+taken away; a statistic's share is the mean of what it adds over all orders in which statistics may
+be put back. The shares add up to the difference between all statistics and none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpgmn.explain.opened import Opened
+from hpgmn.graph import Array
+from hpgmn.statistics import base_name
+
+
+def shapley_values(values: Array) -> Array:
+    """Exact Shapley values from the value of every subset.
+
+    Args:
+        values: (2^S,) at place ``b`` that of the subset of players whose bits are set in ``b``.
+
+    Returns:
+        (S,) they add up to ``values[-1] - values[0]``.
+
+    >>> shapley_values(np.array([0.0, 1.0, 3.0, 4.0]))
+    array([1., 3.])
+    """
+    count = int(values.shape[0]).bit_length() - 1
+    subsets = np.arange(values.shape[0])
+    size = sum((subsets >> player) & 1 for player in range(count))
+    weight = np.array(
+        [math.factorial(k) * math.factorial(count - 1 - k) for k in range(count)]
+    ) / math.factorial(count)
+    shares = np.zeros(count)
+    for player in range(count):
+        before = subsets[(subsets >> player) & 1 == 0]
+        gain = values[before | (1 << player)] - values[before]
+        shares[player] = (weight[np.asarray(size)[before]] * gain).sum()
+    return shares
+
+
+def players(opened: Opened) -> list[str]:
+    """The statistics without their directions: both directions are one player."""
+    return list(dict.fromkeys(base_name(name) for name in opened.module.names))
+
+
+def subset_values(opened: Sequence[Opened], nodes: Array, labels: Array) -> Array:
+    """(n, 2^S) the log-probability of a class for every subset of statistics.
+
+    Probabilities are averaged over the replicas first, as in prediction.
+
+    Args:
+        opened: the replicas of HP-GMN on local statistics.
+        nodes: (n,) by position.
+        labels: (n,) for each node the class.
+    """
+    names = players(opened[0])
+    subsets = torch.arange(1 << len(names))
+    present = torch.stack([(subsets >> place) & 1 for place in range(len(names))], dim=1).bool()
+    chances = [_log_probabilities(one, nodes, labels, names, present) for one in opened]
+    mean = torch.logsumexp(torch.stack(chances), dim=0) - math.log(len(chances))
+    return np.asarray(mean.cpu().numpy(), np.float64)
+
+
+def _log_probabilities(
+    opened: Opened, nodes: Array, labels: Array, names: list[str], present: Tensor
+) -> Tensor:
+    """(n, 2^S) of one replica."""
+    module, baseline = opened.module, opened.baseline
+    places = [names.index(base_name(name)) for name in module.names]
+    width = baseline.shape[0] // len(places)
+    columns = present[:, places].to(baseline.device).repeat_interleave(width, dim=1)
+    found = []
+    for own, label in zip(opened.encodings(nodes), labels.tolist(), strict=True):
+        with torch.no_grad():
+            logits: Tensor = module.head(torch.where(columns, own, baseline)[None]).logits[0]
+        found.append(logits.double().log_softmax(dim=-1)[:, label])
+    return torch.stack(found)
+
+
+def statistic_shares(
+    opened: Sequence[Opened], nodes: Array, labels: Array
+) -> list[dict[str, float]]:
+    """For each node the Shapley value of every statistic for a class, by name."""
+    names = players(opened[0])
+    return [
+        dict(zip(names, shapley_values(values).tolist(), strict=True))
+        for values in subset_values(opened, nodes, labels)
+    ]

@@ -1,0 +1,68 @@
+"""Small trained models to take apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+if TYPE_CHECKING:  # imported late, as in the conftest above
+    from hpgmn.graph import Graph
+    from hpgmn.training.saved import SavedModel
+
+TINY: dict[str, Any] = {
+    "hidden_dim": 6,
+    "num_patterns": 5,
+    "estimator_hidden": 6,
+    "epochs": 8,
+    "patience": 0,
+    "estimator_epochs": 5,
+    "estimator_patience": 0,
+    "lr": 0.05,
+}
+
+Fit = Callable[..., "SavedModel"]
+
+
+@pytest.fixture
+def fit() -> Fit:
+    """Trains HP-GMN, or another model, shortly on split 0; ``seeds`` of them as replicas."""
+    from hpgmn.config import make_settings
+    from hpgmn.models import find_model
+    from hpgmn.models.stage import Replica
+    from hpgmn.training.replicas import fit_replicas
+    from hpgmn.training.saved import SavedModel
+
+    def trained(graph: Graph, model: str = "hpgmn", seeds: int = 1, **changes: Any) -> SavedModel:
+        entry = find_model(model)
+        known = {info for info in TINY if info in entry.settings.__dataclass_fields__}
+        values = {name: TINY[name] for name in known} | changes
+        settings = make_settings(entry.settings, values)
+        split = graph.split(0)
+        replicas = [Replica(0, seed, settings) for seed in range(seeds)]
+        fitted = fit_replicas(graph, entry, replicas, [(split.train, split.val)] * seeds)
+        return SavedModel.of(entry, fitted, graph, [split.train] * seeds)
+
+    return trained
+
+
+@pytest.fixture
+def named_graph(small_graph: Graph) -> Graph:
+    """The small graph with names for its nodes and classes, and weights on its edges."""
+    from hpgmn.graph import Graph
+
+    assert small_graph.splits is not None
+    masks = {f"{part}_mask": getattr(small_graph.splits, part) for part in ("train", "val", "test")}
+    count = small_graph.edge_index.shape[1]
+    return Graph(
+        small_graph.x,
+        small_graph.edge_index,
+        small_graph.y,
+        edge_weight=np.linspace(0.5, 2, count),
+        node_ids=[f"account-{v}" for v in range(small_graph.num_nodes)],
+        class_names=["student", "faculty", "staff"],
+        name="named",
+        **masks,
+    )

@@ -1,0 +1,206 @@
+"""Explanations as text, HTML and plain values."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import FrozenInstanceError, replace
+
+import pytest
+
+from hpgmn.explain.explanation import (
+    Explanation,
+    ModelExplanation,
+    Neighbor,
+    Pattern,
+    Wanted,
+    Without,
+)
+
+PATTERN = Pattern(
+    number=4,
+    attention=0.62,
+    classes={"student": 0.9, "staff": 0.096, "faculty": 0.004},
+    neighborhood={
+        "out": {"student": 0.2, "staff": 0.8, "faculty": 0.0},
+        "in": {"student": 0.0, "staff": 0.0, "faculty": 0.0},
+    },
+    typical_nodes=("17", "3"),
+)
+WITHOUT = Without(("a", "b"), "student", {"student": 0.55, "staff": 0.45, "faculty": 0.0})
+FOUND = Explanation(
+    node="17",
+    prediction="student",
+    probabilities={"student": 0.87, "staff": 0.13, "faculty": 0.0},
+    label=None,
+    statistics={"class_means": 1.2, "attributes": 0.3, "class_counts": -0.001, "adjacency": -0.4},
+    baseline=-1.25,
+    patterns=(PATTERN,),
+    neighbors=(
+        Neighbor("a", "staff", True, 0.123),
+        Neighbor("b", "student", False, 0.0001),
+        Neighbor("c", None, False, 0.0),
+        Neighbor("d", "staff", False, -0.031),
+    ),
+    without=WITHOUT,
+    turning=Without(("a", "b", "c"), "staff", {"student": 0.3, "staff": 0.7, "faculty": 0.0}),
+    notes=("A note.",),
+)
+
+TEXT = """\
+Node 17 is 'student' (87 %). Mostly because of its neighbours' attributes, class by class (+1.20) \
+and its own attributes (+0.30).
+
+Share of each statistic in the log-probability (the mean train node has 29 %):
+  its neighbours' attributes, class by class  +1.20
+  its own attributes                          +0.30
+  how many neighbours of each class it has    0.00
+  which nodes it is linked to                 -0.40
+
+Memory patterns it attends to:
+  pattern 4: nodes of class 'student' 90 %, 'staff' 10 %; their out-neighbours 'staff' 80 %, \
+'student' 20 %; for example 17, 3  62 %
+
+What each neighbour adds to the probability:
+  a, known as 'staff'    +12.3 points
+  b, taken as 'student'  less than 0.1 points
+  c, of no known class   no change
+  d, taken as 'staff'    -3.1 points
+
+Without a, b it would still be 'student' (55 %).
+Without a, b, c it would be 'staff' (70 %).
+A note."""
+
+
+def test_the_text_of_a_node() -> None:
+    assert str(FOUND) == TEXT
+
+
+def test_the_train_label_and_the_lack_of_reasons_are_said() -> None:
+    found = replace(FOUND, label="staff", statistics={"attributes": -0.2})
+    assert found.summary == (
+        "Node 17 is 'student' (87 %). No statistic speaks for it more than those of an average "
+        "train node. Its train label is 'staff'."
+    )
+
+
+def test_a_node_of_which_little_is_known() -> None:
+    found = replace(
+        FOUND,
+        statistics={},
+        patterns=(),
+        neighbors=(),
+        without=None,
+        turning=None,
+        notes=(),
+    )
+    assert str(found) == "Node 17 is 'student' (87 %)."
+
+
+def test_the_same_sentence_is_not_said_twice() -> None:
+    text = str(replace(FOUND, turning=WITHOUT))
+    assert text.count("Without a, b") == 1
+
+
+def test_of_many_neighbours_the_extremes_are_shown() -> None:
+    many = tuple(Neighbor(f"n{k}", "staff", True, 0.1 - 0.01 * k) for k in range(20))
+    gone = Without(tuple(one.node for one in many[:10]), "staff", FOUND.probabilities)
+    lines = str(replace(FOUND, neighbors=many, without=gone)).splitlines()
+    start = lines.index("What each neighbour adds to the probability, the extremes of 20:")
+    shown = [line.split(",")[0].strip() for line in lines[start + 1 : start + 9]]
+    assert shown == ["n0", "n1", "n2", "n3", "n4", "n17", "n18", "n19"]
+    assert lines[start + 9] == ""
+    assert any(
+        line.startswith("Without n0, n1, n2, n3, n4, n5, n6, n7 and 2 more it") for line in lines
+    )
+
+
+def test_values_survive_json_and_cannot_be_changed() -> None:
+    read = json.loads(json.dumps(FOUND.as_dict()))
+    assert read["neighbors"][0] == {
+        "node": "a",
+        "counts_as": "staff",
+        "is_known": True,
+        "support": 0.123,
+    }
+    assert read["patterns"][0]["neighborhood"]["out"]["staff"] == 0.8
+    assert read["without"]["prediction"] == "student"
+    with pytest.raises(FrozenInstanceError):
+        FOUND.node = "18"  # type: ignore[misc]
+
+
+def test_html_says_the_same_and_names_never_become_markup() -> None:
+    html = replace(FOUND, node="<b>17</b>")._repr_html_()
+    assert "<b>17</b>" not in html
+    assert "Node &lt;b&gt;17&lt;/b&gt; is &#x27;student&#x27; (87 %)." in html
+    assert html.count("<table>") == html.count("<caption>") == 3
+    assert '<th scope="row">its own attributes</th><td>+0.30</td>' in html
+    assert "<p>A note.</p>" in html
+
+
+MODEL = ModelExplanation(
+    model="hpgmn",
+    statistics={"class_counts": 1.5, "attributes": 0.25},
+    sampled=200,
+    patterns=(PATTERN, replace(PATTERN, number=2), replace(PATTERN, number=0, attention=0.0)),
+    redundant=((2, 4),),
+    unused=(0,),
+    label_next=(Wanted("x", "staff", 1.234, 7),),
+    notes=("A note.",),
+)
+
+
+def test_the_text_of_a_model() -> None:
+    row = (
+        "nodes of class 'student' 90 %, 'staff' 10 %; their out-neighbours 'staff' 80 %, "
+        "'student' 20 %; for example 17, 3  62 %"
+    )
+    assert (
+        str(MODEL)
+        == f"""\
+Model hpgmn. Its memory has 3 patterns: 1 unused, 1 redundant.
+
+Mean size of each statistic's share over 200 nodes:
+  how many neighbours of each class a node has  1.50
+  its own attributes                            0.25
+
+Memory patterns:
+  pattern 4: {row}
+
+Patterns that the same nodes attend to:
+  2, 4
+
+Nodes to label next:
+  1. x, now 'staff'  entropy 1.23, degree 7
+
+A note."""
+    )
+
+
+def test_the_html_and_values_of_a_model() -> None:
+    html = MODEL._repr_html_()
+    assert html.count("<table>") == 4
+    assert "Nodes to label next" in html
+    assert json.loads(json.dumps(MODEL.as_dict()))["redundant"] == [[2, 4]]
+
+
+def test_only_the_most_used_patterns_are_printed() -> None:
+    many = tuple(replace(PATTERN, number=number) for number in range(12))
+    text = str(replace(MODEL, patterns=many, unused=(), redundant=((0, 9),)))
+    assert "Memory patterns, the 8 most used:" in text
+    assert text.count("pattern 7:") == 1
+    assert "pattern 8:" not in text
+
+
+def test_a_model_of_which_little_is_known() -> None:
+    found = ModelExplanation("mlp", {}, 0, (), (), (), (), ())
+    assert str(found) == "Model mlp."
+
+
+def test_fewer_neighbours_that_change_the_class_come_first() -> None:
+    turning = Without(("a",), "staff", {"student": 0.4, "staff": 0.6, "faculty": 0.0})
+    lines = str(replace(FOUND, turning=turning)).splitlines()
+    assert lines[-3:] == [
+        "Without a it would be 'staff' (60 %).",
+        "Without a, b it would still be 'student' (55 %).",
+        "A note.",
+    ]

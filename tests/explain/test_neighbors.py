@@ -1,0 +1,212 @@
+"""What neighbours add, against models asked again on graphs without the edges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+import hpgmn.explain.neighbors as module
+from hpgmn.explain.neighbors import (
+    Support,
+    graph_without,
+    neighbor_support,
+    neighbors_of,
+    probabilities_without,
+    turning_point,
+)
+from hpgmn.explain.opened import Opened, open_replicas
+from hpgmn.graph import Array, Graph
+from hpgmn.statistics import LocalStatistics
+from hpgmn.training.saved import SavedModel
+
+Fit = Callable[..., SavedModel]
+
+
+def recomputed(opened: list[Opened], node: int, gone: list[int]) -> Array:
+    """(C,) every statistic built anew without the edges, labels fixed; the mean of all replicas."""
+    found = []
+    for one in opened:
+        statistics = LocalStatistics(graph_without(one.graph, node, np.array(gone)))
+        inputs = statistics.build(one.labels[None], 3, one.task.settings)
+        with torch.no_grad():
+            found.append(one.module(inputs).logits[0, node].softmax(dim=-1).numpy())
+    return np.asarray(np.mean(found, axis=0))
+
+
+def test_the_graph_loses_the_edges_of_both_directions(named_graph: Graph) -> None:
+    edges = named_graph.edge_index.T.tolist()
+    source, target = edges[5]
+    left = graph_without(named_graph, source, np.array([target]))
+    assert named_graph.edge_weight is not None
+    assert left.edge_weight is not None
+    kept = [place for place, edge in enumerate(edges) if set(edge) != {source, target}]
+    assert left.edge_index.T.tolist() == [edges[place] for place in kept]
+    np.testing.assert_array_equal(left.edge_weight, named_graph.edge_weight[kept])
+    assert left.class_names == named_graph.class_names
+    assert left.num_listed_edges < named_graph.num_listed_edges
+
+
+def test_neighbours_are_those_of_the_modes_read(small_graph: Graph, fit: Fit) -> None:
+    for mode in ("out", "in"):
+        opened = open_replicas(fit(small_graph, neighbors=mode), small_graph)
+        expected = np.flatnonzero(small_graph.adjacency(mode).toarray()[4])
+        np.testing.assert_array_equal(neighbors_of(opened, 4), expected)
+    both = open_replicas(fit(small_graph, neighbors="both"), small_graph)
+    expected = np.flatnonzero(small_graph.adjacency("undirected").toarray()[4])
+    np.testing.assert_array_equal(neighbors_of(both, 4), expected)
+    assert neighbors_of(both, 17).size == 0
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_support_is_the_probability_with_minus_without(
+    small_graph: Graph, fit: Fit, seeds: int
+) -> None:
+    statistics = ("attributes", "class_counts", "class_means", "diffusion")
+    saved = fit(small_graph, seeds=seeds, neighbors="both", statistics=statistics)
+    opened = open_replicas(saved, small_graph)
+    for node in (0, 4, 9):
+        whole = recomputed(opened, node, [])
+        label = int(whole.argmax())
+        found = neighbor_support(opened, node, label, most=2)
+        assert sorted(found.neighbors.tolist()) == neighbors_of(opened, node).tolist()
+        expected = [whole[label] - recomputed(opened, node, [u])[label] for u in found.neighbors]
+        np.testing.assert_allclose(found.support, expected, atol=1e-5)
+        assert (np.diff(found.support) <= 0).all()
+        assert found.removed == min(2, (found.support > 0).sum())
+        together = recomputed(opened, node, found.neighbors[: found.removed].tolist())
+        np.testing.assert_allclose(found.without, together, atol=1e-5)
+        assert (found.rough, found.left_out) == (0, 0)
+
+
+def test_a_neighbour_that_gives_the_class_away_supports_it(fit: Fit) -> None:
+    """Class 0 points to a hub of class 0, class 1 to one of class 1; attributes say nothing."""
+    y = np.arange(40) % 2
+    edges = [(v, v % 2) for v in range(2, 40)] + [(v, (v * 7) % 38 + 2) for v in range(2, 40)]
+    mask = np.arange(40) < 30
+    graph = Graph(
+        np.eye(40)[y] + 1,
+        np.array(edges).T,
+        y,
+        train_mask=mask,
+        val_mask=~mask,
+        test_mask=np.zeros(40, bool),
+    )
+    saved = fit(graph, neighbors="out", statistics=("adjacency",), epochs=60, num_patterns=3)
+    opened = open_replicas(saved, graph)
+    for node in (34, 35):
+        found = neighbor_support(opened, node, node % 2)
+        assert found.neighbors[0] == node % 2
+        assert found.support[0] > 0.2
+        wrong = neighbor_support(opened, node, 1 - node % 2)
+        assert wrong.neighbors[-1] == node % 2
+        assert wrong.support[-1] < -0.2
+
+
+def test_blocks_do_not_change_the_answer(
+    small_graph: Graph, fit: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = open_replicas(fit(small_graph), small_graph)
+    sets = [np.array([u]) for u in neighbors_of(opened, 4)]
+    expected = probabilities_without(opened, 4, sets)
+    monkeypatch.setattr(module, "_ENTRIES", 1)
+    np.testing.assert_allclose(probabilities_without(opened, 4, sets), expected, atol=1e-6)
+
+
+def test_of_many_neighbours_only_the_strongest_are_exact(
+    small_graph: Graph, fit: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = open_replicas(fit(small_graph, statistics=("class_counts", "diffusion")), small_graph)
+    exact = neighbor_support(opened, 4, 1)
+    expected = dict(zip(exact.neighbors.tolist(), exact.support.tolist(), strict=True))
+    near = neighbors_of(opened, 4)
+    kept = probabilities_without(opened, 4, [near[:0], *near[:, None]], keep_diffusion=True)[:, 1]
+    rough = dict(zip(near.tolist(), (kept[0] - kept[1:]).tolist(), strict=True))
+    monkeypatch.setattr(module, "EXACT_UP_TO", 2)
+    monkeypatch.setattr(module, "EXACT_FIRST", 2)
+    found = neighbor_support(opened, 4, 1)
+    strongest = sorted(rough, key=lambda u: -rough[u])[:2]
+    wanted = {u: expected[u] if u in strongest else rough[u] for u in rough}
+    assert dict(zip(found.neighbors.tolist(), found.support.tolist(), strict=True)) == (
+        pytest.approx(wanted, abs=1e-6)
+    )
+    assert found.rough == len(near) - 2
+    assert (np.diff(found.support) <= 0).all()
+    without_diffusion = open_replicas(fit(small_graph), small_graph)
+    assert neighbor_support(without_diffusion, 4, 1).rough == 0
+
+
+@pytest.mark.parametrize("model", ["gcn", "hpgmn-appnp", "linkx"])
+def test_other_models_are_asked_again_without_the_edge(
+    named_graph: Graph, fit: Fit, model: str
+) -> None:
+    saved = fit(named_graph, model, seeds=2)
+    opened = open_replicas(saved, named_graph)
+    found = neighbor_support(opened, 4, 1, most=1)
+
+    def asked(gone: Array) -> Array:  # node ids keep the columns of a changed graph
+        logits = saved.logits(graph_without(named_graph, 4, gone))
+        return np.asarray(logits[:, 4].softmax(dim=-1).mean(dim=0).numpy())
+
+    whole = asked(np.array([], np.int64))[1]
+    expected = [whole - asked(np.array([u]))[1] for u in found.neighbors]
+    np.testing.assert_allclose(found.support, expected, atol=1e-6)
+
+
+def test_other_models_without_node_ids_are_asked_again_too(small_graph: Graph, fit: Fit) -> None:
+    opened = open_replicas(fit(small_graph, "linkx"), small_graph)
+    assert np.abs(neighbor_support(opened, 4, 1).support).max() > 1e-6
+
+
+def test_other_models_are_asked_about_some_neighbours_only(
+    small_graph: Graph, fit: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = open_replicas(fit(small_graph, "gcn"), small_graph)
+    count = neighbors_of(opened, 4).size
+    monkeypatch.setattr(module, "ASKED_AGAIN", 2)
+    found = neighbor_support(opened, 4, 1)
+    assert (found.neighbors.size, found.left_out) == (2, count - 2)
+
+
+# The turning point.
+
+
+def tried(
+    monkeypatch: pytest.MonkeyPatch, opened: list[Opened], turns_at: int, support: list[float]
+) -> tuple[tuple[Array, Array] | None, list[int]]:
+    """The turning point of a made-up model that changes its mind without so many neighbours."""
+    sizes: list[int] = []
+
+    def chances(_: object, __: int, removed: list[Array], **___: bool) -> Array:
+        sizes.extend(len(own) for own in removed)
+        return np.array([[0.2, 0.8] if len(own) >= turns_at else [0.9, 0.1] for own in removed])
+
+    monkeypatch.setattr(module, "probabilities_without", chances)
+    values = np.array(support)
+    given = Support(np.arange(values.size) + 100, values, 2, np.array([1.0, 0.0]), 0, 0)
+    return turning_point(opened, 0, 0, given), sizes
+
+
+def test_the_fewest_neighbours_that_change_the_class(
+    small_graph: Graph, fit: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = open_replicas(fit(small_graph), small_graph)
+    found, sizes = tried(monkeypatch, opened, 10, [0.1] * 30)
+    assert found is not None
+    assert found[0].tolist() == list(range(100, 110))
+    assert found[1].tolist() == [0.2, 0.8]
+    assert sizes == list(range(1, 17))
+    stays, sizes = tried(monkeypatch, opened, 4, [0.1, 0.1, 0.0, -0.1])
+    assert stays is None
+    assert sizes == [1, 2]
+
+
+def test_other_models_are_asked_about_the_named_ones_only(
+    small_graph: Graph, fit: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = open_replicas(fit(small_graph, "gcn"), small_graph)
+    found, sizes = tried(monkeypatch, opened, 3, [0.1] * 5)
+    assert found is None
+    assert sizes == [1, 2]

@@ -1,0 +1,160 @@
+"""Explaining one node: ids, values that agree with their parts, models of every kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import hpgmn.explain.neighbors as neighbors
+import hpgmn.explain.node as module
+from hpgmn.errors import HPGMNError
+from hpgmn.explain.neighbors import neighbor_support, turning_point
+from hpgmn.explain.node import explain_node, position
+from hpgmn.explain.opened import open_replicas
+from hpgmn.explain.shapley import statistic_shares
+from hpgmn.graph import Graph
+from hpgmn.training.saved import SavedModel
+
+Fit = Callable[..., SavedModel]
+
+
+def test_an_explanation_is_made_of_its_parts(named_graph: Graph, fit: Fit) -> None:
+    saved = fit(named_graph, seeds=2, neighbors="both", epochs=30)
+    opened = open_replicas(saved, named_graph)
+    expected = saved.logits(named_graph).softmax(dim=-1).mean(dim=0).numpy()
+    train = named_graph.split(0).train
+    names = named_graph.class_names
+    turned_somewhere = 0
+    for place in (0, 3, 4, 8):
+        found = explain_node(saved, named_graph, f"account-{place}", most=2)
+        label = int(expected[place].argmax())
+        assert found.node == f"account-{place}"
+        assert found.prediction == names[label]
+        assert list(found.probabilities.values()) == pytest.approx(expected[place], abs=1e-6)
+        assert found.label == (names[named_graph.y[place]] if train[place] else None)
+        [shares] = statistic_shares(opened, np.array([place]), np.array([label]))
+        assert found.statistics == pytest.approx(shares)
+        assert list(found.statistics.values()) == sorted(shares.values(), reverse=True)
+        assert found.baseline is not None
+        full = found.baseline + sum(found.statistics.values())
+        assert full == pytest.approx(np.log(expected[place, label]), abs=1e-5)
+
+        support = neighbor_support(opened, place, label, most=2)
+        assert [one.node for one in found.neighbors] == [f"account-{u}" for u in support.neighbors]
+        assert [one.support for one in found.neighbors] == pytest.approx(support.support)
+        for one, u in zip(found.neighbors, support.neighbors, strict=True):
+            assert one.is_known == train[u]
+            if one.is_known:
+                assert one.counts_as == names[named_graph.y[u]]
+        assert found.without is not None
+        assert len(found.without.neighbors) == support.removed
+        without = list(found.without.probabilities.values())
+        assert without == pytest.approx(support.without)
+        assert found.without.prediction == names[int(support.without.argmax())]
+        turned = turning_point(opened, place, label, support)
+        assert (found.turning is None) == (turned is None)
+        if turned is not None:
+            turned_somewhere += 1
+            assert found.turning is not None
+            assert found.turning.neighbors == tuple(f"account-{u}" for u in turned[0])
+            assert found.turning.prediction == names[int(turned[1].argmax())]
+
+        attention = opened[0].attention
+        assert attention is not None
+        own = attention[place].numpy()
+        assert [one.number for one in found.patterns] == np.argsort(-own)[:3].tolist()
+        assert [one.attention for one in found.patterns] == pytest.approx(np.sort(own)[::-1][:3])
+        for one in found.patterns:
+            first = int(attention[:, one.number].argmax())
+            assert one.typical_nodes[0] == f"account-{first}"
+    assert turned_somewhere
+    assert any("mean of 2 seeds" in note and "seed 0" in note for note in found.notes)
+
+
+def test_positions_serve_where_there_are_no_ids(small_graph: Graph, fit: Fit) -> None:
+    saved = fit(small_graph)
+    assert explain_node(saved, small_graph, 4) == explain_node(saved, small_graph, "4")
+    assert explain_node(saved, small_graph, 4).node == "4"
+
+
+@pytest.mark.parametrize("node", [18, -1, "four", "1.5"])
+def test_a_wrong_position_is_told_with_the_range(small_graph: Graph, node: object) -> None:
+    with pytest.raises(HPGMNError, match=r"has no node '.*'\. Its nodes are numbered 0 to 17\."):
+        position(small_graph, node)
+
+
+def test_a_wrong_id_is_told_with_the_nearest(
+    named_graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(HPGMNError, match=r"no node 'acount-12'\. Nearest ids: account-12, "):
+        position(named_graph, "acount-12")
+    with pytest.raises(HPGMNError, match=r"ids: account-0, account-1, account-2\.$"):
+        position(named_graph, "zzz")
+    with pytest.raises(HPGMNError, match="no node '4'"):
+        position(named_graph, 4)  # a position is no id
+    monkeypatch.setattr(module, "_COMPARED", 5)
+    with pytest.raises(HPGMNError, match=r"ids: account-12\.$"):
+        position(named_graph, "account-12x")
+    with pytest.raises(HPGMNError, match=r"ids: account-0, account-1, account-2\.$"):
+        position(named_graph, "zzz")
+
+
+def test_a_node_without_neighbours(small_graph: Graph, fit: Fit) -> None:
+    found = explain_node(fit(small_graph), small_graph, 17)
+    assert (found.neighbors, found.without, found.turning) == ((), None, None)
+    assert "The node has no neighbours." in found.notes
+
+
+def test_a_model_of_attributes_alone(small_graph: Graph, fit: Fit) -> None:
+    found = explain_node(fit(small_graph, statistics=("attributes",)), small_graph, 4)
+    assert {one.support for one in found.neighbors} == {0.0}
+    assert "The model reads attributes only: no neighbour changes anything." in found.notes
+    assert found.without is None
+
+
+def test_a_neighbour_of_unknown_class(small_graph: Graph, fit: Fit) -> None:
+    found = explain_node(fit(small_graph, label_confidence=1.0), small_graph, 4)
+    train = small_graph.split(0).train
+    for one in found.neighbors:
+        assert (one.counts_as is None) == (not train[int(one.node)])
+
+
+@pytest.mark.parametrize(("model", "patterns"), [("hpgmn-gcn", 3), ("gcn", 0)])
+def test_other_models_say_what_they_cannot_tell(
+    small_graph: Graph, fit: Fit, model: str, patterns: int
+) -> None:
+    saved = fit(small_graph, model)
+    found = explain_node(saved, small_graph, 4)
+    assert found.statistics == {}
+    assert found.baseline is None
+    assert len(found.patterns) == patterns
+    assert found.neighbors
+    assert (
+        f"{model} reads no local statistics, so there are no shares of them; train --model hpgmn "
+        "to see them." in found.notes
+    )
+    assert any("no memory" in note for note in found.notes) == (patterns == 0)
+    assert any("the model asked again" in note for note in found.notes)
+
+
+def test_what_was_left_out_is_said(
+    small_graph: Graph, fit: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(neighbors, "ASKED_AGAIN", 1)
+    notes = explain_node(fit(small_graph, "gcn"), small_graph, 4).notes
+    assert any("more neighbours were not asked about: gcn has" in note for note in notes)
+    monkeypatch.setattr(neighbors, "EXACT_UP_TO", 1)
+    notes = explain_node(fit(small_graph, statistics=("diffusion",)), small_graph, 4).notes
+    assert any("points are exact for the 32 that matter most" in note for note in notes)
+
+
+def test_nodes_of_another_graph(named_graph: Graph, fit: Fit) -> None:
+    saved = fit(named_graph, statistics=("attributes", "class_counts"))
+    other = Graph(named_graph.x[:6] + 0.1, [[0, 1, 2], [1, 2, 5]], node_ids=list("uvwxyz"))
+    found = explain_node(saved, other, "w")
+    assert [one.node for one in found.neighbors] in (["v", "z"], ["z", "v"])
+    expected = saved.logits(other)[0, 2].softmax(dim=-1).numpy()
+    assert list(found.probabilities.values()) == pytest.approx(expected, abs=1e-6)
+    assert list(found.probabilities) == ["student", "faculty", "staff"]
