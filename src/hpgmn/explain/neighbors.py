@@ -19,8 +19,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from hpgmn.explain.opened import Opened
+from hpgmn.explain.opened import Opened, mean_log_probabilities
 from hpgmn.explain.without import statistics_without
 from hpgmn.graph import Array, Graph
 from hpgmn.statistics import base_name
@@ -151,15 +152,16 @@ def probabilities_without(
     found = [
         _by_statistics(one, node, removed, keep_diffusion)
         if one.reads_statistics
-        else np.stack([_asked_again(one, node, gone) for gone in removed])
+        else torch.stack([_asked_again(one, node, gone) for gone in removed])
         for one in opened
     ]
-    return np.asarray(np.mean(found, axis=0))
+    return np.asarray(mean_log_probabilities(opened, torch.stack(found)).exp().cpu().numpy())
 
 
 def _by_statistics(
     opened: Opened, node: int, removed: Sequence[Array], keep_diffusion: bool
-) -> Array:
+) -> Tensor:
+    """(B, C) logits of one replica."""
     degree = max(neighbors_of([opened], node).size, 1)
     widest = max(opened.stage.inputs[name].width for name in opened.module.names)
     size = max(1, min(_ENTRIES // degree, _NUMBERS // widest))
@@ -168,17 +170,15 @@ def _by_statistics(
         some = removed[first : first + size]
         inputs = statistics_without(opened, node, some, keep_diffusion=keep_diffusion)
         with torch.no_grad():
-            chances = opened.module(inputs).logits[0].double().softmax(dim=-1)
-        parts.append(chances.cpu().numpy())
-    return np.concatenate(parts)
+            parts.append(opened.module(inputs).logits[0])
+    return torch.cat(parts)
 
 
-def _asked_again(opened: Opened, node: int, gone: Array) -> Array:
-    """(C,) what another model says of the node on the graph without the edges."""
+def _asked_again(opened: Opened, node: int, gone: Array) -> Tensor:
+    """(C,) logits that another model gives the node on the graph without the edges."""
     statistics = opened.task.statistics.on(graph_without(opened.graph, node, gone))
     task = replace(opened.task, statistics=statistics)
-    found = logits(task, opened.entry, opened.done)[0, node].double().softmax(dim=-1)
-    return np.asarray(found.cpu().numpy())
+    return logits(task, opened.entry, opened.done)[0, node]
 
 
 def graph_without(graph: Graph, node: int, gone: Array) -> Graph:

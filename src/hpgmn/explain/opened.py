@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
@@ -39,6 +40,7 @@ class Opened:
         labels: (N,) the class each node counts as, -1 unknown: for HP-GMN its pseudo labels, for
             other models train labels and predictions.
         shares: (N, C) what soft counts read instead; None where counts are hard.
+        temperature: what the average over the seeds of its split is calibrated by.
     """
 
     entry: ModelEntry
@@ -49,6 +51,7 @@ class Opened:
     attention: Tensor | None
     labels: Array
     shares: Array | None
+    temperature: float
 
     @property
     def graph(self) -> Graph:
@@ -121,11 +124,14 @@ def open_replicas(
             stage: {name: value.to(task.device) for name, value in parameters.items()}
             for stage, parameters in saved.choose([place]).done.items()
         }
-        opened.append(_open(saved.entry, task.subset([place]), done))
+        scale = saved.mean_temperatures[place]
+        opened.append(_open(saved.entry, task.subset([place]), done, scale))
     return opened
 
 
-def _open(entry: ModelEntry, task: Task, done: Mapping[str, Parameters]) -> Opened:
+def _open(
+    entry: ModelEntry, task: Task, done: Mapping[str, Parameters], temperature: float
+) -> Opened:
     *_, build = entry.stages.values()
     is_own_family = entry.name == "hpgmn"
     guesses = label_guesses(task, done) if is_own_family else None
@@ -143,7 +149,7 @@ def _open(entry: ModelEntry, task: Task, done: Mapping[str, Parameters]) -> Open
     else:
         labels = pseudo_labels(guesses, known, [settings.label_confidence])
         shares = class_shares(guesses, known)[0] if settings.soft_counts else None
-    return Opened(entry, done, task, stage, found, attention, labels[0], shares)
+    return Opened(entry, done, task, stage, found, attention, labels[0], shares, temperature)
 
 
 def memory_head(model: nn.Module) -> MemoryHead | None:
@@ -170,5 +176,17 @@ def _read(stage: Stage, task: Task) -> tuple[Tensor, Tensor | None]:
 
 def mean_probabilities(opened: list[Opened]) -> Array:
     """(N, C) the average of the replicas' probabilities, as ``predict`` gives it."""
-    chances = torch.stack([one.logits.softmax(dim=-1) for one in opened]).mean(dim=0)
-    return np.asarray(chances.cpu().numpy())
+    every = torch.stack([one.logits for one in opened])
+    return np.asarray(mean_log_probabilities(opened, every).exp().float().cpu().numpy())
+
+
+def mean_log_probabilities(opened: Sequence[Opened], logits: Tensor) -> Tensor:
+    """(…, C) logarithms of the replicas' average probabilities, calibrated as in prediction.
+
+    Args:
+        opened: the R replicas.
+        logits: (R, …, C).
+    """
+    logs = logits.double().log_softmax(dim=-1)
+    mean = torch.logsumexp(logs, dim=0) - math.log(len(opened))
+    return (mean / opened[0].temperature).log_softmax(dim=-1)

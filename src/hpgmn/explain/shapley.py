@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpgmn.explain.opened import Opened
+from hpgmn.explain.opened import Opened, mean_log_probabilities
 from hpgmn.graph import Array
 from hpgmn.statistics import base_name
 
@@ -64,24 +64,23 @@ def subset_values(opened: Sequence[Opened], nodes: Array, labels: Array) -> Arra
     names = players(opened[0])
     subsets = torch.arange(1 << len(names))
     present = torch.stack([(subsets >> place) & 1 for place in range(len(names))], dim=1).bool()
-    chances = [_log_probabilities(one, nodes, labels, names, present) for one in opened]
-    mean = torch.logsumexp(torch.stack(chances), dim=0) - math.log(len(chances))
-    return np.asarray(mean.cpu().numpy(), np.float64)
+    logits = torch.stack([_logits(one, nodes, names, present) for one in opened])
+    chances = mean_log_probabilities(opened, logits)
+    wanted = torch.from_numpy(labels).to(chances.device)[:, None, None]
+    found = chances.gather(2, wanted.expand(-1, chances.shape[1], 1))[..., 0]
+    return np.asarray(found.cpu().numpy(), np.float64)
 
 
-def _log_probabilities(
-    opened: Opened, nodes: Array, labels: Array, names: list[str], present: Tensor
-) -> Tensor:
-    """(n, 2^S) of one replica."""
+def _logits(opened: Opened, nodes: Array, names: list[str], present: Tensor) -> Tensor:
+    """(n, 2^S, C) of one replica."""
     module, baseline = opened.module, opened.baseline
     places = [names.index(base_name(name)) for name in module.names]
     width = baseline.shape[0] // len(places)
     columns = present[:, places].to(baseline.device).repeat_interleave(width, dim=1)
     found = []
-    for own, label in zip(opened.encodings(nodes), labels.tolist(), strict=True):
+    for own in opened.encodings(nodes):
         with torch.no_grad():
-            logits: Tensor = module.head(torch.where(columns, own, baseline)[None]).logits[0]
-        found.append(logits.double().log_softmax(dim=-1)[:, label])
+            found.append(module.head(torch.where(columns, own, baseline)[None]).logits[0])
     return torch.stack(found)
 
 
