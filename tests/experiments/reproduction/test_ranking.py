@@ -13,6 +13,7 @@ from hpgmn.experiments.reproduction.ranking import (
     pair_sentences,
     place_on,
     place_sentence,
+    told_apart,
 )
 from hpgmn.experiments.reproduction.tables import Table, table
 
@@ -185,3 +186,27 @@ def test_a_single_run_has_no_interval_to_speak_of(make_record: MakeRecord) -> No
         "On cornell-geomgcn hpgmn is first, +10.0 points above gcn; on cornell it is still first, "
         "+10.0 points above gcn."
     )
+
+
+def test_differences_are_told_from_chance_by_their_interval(make_record: MakeRecord) -> None:
+    plan = experiment("figure3", Budget(splits=4, graphs=("texas",)))
+    cells = {cell.variant: cell for cell in plan.cells}
+    full = [80.0, 82.0, 81.0, 83.0]
+    scores = {
+        "shipped": full,
+        "without-kpattern": [one - 9.0 - 0.1 * place for place, one in enumerate(full)],
+        "without-entropy": [84.0, 78.0, 85.0, 79.0],
+    }
+    assert told_apart(table(plan, {})) == ""
+    records = {cells[name].name: make_record(cells[name], one) for name, one in scores.items()}
+    # differences -9.0 … -9.3: s = 0.129, t(0.975, 3) = 3.18, √(1/4 + test/train) < 1: zero is far
+    assert told_apart(table(plan, records)) == (
+        "2 differences to the row they are set against have an interval; zero is outside it in 1: "
+        "without kpattern on texas (-9.2). The others cannot be told from chance."
+    )
+    del records[cells["without-kpattern"].name]
+    assert told_apart(table(plan, records)).endswith(
+        "zero is outside it in none. So none can be told from chance."
+    )
+    del records[cells["without-entropy"].name]
+    assert told_apart(table(plan, records)) == ""

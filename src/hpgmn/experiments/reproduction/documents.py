@@ -109,7 +109,7 @@ def document(experiment: Experiment, cells: Path, options: str = "") -> Document
     blocks += cost_sentences(found, command)
     if "--quick" in options:
         blocks.insert(0, _QUICK)
-    shown = tuple(block for block in blocks if block != Items(()))
+    shown = tuple(block for block in blocks if block not in ("", Items(())))
     return Document(experiment.name, title, shown, found, len(found.done))
 
 
@@ -155,6 +155,7 @@ def _options(found: Table) -> list[Block]:
             _score_rows(found, found.graphs),
         ),
         _difference_grid(found),
+        ranking.told_apart(found),
         _validation_grid(found),
         _cost_grid(found),
     ]
@@ -220,6 +221,7 @@ def _figure3(found: Table) -> list[Block]:
         f"{_LEGEND} {_MARK}",
         Picture("figure3", picture_sentence(found)),
         _variant_grid(found),
+        ranking.told_apart(found),
         _validation_grid(found),
         _cost_grid(found),
     ]
@@ -230,6 +232,7 @@ def _table4(found: Table) -> list[Block]:
         "HP-GMN with its shipped settings, and the same without one of its statistics; after the "
         f"stroke what the paper prints. {_LEGEND} {_MARK}",
         _variant_grid(found),
+        ranking.told_apart(found),
         Items(tuple(_stand_ins(found))),
         _validation_grid(found),
         _cost_grid(found),

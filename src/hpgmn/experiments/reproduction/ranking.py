@@ -1,4 +1,8 @@
-"""What the defects of a graph do to the order of the models: facts, and sentences made of them."""
+"""What differences and orders of rows say: facts, and sentences made of them.
+
+Which rows can be told from the one they are set against, who is first, and what the defects of a
+graph do to the order of the models.
+"""
 
 from __future__ import annotations
 
@@ -193,3 +197,28 @@ def _zero(found: Difference | None) -> str:
         return ""
     verb = "excludes" if excludes_zero(found) else "holds"
     return f" (the interval {verb} zero)"
+
+
+def told_apart(table: Table) -> str:
+    """Which differences to the reference have an interval that excludes zero; empty without any."""
+    found = [
+        (line.label, graph, entry.difference)
+        for line in table.lines
+        for graph, entry in line.entries.items()
+        if entry.difference is not None and entry.difference.low is not None
+    ]
+    if not found:
+        return ""
+    clear = [
+        f"{label} on {graph} ({100 * one.mean:+.1f})"
+        for label, graph, one in found
+        if one.low is not None and one.high is not None and (one.low > 0 or one.high < 0)
+    ]
+    which = f"in {len(clear)}: {', '.join(clear)}" if clear else "in none"
+    rest = "" if len(clear) == len(found) else " The others cannot be told from chance."
+    if not clear:
+        rest = " So none can be told from chance."
+    return (
+        f"{len(found)} differences to the row they are set against have an interval; zero is "
+        f"outside it {which}.{rest}"
+    )
