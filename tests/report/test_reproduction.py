@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import html
 import re
+import shutil
 import zlib
 from html.parser import HTMLParser
 from pathlib import Path
@@ -21,7 +22,7 @@ from hpgmn.experiments.reproduction.documents import Document, document
 from hpgmn.experiments.reproduction.grids import Grid, Heading, Items, Words
 from hpgmn.experiments.reproduction.plan import EXPERIMENTS, QUICK, Experiment, experiment
 from hpgmn.experiments.search import planned_trials
-from hpgmn.report.reproduction import build_page, write_page, write_reproduction
+from hpgmn.report.reproduction import build_page, main, write_page, write_reproduction
 
 VOID = {"meta", "br"}
 HARDWARE = {"processor": "A Processor", "threads": 2, "device": "cpu", "torch": "2.0.1"}
@@ -209,3 +210,28 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(HPGMNError, match=r"Cannot write .*index.html .*Choose another --out"):
         write_page(tmp_path / "file", [], cells_folder=tmp_path)
+
+
+COMMITTED = Path(__file__).parents[2] / "results" / "reproduction"
+
+
+def test_committed_tables_are_what_the_committed_records_give(tmp_path: Path) -> None:
+    """All but the PNG, whose bytes depend on the version of a library."""
+    shutil.copytree(COMMITTED / "cells", tmp_path / "cells")
+    main([str(tmp_path)])
+    written = [path for path in sorted(tmp_path.iterdir()) if path.is_file()]
+    assert {path.name for path in written} == {
+        path.name for path in COMMITTED.iterdir() if path.is_file()
+    }
+    for path in written:
+        if path.suffix != ".png":
+            assert path.read_bytes() == (COMMITTED / path.name).read_bytes(), path.name
+
+
+def test_a_folder_without_records_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([str(tmp_path)])
+    assert stop.value.code == 2
+    assert "make some with hpgmn reproduce" in capsys.readouterr().err

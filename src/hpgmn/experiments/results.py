@@ -294,8 +294,9 @@ _SEARCH = """\
 A trial is one draw of settings, trained and scored on validation nodes only. The first round draws
 from a wide space, the second from one narrowed to what the first left worth trying, the third has
 the options that came later, drawn at random, one by one on the settings of the second, and around
-the best so far; finalists are good trials of all, trained again on more runs
-(`hpgmn.experiments.spaces` and `search`). Those with the most runs decide: the highest mean
+the best so far; finalists are good trials of all, trained again on more runs. The spaces of the
+first two rounds are in `hpgmn.experiments.spaces`; the third is known by its trials alone, which
+like all others are in `results/search`. Those with the most runs decide: the highest mean
 validation score wins, ties go to the lower validation loss. The last column says where the settings
 of the row stand by that rule. In the third round `label_confidence` did not reach `soft_counts`;
 no shipped settings have both."""

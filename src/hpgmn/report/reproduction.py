@@ -1,10 +1,13 @@
 """The page of a reproduction: every table and the figure, beside what the paper prints.
 
 Like all pages of :mod:`hpgmn.report` it stands alone and asks for nothing from outside.
+``python -m hpgmn.report.reproduction FOLDER`` writes everything anew from the records in
+``FOLDER/cells``; nothing is trained.
 """
 
 from __future__ import annotations
 
+import argparse
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +18,7 @@ from hpgmn.experiments.reproduction.documents import Document, document
 from hpgmn.experiments.reproduction.figure import drawn
 from hpgmn.experiments.reproduction.grids import Block, Grid, Heading, Items, Picture, Words
 from hpgmn.experiments.reproduction.output import write_outputs
-from hpgmn.experiments.reproduction.plan import EXPERIMENTS, Experiment
+from hpgmn.experiments.reproduction.plan import EXPERIMENTS, Experiment, experiment
 from hpgmn.experiments.run import write_text
 from hpgmn.report.page import page, panel, table, text, tiles
 from hpgmn.report.plots import inline_svg
@@ -137,3 +140,18 @@ def _words(words: Words) -> str:
     first = f"<strong>{text(words.text)}</strong>" if words.is_bold else text(words.text)
     rest = words.rest.removeprefix(",").strip()
     return f'{first} <span class="rest">{text(rest)}</span>' if rest else first
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write everything that a folder of records shows."""
+    parser = argparse.ArgumentParser(prog="python -m hpgmn.report.reproduction")
+    parser.add_argument("folder", type=Path, help="the folder of a whole reproduction")
+    folder = parser.parse_args(arguments).folder
+    cells = folder / "cells"
+    if not cells.is_dir():
+        parser.exit(2, f"Error: {folder} has no records; make some with hpgmn reproduce.\n")
+    write_reproduction(folder, [experiment(name) for name in EXPERIMENTS], cells_folder=cells)
+
+
+if __name__ == "__main__":
+    main()

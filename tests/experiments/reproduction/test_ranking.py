@@ -137,6 +137,7 @@ def test_first_without_a_record_on_the_other_graph_is_said(make: Make) -> None:
             "On cornell hpgmn is number 3 of 3, -1.0 (-1.0 to -1.0) points from the first, gcn "
             "(the interval excludes zero).",
         ),
+        ({"hpgmn": 70.0, "gcn": 70.0}, "On cornell hpgmn and gcn have the same mean."),
         ({"gcn": 71.0}, "On cornell HP-GMN has no record; gcn is first of 1."),
         ({"hpgmn": 71.0}, "On cornell hpgmn has no rival with a record."),
     ],

@@ -265,9 +265,11 @@ def summary_sentences(found: Table) -> list[str]:
         clear = [place for place in ours if ranking.excludes_zero(place.distance)]
         above = [place.graph for place in clear if place.distance and place.distance.mean > 0]
         below = [place.graph for place in clear if place.graph not in above]
+        level = [place.graph for place in ours if place.is_level]
+        words = f", level with the best other model in {_count_words(level)}" if level else ""
         sentences.append(
             f"With as many trials for all, HP-GMN is first in "
-            f"{sum(place.is_first for place in ours)} of {len(ours)} columns. The interval of its "
+            f"{sum(place.is_first for place in ours)} of {len(ours)} columns{words}. The interval of its "
             f"distance to the best other model is above zero in {_count_words(above)} and below "
             f"zero in {_count_words(below)}."
         )

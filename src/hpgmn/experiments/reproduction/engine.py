@@ -20,6 +20,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import wait as wait_for_process
 from pathlib import Path
 from typing import Any
@@ -177,7 +178,7 @@ def work(
     for cell in cells:
         if should_stop():
             raise KeyboardInterrupt
-        way = Way(device, lambda now, name=cell.name: report(name, now), should_stop)  # type: ignore[misc]
+        way = Way(device, partial(report, cell.name), should_stop)
         outcomes.append(_attempt(cell, folder, way))
         tell(outcomes[-1])
     return outcomes

@@ -40,9 +40,14 @@ class Place:
     distance: Difference | None
 
     @property
+    def is_level(self) -> bool:
+        """Whether HP-GMN and the best of the others have the same mean, scores being float32."""
+        return self.distance is not None and abs(self.distance.mean) < 1e-6
+
+    @property
     def is_first(self) -> bool:
-        """Whether HP-GMN is first of all."""
-        return self.order[0] == self.ours
+        """Whether HP-GMN is first of all, and alone."""
+        return self.order[0] == self.ours and not self.is_level
 
 
 @dataclass(frozen=True)
@@ -133,6 +138,8 @@ def place_sentence(place: Place) -> str:
         return f"On {place.graph} {place.ours} has no rival with a record."
     words = f"{difference_words(place.distance)} points"
     number = place.order.index(place.ours) + 1
+    if place.is_level:
+        return f"On {place.graph} {place.ours} and {place.rival} have the same mean."
     if number == 1:
         side = f"is first of {count}, {words} above the best other model, {place.rival}"
     elif first == place.rival:
