@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,13 @@ import pyarrow as pa
 import pytest
 
 from hpgmn.errors import GraphError, HPGMNError, SettingError
-from hpgmn.tables import from_networkx, from_tables, open_tables, read_tables
+from hpgmn.tables import from_networkx as any_network
+from hpgmn.tables import from_tables as any_tables
+from hpgmn.tables import open_tables, read_tables
 
 networkx = pytest.importorskip("networkx")
+from_tables = partial(any_tables, prepare=False)  # numbers as they are; what follows is prepared
+from_networkx = partial(any_network, prepare=False)
 
 NODES: dict[str, Any] = {
     "id": ["a", "b", "c", "d"],

@@ -382,17 +382,19 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {},
         {"target": ["b", "z", "c", "y"]},
         "edges.*: row 2* has the target 'z', no id in nodes.* (2 such edges in all). Add the node, "
-        "or remove the edge.",
+        "or remove the edge (--drop-unknown-edges does).",
     ),
     "unknown source and target": (
         {},
         {"source": ["a", "a", "a", "A"], "target": ["b", "b", "b", "z"]},
-        "edges.*: row 4* has the source 'A', no id in nodes.*. Add the node, or remove the edge.",
+        "edges.*: row 4* has the source 'A', no id in nodes.*. Add the node, or remove "
+        "the edge (--drop-unknown-edges does).",
     ),
     "empty target": (
         {},
         {"target": ["b", "c", None, "c"]},
-        "edges.*: row 3* has no target. Add the node, or remove the edge.",
+        "edges.*: row 3* has no target. Add the node, or remove the edge (--drop-unknown-edges "
+        "does).",
     ),
     "missing weight": (
         {},
