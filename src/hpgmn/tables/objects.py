@@ -21,7 +21,7 @@ from hpgmn.tables.preparation import Preparation
 from hpgmn.tables.reading import read_tables
 from hpgmn.tables.sources import HeldTable
 
-_OPTION = re.compile(r"--((?:[a-z]+-)*?[a-z]+)(?:-column)?\b( '')?")
+_OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)( '')?")
 _KEYWORDS = {"category": "categories"}  # where a keyword is not the option's name
 
 
@@ -222,5 +222,5 @@ def _in_python() -> Iterator[None]:
 
 def _keyword(found: re.Match[str]) -> str:
     """The keyword for an option of the command line."""
-    name = found[1].replace("-", "_")
+    name = found[1].removesuffix("-column").replace("-", "_")
     return _KEYWORDS.get(name, name) + ('=""' if found[2] else "")
