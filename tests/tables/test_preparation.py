@@ -125,7 +125,7 @@ def test_free_text_and_names_are_left_out(words: list[str], is_text: bool) -> No
     if is_text:
         assert fitted.warned == [
             "nodes: 'bio': free text or names, left out. Turn it into numbers to use it, or read "
-            "it as a category (--category bio)."
+            "it as a category (--category bio; in Python: categories)."
         ]
         wanted = Fitted({"bio": words}, ("bio",))
         assert wanted.x.sum() == len(words)

@@ -182,6 +182,9 @@ def test_values_that_are_not_of_the_type_of_the_first_rows_are_told(
     )
     with pytest.raises(GraphError, match=told):
         list(open_table(path).batches({"b": NUMBER, "day": OWN}))
+    path.write_text("ago,day\n" + "2020-01-01,2020-01-01\n" * 20 + "2020-01-01,later\n")
+    with pytest.raises(GraphError, match=r"column 'day' holds 'later' in row 21 below the header"):
+        list(open_table(path).batches({"ago": OWN, "day": OWN}))
     path.write_text("day\n" + "2020-01-01\n" * 20 + "2020-01-02,7\n")
     with pytest.raises(GraphError, match=r"cannot be read as a csv file \(.*got 2"):
         list(open_table(path).batches({"day": OWN}))

@@ -422,7 +422,7 @@ def _report(table: Table, found: Preparation, tell: Tell, warn: Tell) -> None:
         else:
             warn(
                 f"{table.label}: {_some(names)}: {reason}, left out. Turn it into numbers to use "
-                f"it, or read it as a category (--category {names[0]})."
+                f"it, or read it as a category (--category {names[0]}; in Python: categories)."
             )
 
 
