@@ -212,6 +212,18 @@ def test_later_tables_are_prepared_as_the_first(tmp_path: Path) -> None:
     assert later.preparation == first.preparation
 
 
+def test_graphml_is_a_graph(tmp_path: Path) -> None:
+    networkx = pytest.importorskip("networkx")
+    network = networkx.path_graph(4)
+    for node in network:
+        network.nodes[node].update(age=float(node % 2), city="xy"[node // 2], club="ab"[node % 2])
+    networkx.write_graphml(network, tmp_path / "club.graphml")
+    graph = load(tmp_path / "club.graphml", columns=Columns(label="club"))
+    assert (graph.name, graph.directed, graph.num_edges) == ("club", False, 3)
+    assert graph.x.tolist() == [[0, 1, 0], [1, 1, 0], [0, 0, 1], [1, 0, 1]]
+    assert graph.y.tolist() == [0, 1, 0, 1]
+
+
 def test_tables_without_edges_are_refused_unless_they_are_new_nodes(tmp_path: Path) -> None:
     folder = write_tables(tmp_path / "mine", ["1", "2"], edges="")
     with pytest.raises(HPGMNError, match=r"^edges\.csv has no edges\. Add a row for each edge\.$"):

@@ -515,10 +515,16 @@ def test_later_nodes_have_the_columns_and_classes_of_the_first(
     assert (later.class_names, later.y.tolist()) == (("blue", "red", "azure"), [1, 2, -1, 1])
     np.testing.assert_array_equal(later.x[:, 0], first.x[[2, 3, 0, 1], 0])
     assert later.x[:, 2:].tolist() == [[0, 0], [0, 1], [1, 0], [1, 0]]
-    assert told[-1] == f"nodes.{ending}: ignored, because the model does not know it: 'new'."
-    without = write_tables(ending, nodes | {"label": None}, folder="unlabelled")
+    assert told[-2:] == [
+        f"nodes.{ending}: column 'label' holds 'azure', which the model does not know and never "
+        "predicts.",
+        f"nodes.{ending}: ignored, because the model does not know it: 'new'.",
+    ]
+    changes = {"label": None, "split": ["test"] * 4}  # as if they were to be scored
+    without = write_tables(ending, nodes | changes, folder="unlabelled")
     unlabelled = read(without, prepare=True, preparation=fitted)
     assert (unlabelled.class_names, unlabelled.y.tolist()) == (("blue", "red"), [-1] * 4)
+    assert not unlabelled.split(0).test.any()
 
 
 def test_splits_may_come_from_a_column(write_tables: WriteTables) -> None:

@@ -282,7 +282,8 @@ def load(
         return graph.with_splits(_protocol_splits(graph, PROTOCOLS[protocol]))
     if graph.splits is None:
         stratified = dataset is None or not dataset.random_splits
-        return _with_random_splits(graph, stratified, logger.info if tables is None else tell)
+        is_new = tables is not None and preparation is None
+        return _with_random_splits(graph, stratified, tell if is_new else logger.info)
     return graph
 
 

@@ -116,6 +116,12 @@ def _prepared(tables: Tables, class_names: Sequence[str], tell: Tell) -> tuple[P
     x = fitted.attributes(table, tell)
     known = {*tables.attributes, *fitted.left_out, tables.id, tables.label, tables.split}
     known |= {fitted.roles["label"], fitted.roles["split"], *(tables.split_by or ())}
+    classes = [f"'{name}'" for name in class_names if name not in fitted.class_names]
+    if classes:
+        tell(
+            f"{table.label}: column '{tables.label}' holds {', '.join(classes[:5])}, which the "
+            "model does not know and never predicts."
+        )
     extra = [f"'{name}'" for name in table.types if name not in known]
     if extra:
         tell(f"{table.label}: ignored, because the model does not know it: {', '.join(extra)}.")
@@ -268,7 +274,11 @@ def _splits(tables: Tables, words: _Words, y: Array | None) -> dict[str, Array]:
             f"{table.row(faults.place)}{faults.such('row')}. Use train, val, test, or nothing; or "
             "choose with --split-column."
         )
-    faults.note((role >= 0) & (y < 0 if y is not None else True))
+    unlabelled = (role >= 0) & (y < 0 if y is not None else True)
+    if tables.preparation is not None:  # later nodes are to be predicted, whatever their part
+        role = np.where(unlabelled, -1, role)
+    else:
+        faults.note(unlabelled)
     if faults.count:
         word = list(words.numbers)[codes[faults.place]]
         raise GraphError(
