@@ -191,7 +191,19 @@ def write_tables(folder: Path, ages: list[str], edges: str = "a,b\n") -> Path:
 def test_a_folder_of_tables_is_a_graph(tmp_path: Path) -> None:
     told: list[str] = []
     ages = [str(age) for age in range(10)]
-    graph = load(write_tables(tmp_path / "mine", ages), tell=told.append)
+    steps: list[str] = []
+    graph = load(
+        write_tables(tmp_path / "mine", ages),
+        tell=told.append,
+        progress=lambda what, done, total: steps.append(what),
+    )
+    assert list(dict.fromkeys(steps)) == [
+        "Reading the names in nodes.csv",
+        "Preparing the attributes in nodes.csv",
+        "Counting the edges in edges.csv",
+        "Reading the edges in edges.csv",
+        "Checking the graph",
+    ]
     assert (graph.name, graph.num_nodes, graph.class_names) == ("mine", 10, ("bad", "good"))
     np.testing.assert_allclose(graph.x[:, 0], (np.arange(10) - 4.5) / 8.25**0.5, rtol=1e-6)
     assert graph.splits is not None

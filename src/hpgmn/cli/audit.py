@@ -10,7 +10,7 @@ import typer
 from rich.table import Column, Table
 from rich.text import Text
 
-from hpgmn.cli.console import out, say, stop_on_signal, training_progress
+from hpgmn.cli.console import out, say, step_progress, stop_on_signal, training_progress
 from hpgmn.cli.tables import (
     GRAPH_HELP,
     Categories,
@@ -94,7 +94,8 @@ def audit(
         *(id_, label, split_column, source, target, weight, drop),
         *(category, split_by, drop_unknown_edges, directed),
     )
-    loaded = load(graph, protocol, columns=columns, tell=say)
+    with step_progress() as progress:
+        loaded = load(graph, protocol, columns=columns, tell=say, progress=progress)
     if loaded.splits is not None:
         loaded.split(split)  # refuse a wrong number before work starts
     with training_progress(f"{loaded.name} audit") as report, stop_on_signal() as should_stop:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Column, Table
 
-from hpgmn.cli.console import METRIC_HELP, out, percent, say
+from hpgmn.cli.console import METRIC_HELP, out, percent, say, step_progress
 from hpgmn.cli.several import (
     folder_name,
     model_names,
@@ -138,7 +138,9 @@ def train(
     )
     given["tables"] = given.get("tables", {}) | columns.as_dict()
     columns = Columns.from_dict(given["tables"])
-    loaded = load(graph, given.get("protocol"), columns=columns, tell=say)
+    protocol = given.get("protocol")
+    with step_progress() as progress:
+        loaded = load(graph, protocol, columns=columns, tell=say, progress=progress)
     specs = []
     for name in names:
         try:

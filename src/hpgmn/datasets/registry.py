@@ -16,6 +16,7 @@ from hpgmn.datasets.splits import random_splits
 from hpgmn.errors import DataNotFoundError, GraphError, HPGMNError, SettingError, unknown_name
 from hpgmn.graph import Graph, Splits
 from hpgmn.tables import Columns, Preparation, open_tables, read_tables
+from hpgmn.tables.reading import Progress, silent
 from hpgmn.tables.sources import TABLES
 
 logger = logging.getLogger(__name__)
@@ -235,6 +236,7 @@ def load(
     preparation: Mapping[str, Any] | None = None,
     prepare: bool = True,
     tell: Callable[[str], None] = logger.info,
+    progress: Progress = silent,
 ) -> Graph:
     """A graph by dataset name, from a graph file or folder, or from tables of nodes and edges.
 
@@ -251,6 +253,7 @@ def load(
             None: fitted to these nodes.
         prepare: False takes attributes as they are; all must then be numbers.
         tell: told what the columns of tables are taken for, and what becomes of them.
+        progress: told how far the reading of tables is.
 
     Returns:
         The graph, with splits wherever two classes or more have labels.
@@ -270,7 +273,7 @@ def load(
         found = open_tables(tables, columns or Columns(), prepare=prepare, preparation=fitted)
         for sentence in found.sentences():
             tell(sentence)
-        graph = read_tables(found, graph_name(tables), tell=tell)
+        graph = read_tables(found, graph_name(tables), progress, tell)
         if fitted is None and not graph.num_listed_edges:
             raise GraphError(f"{found.edges.label} has no edges. Add a row for each edge.")
     dataset = DATASETS.get(graph.name)

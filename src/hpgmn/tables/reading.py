@@ -47,12 +47,12 @@ _EDGES = 1 << 21  # edges that are looked up at once, or more: as many as there 
 _WHOLE = re.compile(r"-?\d+(\.0+)?")
 
 
-def _silent(what: str, done: int, total: int | None) -> None:
+def silent(what: str, done: int, total: int | None) -> None:
     """Progress that nobody sees."""
 
 
 def read_tables(
-    tables: Tables, name: str = "graph", progress: Progress = _silent, tell: Tell = logger.info
+    tables: Tables, name: str = "graph", progress: Progress = silent, tell: Tell = logger.info
 ) -> Graph:
     """The graph in two tables.
 
