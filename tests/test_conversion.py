@@ -22,14 +22,14 @@ def test_from_networkx_is_the_function_of_that_name() -> None:
     import networkx
 
     network = networkx.path_graph(3)
-    networkx.set_node_attributes(network, 1.0, "age")
+    networkx.set_node_attributes(network, {0: 1.0, 1: 5.0, 2: 2.0}, "age")
     found = Graph.from_networkx(network, name="mine")
     assert found.fingerprint == hpgmn.from_networkx(network).fingerprint
     assert (found.name, found.num_edges) == ("mine", 2)
 
 
 def test_a_graph_goes_to_pyg_and_back() -> None:
-    graph = Graph.from_tables(NODES, EDGES)
+    graph = Graph.from_tables(NODES, EDGES, prepare=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyG uses what torch has deprecated
         data = graph.to_pyg()

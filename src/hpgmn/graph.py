@@ -105,6 +105,7 @@ class Graph(Conversions):
         alternative_splits: dict[str, Splits] | None = None,
     ) -> None:
         self.name = name
+        self.preparation: dict[str, Any] | None = None  # how a table became x, in plain values
         self.directed = bool(directed)
         self.x: Attributes = _attributes(x)
         self.num_nodes, self.num_features = (int(size) for size in self.x.shape)

@@ -20,6 +20,7 @@ from hpgmn.datasets import (
 from hpgmn.datasets.registry import cache_folder
 from hpgmn.errors import DataNotFoundError, GraphError, HPGMNError
 from hpgmn.graph import Graph, Splits
+from hpgmn.tables import Columns
 
 ON_RECORD = [name for name, dataset in DATASETS.items() if dataset.homophily is not None]
 
@@ -178,11 +179,75 @@ def test_a_graph_folder_is_accepted_as_a_file_is(
     assert find_file("pokec") == folders[0] / "pokec.npz"
 
 
-def test_a_folder_of_tables_is_told_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / "nodes.csv").write_text("id,a\n")
-    message = r"is a folder, not a graph file: run `hpgmn convert .* --out NAME\.npz` first\."
-    with pytest.raises(HPGMNError, match=message):
-        load(tmp_path)
+def write_tables(folder: Path, ages: list[str], edges: str = "a,b\n") -> Path:
+    """A folder of tables: nodes a, b, … with an age and a class, good and bad in turn."""
+    folder.mkdir()
+    rows = [f"{'abcdefghij'[n]},{age},{('good', 'bad')[n % 2]}" for n, age in enumerate(ages)]
+    (folder / "nodes.csv").write_text("\n".join(["id,age,label", *rows, ""]))
+    (folder / "edges.csv").write_text(f"source,target\n{edges}")
+    return folder
+
+
+def test_a_folder_of_tables_is_a_graph(tmp_path: Path) -> None:
+    told: list[str] = []
+    ages = [str(age) for age in range(10)]
+    steps: list[str] = []
+    graph = load(
+        write_tables(tmp_path / "mine", ages),
+        tell=told.append,
+        progress=lambda what, done, total: steps.append(what),
+    )
+    assert list(dict.fromkeys(steps)) == [
+        "Reading the names in nodes.csv",
+        "Preparing the attributes in nodes.csv",
+        "Counting the edges in edges.csv",
+        "Reading the edges in edges.csv",
+        "Checking the graph",
+    ]
+    assert (graph.name, graph.num_nodes, graph.class_names) == ("mine", 10, ("bad", "good"))
+    np.testing.assert_allclose(graph.x[:, 0], (np.arange(10) - 4.5) / 8.25**0.5, rtol=1e-6)
+    assert graph.splits is not None
+    assert len(graph.splits) == 10
+    assert told[0] == "nodes.csv: id is 'id', label is 'label'; 1 more column: age."
+    assert told[-1].startswith("Graph 'mine' has no splits and gets 10 random ones 60/20/20")
+    raw = load(tmp_path / "mine", prepare=False, columns=Columns(directed=False))
+    assert raw.x[:, 0].tolist() == list(range(10))
+    assert raw.preparation is None
+    assert not raw.directed
+
+
+def test_later_tables_are_prepared_as_the_first(tmp_path: Path) -> None:
+    first = load(write_tables(tmp_path / "first", ["0", "4"]))
+    later = load(write_tables(tmp_path / "later", ["6", "4"]), preparation=first.preparation)
+    assert first.x.tolist() == [[-1], [1]]
+    assert later.x.tolist() == [[2], [1]]
+    assert later.preparation == first.preparation
+
+
+def test_graphml_is_a_graph(tmp_path: Path) -> None:
+    networkx = pytest.importorskip("networkx")
+    network = networkx.path_graph(4)
+    for node in network:
+        network.nodes[node].update(age=float(node % 2), city="xy"[node // 2], club="ab"[node % 2])
+    networkx.write_graphml(network, tmp_path / "club.graphml")
+    graph = load(tmp_path / "club.graphml", columns=Columns(label="club"))
+    assert (graph.name, graph.directed, graph.num_edges) == ("club", False, 3)
+    assert graph.x.tolist() == [[0, 1, 0], [1, 1, 0], [0, 0, 1], [1, 0, 1]]
+    assert graph.y.tolist() == [0, 1, 0, 1]
+
+
+def test_tables_without_edges_are_refused_unless_they_are_new_nodes(tmp_path: Path) -> None:
+    folder = write_tables(tmp_path / "mine", ["1", "2"], edges="")
+    with pytest.raises(HPGMNError, match=r"^edges\.csv has no edges\. Add a row for each edge\.$"):
+        load(folder)
+    first = load(write_tables(tmp_path / "first", ["0", "4"]))
+    assert load(folder, preparation=first.preparation).num_edges == 0
+
+
+def test_columns_are_said_of_tables_only(tmp_path: Path) -> None:
+    write_graph(plain_graph(), tmp_path / "plain.npz")
+    with pytest.raises(HPGMNError, match=r"plain\.npz' has no tables.*Leave out label, drop\.$"):
+        load(tmp_path / "plain.npz", columns=Columns(label="kind", drop=("age",)))
 
 
 def test_a_folder_is_told(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 from hpgmn.errors import GraphError, HPGMNError
-from hpgmn.tables import Columns, open_tables
+from hpgmn.tables import Columns, Preparation, open_tables
+from hpgmn.tables.preparation import Column
 
 WriteTables = Callable[..., Path]
 
@@ -249,3 +251,81 @@ def test_other_sources_are_told(write_tables: WriteTables, tmp_path: Path) -> No
     (tmp_path / "graph.gexf").write_text("<gexf/>")
     with pytest.raises(GraphError, match=r"graph\.gexf' is no source of a graph: give a folder"):
         open_tables(tmp_path / "graph.gexf")
+
+
+def test_what_the_user_said_is_kept_in_plain_values() -> None:
+    said = Columns("who", drop=("age",), split_by=("time", "day"), directed=False)
+    content = said.as_dict()
+    assert content == {
+        "id": "who",
+        "drop": ["age"],
+        "split_by": ["time", "day"],
+        "directed": False,
+    }
+    assert Columns.from_dict(json.loads(json.dumps(content))) == said
+    assert Columns().as_dict() == {}
+    with pytest.raises(HPGMNError, match=r"Unknown entry of tables: 'lable'.*'label'"):
+        Columns.from_dict({"lable": "kind"})
+
+
+def test_direction_may_stand_with_the_columns(write_tables: WriteTables) -> None:
+    folder = write_tables("csv")
+    assert not open_tables(folder, Columns(directed=False)).directed
+    assert open_tables(folder, Columns(directed=False), directed=True).directed
+
+
+def test_columns_of_any_type_may_be_prepared(write_tables: WriteTables) -> None:
+    tables = open_tables(write_tables("csv", {"city": list("xyxy")}), prepare=True)
+    assert tables.attributes == ("age", "rich", "city")
+    assert tables.sentences()[0].endswith("split is 'split'; 3 more columns: age, rich, city.")
+
+
+def test_the_column_that_splits_is_no_attribute(write_tables: WriteTables) -> None:
+    folder = write_tables("csv", {"team": list("xyxy")})
+    tables = open_tables(folder, Columns(split_by=("group", "team")), prepare=True)
+    assert (tables.split, tables.split_by) == (None, ("group", "team"))
+    assert tables.attributes == ("age", "rich")
+    assert not any("no split column" in line for line in tables.sentences())
+
+
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        (Columns(split_by=("groups", "age")), "Unknown kind of --split-by: 'groups'.*'group'"),
+        (Columns(split_by=("group", "ag")), "--split-by: nodes.csv has no column 'ag'.*'age'"),
+        (Columns(split_by=("group", "label")), "--split-by: column 'label' of nodes.csv is in use"),
+        (Columns(split="split", split_by=("group", "age")), "--split-column and --split-by excl"),
+        (Columns(categories=("ag",)), "--category: nodes.csv has no column 'ag'.*'age'"),
+    ],
+)
+def test_wrong_splits_and_categories_are_told(
+    write_tables: WriteTables, columns: Columns, told: str
+) -> None:
+    with pytest.raises(HPGMNError, match=told):
+        open_tables(write_tables("csv"), columns, prepare=True)
+
+
+def fitted(**roles: Any) -> Preparation:
+    """A preparation of tables like those of the fixture, some roles changed."""
+    usual = {"id": "id", "label": "label", "split": "split", "source": "source"}
+    usual |= {"target": "target", "weight": None, "split_by": None}
+    every: dict[str, Any] = usual | {"drop_unknown_edges": False, "directed": True} | roles
+    return Preparation((Column("age", "number"),), roles=every)
+
+
+def test_later_tables_have_the_roles_of_the_first(write_tables: WriteTables) -> None:
+    nodes = {"label": None, "split": None, "y": [5, 6, 7, 8], "rich": None}
+    folder = write_tables("csv", nodes, {"weight": [1] * 4})
+    given = fitted(split=None, directed=False, drop_unknown_edges=True, split_by=["time", "day"])
+    tables = open_tables(folder, prepare=True, preparation=given)
+    assert (tables.label, tables.split, tables.weight) == (None, None, None)  # y is no label there
+    assert (tables.directed, tables.drop_unknown_edges, tables.split_by) == (False, True, None)
+    assert tables.attributes == ("age",)
+    again = open_tables(
+        write_tables("csv", {"day": [1] * 4}, folder="other"), prepare=True, preparation=given
+    )
+    assert (again.label, again.split, again.split_by) == ("label", None, ("time", "day"))
+    named = open_tables(folder, Columns(label="y"), prepare=True, preparation=fitted())
+    assert named.label == "y"
+    with pytest.raises(HPGMNError, match=r"--id: nodes\.csv has no column 'who'"):
+        open_tables(folder, prepare=True, preparation=fitted(id="who"))

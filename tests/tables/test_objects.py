@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,13 @@ import pyarrow as pa
 import pytest
 
 from hpgmn.errors import GraphError, HPGMNError, SettingError
-from hpgmn.tables import from_networkx, from_tables, open_tables, read_tables
+from hpgmn.tables import from_networkx as any_network
+from hpgmn.tables import from_tables as any_tables
+from hpgmn.tables import open_tables, read_tables
 
 networkx = pytest.importorskip("networkx")
+from_tables = partial(any_tables, prepare=False)  # numbers as they are; what follows is prepared
+from_networkx = partial(any_network, prepare=False)
 
 NODES: dict[str, Any] = {
     "id": ["a", "b", "c", "d"],
@@ -232,3 +237,55 @@ def test_what_is_no_network_is_refused() -> None:
 def test_a_label_that_is_not_there_is_refused() -> None:
     with pytest.raises(SettingError, match=r"^label: nodes has no column 'rle'\. Did you mean"):
         from_networkx(network(networkx.Graph), label="rle")
+
+
+def test_tables_and_networks_are_prepared_unless_the_user_says_no() -> None:
+    nodes = NODES | {"age": [0, 4, None, 2], "city": ["x", "y", "y", None]}
+    graph = any_tables(nodes, EDGES)
+    assert graph.feature_names is not None
+    assert graph.feature_names.tolist() == [
+        *("age", "age is missing", "rich", "city=x", "city=y", "city is missing")
+    ]
+    deviation = (8 / 3) ** 0.5  # of 0, 4 and 2
+    np.testing.assert_allclose(graph.x[:, 0], [-2 / deviation, 2 / deviation, 0, 0], rtol=1e-6)
+    found = any_network(network(networkx.Graph), label="role")
+    assert found.x[:, 1].tolist() == [1, 0, 1]
+    assert found.x[:, 0].sum() == pytest.approx(0, abs=1e-6)
+
+
+def test_new_tables_are_prepared_like_the_first() -> None:
+    first = any_tables(NODES | {"age": [0, 4, 0, 4]}, EDGES)
+    new = {"id": ["e", "f"], "age": [6, 2], "rich": [1, 1], "label": [None, "red"]}
+    graph = any_tables(new, {"source": ["e"], "target": ["f"]}, like=first)
+    assert graph.x.tolist() == [[2, 1], [0, 1]]
+    assert (graph.class_names, graph.y.tolist()) == (("blue", "red"), [-1, 1])
+    with pytest.raises(SettingError, match="like takes a graph whose tables were prepared"):
+        any_tables(new, EDGES, like=from_tables(NODES, EDGES))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "options", "told"),
+    [
+        ({"age": ["x", "1", "1", "1"]}, {}, r"'x' in row 1.*\(categories age\).*\(drop age\)\.$"),
+        ({}, {"split_by": ("group", "ag")}, "^split_by: nodes has no column 'ag'"),
+        ({}, {"categories": "age"}, r"^categories takes a list of names: give \['age'\]"),
+        ({"label": ["x"] * 4}, {}, "one value only, 'x'.*Choose another column with label"),
+    ],
+)
+def test_options_of_the_preparation_are_told_by_their_keywords(
+    nodes: dict[str, Any], options: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(HPGMNError, match=told) as caught:
+        any_tables(NODES | nodes, EDGES, **options)
+    assert "--" not in str(caught.value)
+
+
+def test_edges_to_nobody_and_groups_are_options() -> None:
+    edges = {"source": ["a", "z"], "target": ["b", "a"]}
+    with pytest.raises(GraphError, match=r"remove the edge \(drop_unknown_edges does\)"):
+        any_tables(NODES, edges)
+    assert any_tables(NODES, edges, drop_unknown_edges=True).num_edges == 1
+    nodes = NODES | {"label": list("uvuv"), "team": list("xyzz")}
+    graph = any_tables(nodes, EDGES, split_by=("group", "team"))
+    assert graph.splits is not None
+    assert len(graph.splits) == 10

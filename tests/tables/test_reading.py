@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from hpgmn.errors import GraphError
 from hpgmn.graph import Graph
-from hpgmn.tables import Columns, open_tables, read_tables, reading, sources
+from hpgmn.tables import Columns, Preparation, open_tables, read_tables, reading, sources
 
 WriteTables = Callable[..., Path]
 
@@ -382,17 +382,19 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {},
         {"target": ["b", "z", "c", "y"]},
         "edges.*: row 2* has the target 'z', no id in nodes.* (2 such edges in all). Add the node, "
-        "or remove the edge.",
+        "or remove the edge (--drop-unknown-edges does).",
     ),
     "unknown source and target": (
         {},
         {"source": ["a", "a", "a", "A"], "target": ["b", "b", "b", "z"]},
-        "edges.*: row 4* has the source 'A', no id in nodes.*. Add the node, or remove the edge.",
+        "edges.*: row 4* has the source 'A', no id in nodes.*. Add the node, or remove "
+        "the edge (--drop-unknown-edges does).",
     ),
     "empty target": (
         {},
         {"target": ["b", "c", None, "c"]},
-        "edges.*: row 3* has no target. Add the node, or remove the edge.",
+        "edges.*: row 3* has no target. Add the node, or remove the edge (--drop-unknown-edges "
+        "does).",
     ),
     "missing weight": (
         {},
@@ -475,3 +477,112 @@ def test_damage_below_the_first_rows_is_told(write_tables: WriteTables) -> None:
 def test_weights_may_be_ignored(write_tables: WriteTables) -> None:
     folder = write_tables("csv", edges={"weight": [1, 0, 0, 0]})
     assert read(folder, Columns(weight="")).edge_weight is None
+
+
+def prepared(folder: Path, columns: Columns | None = None, **options: Any) -> Graph:
+    return read(folder, columns, prepare=True, **options)
+
+
+def test_prepared_columns_keep_their_roles(write_tables: WriteTables) -> None:
+    folder = write_tables("csv", {"city": ["x", "y", "", "x"]})
+    graph = prepared(folder)
+    assert graph.feature_names is not None
+    assert graph.feature_names.tolist() == ["age", "rich", "city=x", "city=y", "city is missing"]
+    assert graph.x[:, 1:].tolist() == [[1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1], [1, 1, 0, 0]]
+    assert graph.split(0).val.tolist() == [False, False, True, False]
+    assert graph.preparation is not None
+    assert graph.preparation["class_names"] == ["blue", "red"]
+    assert graph.preparation["roles"]["split"] == "split"
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_later_nodes_have_the_columns_and_classes_of_the_first(
+    write_tables: WriteTables, ending: str
+) -> None:
+    first = prepared(write_tables(ending, {"city": list("xyxy")}))
+    assert first.preparation is not None
+    nodes = {
+        "city": ["z", "y", "x", "x"],
+        "label": ["red", "azure", None, "red"],
+        "split": None,
+        "new": [1, 2, 3, 4],
+        "age": [-3.25, 4.0, 1.5, 2.0],
+    }
+    told: list[str] = []
+    folder = write_tables(ending, nodes, folder="later")
+    fitted = Preparation.from_dict(first.preparation)
+    later = read_tables(open_tables(folder, prepare=True, preparation=fitted), tell=told.append)
+    assert (later.class_names, later.y.tolist()) == (("blue", "red", "azure"), [1, 2, -1, 1])
+    np.testing.assert_array_equal(later.x[:, 0], first.x[[2, 3, 0, 1], 0])
+    assert later.x[:, 2:].tolist() == [[0, 0], [0, 1], [1, 0], [1, 0]]
+    assert told[-2:] == [
+        f"nodes.{ending}: column 'label' holds 'azure', which the model does not know and never "
+        "predicts.",
+        f"nodes.{ending}: ignored, because the model does not know it: 'new'.",
+    ]
+    changes = {"label": None, "split": ["test"] * 4}  # as if they were to be scored
+    without = write_tables(ending, nodes | changes, folder="unlabelled")
+    unlabelled = read(without, prepare=True, preparation=fitted)
+    assert (unlabelled.class_names, unlabelled.y.tolist()) == (("blue", "red"), [-1] * 4)
+    assert not unlabelled.split(0).test.any()
+
+
+def test_splits_may_come_from_a_column(write_tables: WriteTables) -> None:
+    folder = write_tables(
+        "csv",
+        {"id": list("abcdef"), "age": range(6), "rich": [0, 1] * 3, "split": None}
+        | {"label": ["x", "y", "x", "y", "x", ""], "day": [5, 4, 3, 2, 1, 0]},
+    )
+    graph = prepared(folder, Columns(split_by=("time", "day")))
+    assert graph.feature_names is not None
+    assert "day" not in graph.feature_names
+    assert graph.split(0).train.tolist() == [False, False, True, True, True, False]
+    assert graph.split(0).test.tolist() == [True, False, False, False, False, False]
+    groups = prepared(folder, Columns(split_by=("group", "day")))
+    assert groups.splits is not None
+    assert len(groups.splits) == 10
+
+
+@pytest.mark.parametrize("weights", [None, [1.0, 2.0, -1.0, 3.0]])
+def test_edges_to_nobody_may_be_left_out(write_tables: WriteTables, weights: Any) -> None:
+    edges = {"source": ["a", "b", "q", "c"], "target": ["b", "z", "a", "a"], "weight": weights}
+    folder = write_tables("csv", edges=edges)
+    told: list[str] = []
+    tables = open_tables(folder, Columns(drop_unknown_edges=True))
+    graph = read_tables(tables, tell=told.append)
+    assert graph.edge_index.tolist() == [[0, 2], [1, 0]]
+    if weights is not None:  # the weight of an edge that is left out does not matter
+        assert graph.edge_weight is not None
+        assert graph.edge_weight.tolist() == [1, 3]
+    assert told == [
+        "edges.csv: row 2 below the header has the target 'z', no id in nodes.csv (2 such edges in "
+        "all); left out."
+    ]
+
+
+def test_labels_that_nobody_can_learn_are_refused(write_tables: WriteTables) -> None:
+    one = write_tables("csv", {"label": ["x", "", "x", "x"], "split": None})
+    told = "nodes.csv: column 'label' has one value only, 'x', and telling classes apart needs two"
+    with pytest.raises(GraphError, match=told):
+        prepared(one)
+    assert read(one).num_classes == 1
+    count = 404
+
+    def many(distinct: int) -> Path:
+        columns = {
+            "id": range(count),
+            "age": range(count),
+            "rich": [0, 1] * (count // 2),
+            "label": [number % distinct for number in range(count)],
+            "split": None,
+        }
+        return write_tables("csv", columns, {"source": [0], "target": [1]})
+
+    told = "has 101 different values for 404 labelled nodes: it is probably a number or a name"
+    with pytest.raises(GraphError, match=told):
+        prepared(many(101))
+    assert prepared(many(100)).num_classes == 100
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "MOST_CLASSES", 50)
+        with pytest.raises(GraphError, match="has 51 different values"):
+            prepared(many(51))

@@ -11,7 +11,7 @@ import pytest
 
 from hpgmn.errors import GraphError
 from hpgmn.tables import sources
-from hpgmn.tables.sources import NUMBER, TEXT, CsvTable, HeldTable, Table, open_table
+from hpgmn.tables.sources import NUMBER, OWN, TEXT, CsvTable, HeldTable, Table, open_table
 
 EDGE_NAMES = (("source", "from"), ("target", "to"), ("weight",))
 Write = Callable[..., Path]
@@ -130,7 +130,10 @@ UNREADABLE = {
     "empty.csv": (b"", r"empty\.csv' cannot be read as a csv file \(.*Empty CSV file.*\): write"),
     "blank.csv": (b"\n\n", r"cannot be read as a csv file"),
     "ragged.csv": (b"a,b\n1\n", r"cannot be read as a csv file \(CSV parse error: .*Expected 2"),
-    "latin.csv": ("a,b\nü,1\n".encode("latin-1"), r"cannot be read as a csv file \(.*UTF8"),
+    "latin.csv": (
+        "a,b\nü,1\n".encode("latin-1"),
+        r"is not UTF-8 text \(line 2 holds the byte 0xfc\)",
+    ),
     "other.parquet": (b"id,a\n1,2\n", r"other\.parquet' cannot be read as a parquet file"),
     "cut.parquet": (b"PAR1", r"cannot be read as a parquet file"),
     "twice.csv": (b"a,b,a\n1,2,3\n", r"^twice\.csv has two columns named 'a'\. Rename or remove"),
@@ -165,3 +168,50 @@ def test_a_file_that_may_not_be_read_is_told(
     monkeypatch.setattr(CsvTable, "_open", refuse)
     with pytest.raises(GraphError, match=r"cannot be read as a csv file \(Permission denied\)"):
         open_table(tmp_path / "t.csv")
+
+
+def test_values_that_are_not_of_the_type_of_the_first_rows_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "_PROBE_BYTES", 64)
+    path = tmp_path / "t.csv"
+    path.write_text("day,b\n" + "2020-01-01,1\n" * 20 + ",1\nlater,1\n")
+    told = (
+        r"^t\.csv: column 'day' holds 'later' in row 22 below the header, but most of its values "
+        r"are of type date32\[day\]\. Correct or empty.*\(--category day\).*\(--drop day\)\.$"
+    )
+    with pytest.raises(GraphError, match=told):
+        list(open_table(path).batches({"b": NUMBER, "day": OWN}))
+    path.write_text("ago,day\n" + "2020-01-01,2020-01-01\n" * 20 + "2020-01-01,later\n")
+    with pytest.raises(GraphError, match=r"column 'day' holds 'later' in row 21 below the header"):
+        list(open_table(path).batches({"ago": OWN, "day": OWN}))
+    path.write_text("day\n" + "2020-01-01\n" * 20 + "2020-01-02,7\n")
+    with pytest.raises(GraphError, match=r"cannot be read as a csv file \(.*got 2"):
+        list(open_table(path).batches({"day": OWN}))
+
+
+def test_another_encoding_far_below_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "_PROBE_BYTES", 64)
+    path = tmp_path / "t.csv"
+    path.write_bytes(b"a,b\n" + b"x,1\n" * 40 + "ü,1\n".encode("latin-1"))
+    with pytest.raises(GraphError, match=r"^t\.csv is not UTF-8 text\. Save it with the encoding"):
+        list(open_table(path).batches({"a": TEXT}))
+    path.write_text("a,b\nx,1\n", encoding="utf-16")
+    with pytest.raises(GraphError, match=r"t\.csv is not UTF-8 text \(line 1 holds the byte 0xff"):
+        open_table(path)
+
+
+def test_the_beginning_of_a_file_may_cut_a_character(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "t.csv").write_text("\ufeffa,b\nü,1\n", encoding="utf-8")
+    monkeypatch.setattr(sources, "_PROBE_BYTES", 8)  # in the middle of ü
+    monkeypatch.setattr(sources, "_BLOCK_BYTES", 64)
+    monkeypatch.setattr(CsvTable, "_open", with_large_blocks(CsvTable._open))
+    assert list(open_table(tmp_path / "t.csv").types) == ["a", "b"]
+
+
+def with_large_blocks(opened: Callable[..., object]) -> Callable[..., object]:
+    return lambda table, path, types, block: opened(table, path, types, 64)

@@ -10,7 +10,22 @@ import typer
 from rich.table import Column, Table
 from rich.text import Text
 
-from hpgmn.cli.console import out, stop_on_signal, training_progress
+from hpgmn.cli.console import out, say, step_progress, stop_on_signal, training_progress
+from hpgmn.cli.tables import (
+    GRAPH_HELP,
+    Categories,
+    Directed,
+    DroppedColumns,
+    DropUnknownEdges,
+    IdColumn,
+    LabelColumn,
+    SourceColumn,
+    SplitBy,
+    SplitColumn,
+    TargetColumn,
+    WeightColumn,
+    named_columns,
+)
 
 if TYPE_CHECKING:
     from hpgmn.auditing import Audit
@@ -47,7 +62,7 @@ _TWINS = {
 
 
 def audit(
-    graph: Annotated[str, typer.Argument(help="A dataset's name, or a graph file or folder.")],
+    graph: Annotated[str, typer.Argument(help=GRAPH_HELP)],
     json_: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
     split: Annotated[int, typer.Option(help="The split to look at.")] = 0,
     protocol: Annotated[str | None, typer.Option(help="A published protocol's splits.")] = None,
@@ -55,6 +70,17 @@ def audit(
         bool,
         typer.Option("--no-training", help="Train no small models to see whether the graph helps."),
     ] = False,
+    id_: IdColumn = None,
+    label: LabelColumn = None,
+    split_column: SplitColumn = None,
+    source: SourceColumn = None,
+    target: TargetColumn = None,
+    weight: WeightColumn = None,
+    drop: DroppedColumns = None,
+    category: Categories = None,
+    split_by: SplitBy = None,
+    drop_unknown_edges: DropUnknownEdges = False,
+    directed: Directed = None,
 ) -> None:
     """What is wrong with a graph, how alike neighbours are, and whether the graph helps.
 
@@ -64,7 +90,12 @@ def audit(
     from hpgmn.auditing import audit as look
     from hpgmn.datasets import load
 
-    loaded = load(graph, protocol)
+    columns = named_columns(
+        *(id_, label, split_column, source, target, weight, drop),
+        *(category, split_by, drop_unknown_edges, directed),
+    )
+    with step_progress() as progress:
+        loaded = load(graph, protocol, columns=columns, tell=say, progress=progress)
     if loaded.splits is not None:
         loaded.split(split)  # refuse a wrong number before work starts
     with training_progress(f"{loaded.name} audit") as report, stop_on_signal() as should_stop:

@@ -8,6 +8,18 @@ from typing import Annotated
 import typer
 
 from hpgmn.cli.console import say, step_progress
+from hpgmn.cli.tables import (
+    Directed,
+    DroppedColumns,
+    DropUnknownEdges,
+    IdColumn,
+    LabelColumn,
+    SourceColumn,
+    SplitColumn,
+    TargetColumn,
+    WeightColumn,
+    named_columns,
+)
 from hpgmn.errors import SettingError
 
 
@@ -25,40 +37,24 @@ def convert(
         typer.Option(help="FILE.npz; or the name of a folder, read faster if the graph is large."),
     ],
     nodes: Annotated[Path | None, typer.Option(help="The node table of an edge list.")] = None,
-    id_: Annotated[
-        str | None, typer.Option("--id", help="The nodes' names [id, node, node_id or name].")
-    ] = None,
-    label: Annotated[
-        str | None, typer.Option(help="The classes [label, class, y or target]; '' for none.")
-    ] = None,
-    split_column: Annotated[
-        str | None, typer.Option(help="The words train, val and test [split]; '' for none.")
-    ] = None,
-    source: Annotated[
-        str | None, typer.Option(help="Where edges begin [source, src or from].")
-    ] = None,
-    target: Annotated[str | None, typer.Option(help="Where edges end [target, dst or to].")] = None,
-    weight: Annotated[
-        str | None, typer.Option(help="The edges' weights [weight]; '' for none.")
-    ] = None,
-    drop: Annotated[
-        list[str] | None, typer.Option(help="Leave out this node column; may be repeated.")
-    ] = None,
-    directed: Annotated[
-        bool | None,
-        typer.Option(
-            "--directed/--undirected",
-            help="Whether edges run one way [directed; GraphML says itself].",
-        ),
-    ] = None,
+    id_: IdColumn = None,
+    label: LabelColumn = None,
+    split_column: SplitColumn = None,
+    source: SourceColumn = None,
+    target: TargetColumn = None,
+    weight: WeightColumn = None,
+    drop: DroppedColumns = None,
+    drop_unknown_edges: DropUnknownEdges = False,
+    directed: Directed = None,
 ) -> None:
     """Make a graph file of tables, GraphML, or an edge list with a node table.
 
     Columns are found by their names in brackets, or named by the options; all other columns of
-    the node table are attributes and must hold numbers.
+    the node table are attributes and must hold numbers, which stay as they are. (`hpgmn train`
+    reads tables by itself, and takes columns of any type.)
     """
     from hpgmn.datasets.files import FOLDER_ENDING, graph_name, refuse_taken, write_graph
-    from hpgmn.tables import Columns, open_tables, read_tables
+    from hpgmn.tables import open_tables, read_tables
 
     if out.suffix not in (".npz", FOLDER_ENDING, ""):
         raise SettingError(
@@ -66,12 +62,15 @@ def convert(
             f"(got '{out}')."
         )
     refuse_taken(out)
-    columns = Columns(id_, label, split_column, source, target, weight, tuple(drop or ()))
+    columns = named_columns(
+        *(id_, label, split_column, source, target, weight, drop),
+        drop_unknown_edges=drop_unknown_edges,
+    )
     found = open_tables(tables, columns, nodes=nodes, directed=directed)
     for sentence in found.sentences():
         say(sentence)
     with step_progress() as progress:
-        graph = read_tables(found, graph_name(out), progress)
+        graph = read_tables(found, graph_name(out), progress, say)
         progress(f"Writing {out}", 0, None)
         write_graph(graph, out)
     unlabelled = int((graph.y < 0).sum())

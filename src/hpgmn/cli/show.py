@@ -84,7 +84,7 @@ def models(
 
 def settings(
     graph: Annotated[
-        str | None, typer.Argument(help="A dataset or graph file: show the values used for it.")
+        str | None, typer.Argument(help="A dataset, graph file or folder: show the values for it.")
     ] = None,
     model: Annotated[str, typer.Option(help="The model's name.")] = "hpgmn",
     json_: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
@@ -92,14 +92,12 @@ def settings(
     """Every --set key with its meaning, value and allowed values."""
     from hpgmn.config import describe_settings, make_settings, settings_dict
     from hpgmn.datasets import DATASETS
-    from hpgmn.datasets.files import is_graph_folder
     from hpgmn.datasets.registry import known_dataset
     from hpgmn.models import find_model
     from hpgmn.shipped import settings_for
 
     entry = find_model(model)
-    is_name = graph is None or not (Path(graph).is_file() or is_graph_folder(Path(graph)))
-    if graph is not None and graph not in DATASETS and is_name:
+    if graph is not None and graph not in DATASETS and not Path(graph).expanduser().exists():
         known_dataset(graph)
     values = settings_dict(make_settings(entry.settings, settings_for(graph, model)))
     rows = [

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Column, Table
 
-from hpgmn.cli.console import METRIC_HELP, out, percent, say
+from hpgmn.cli.console import METRIC_HELP, out, percent, say, step_progress
 from hpgmn.cli.several import (
     folder_name,
     model_names,
@@ -20,6 +20,21 @@ from hpgmn.cli.several import (
     shared_assignments,
     train_into,
     train_several,
+)
+from hpgmn.cli.tables import (
+    GRAPH_HELP,
+    Categories,
+    Directed,
+    DroppedColumns,
+    DropUnknownEdges,
+    IdColumn,
+    LabelColumn,
+    SourceColumn,
+    SplitBy,
+    SplitColumn,
+    TargetColumn,
+    WeightColumn,
+    named_columns,
 )
 from hpgmn.errors import HPGMNError, SettingError, unknown_name
 
@@ -34,7 +49,7 @@ SKEWED = 0.8
 
 
 def train(
-    graph: Annotated[str, typer.Argument(help="A dataset's name, or a graph file or folder.")],
+    graph: Annotated[str, typer.Argument(help=GRAPH_HELP)],
     model: Annotated[
         list[str] | None,
         typer.Option(
@@ -68,6 +83,17 @@ def train(
     ] = None,
     resume: Annotated[bool, typer.Option(help="Continue the interrupted run in --out.")] = False,
     overwrite: Annotated[bool, typer.Option(help="Replace the run in --out.")] = False,
+    id_: IdColumn = None,
+    label: LabelColumn = None,
+    split_column: SplitColumn = None,
+    source: SourceColumn = None,
+    target: TargetColumn = None,
+    weight: WeightColumn = None,
+    drop: DroppedColumns = None,
+    category: Categories = None,
+    split_by: SplitBy = None,
+    drop_unknown_edges: DropUnknownEdges = False,
+    directed: Directed = None,
 ) -> None:
     """Train every asked split and seed at once and write a run folder.
 
@@ -77,6 +103,7 @@ def train(
     from hpgmn.experiments.run import check_run
     from hpgmn.models.own import is_own
     from hpgmn.shipped import read_config
+    from hpgmn.tables import Columns
 
     if resume and out_folder is None:
         raise SettingError("--resume needs --out, the folder of the interrupted run.")
@@ -105,7 +132,15 @@ def train(
             f"The config is of {given['model']}, not of {names[0]}. Leave --model out, or --config."
         )
     assignments = shared_assignments(names, set_ or [])
-    loaded = load(graph, given.get("protocol"))
+    columns = named_columns(
+        *(id_, label, split_column, source, target, weight, drop),
+        *(category, split_by, drop_unknown_edges, directed),
+    )
+    given["tables"] = given.get("tables", {}) | columns.as_dict()
+    columns = Columns.from_dict(given["tables"])
+    protocol = given.get("protocol")
+    with step_progress() as progress:
+        loaded = load(graph, protocol, columns=columns, tell=say, progress=progress)
     specs = []
     for name in names:
         try:
@@ -164,6 +199,7 @@ def _specification(
         metric=given.get("metric", default_metric),
         device=chosen_device(given.get("device", "auto")),
         calibrate=given.get("calibrate", True),
+        tables=given.get("tables", {}),
     )
 
 

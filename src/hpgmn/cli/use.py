@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from hpgmn.cli.console import err, out
+from hpgmn.cli.console import err, out, say
 from hpgmn.errors import HPGMNError, SettingError, unknown_name
 
 if TYPE_CHECKING:
@@ -44,13 +44,15 @@ def opened(run: Path, source: str | None, own: str | None) -> tuple[SavedModel, 
     spec = RunSpec.from_dict(read_yaml(run / CONFIG_FILE))
     model = SavedModel.read(run / MODEL_FILE, own)
     trained = model.about["fingerprint"]
+    fitted = model.about.get("preparation")  # older files: none
+    prepared: dict[str, Any] = {"preparation": fitted, "prepare": fitted is not None}
     if source is not None:
-        graph = load(source)
+        graph = load(source, **prepared, tell=say)
         if graph.fingerprint == trained and spec.protocol is not None:
             graph = load(source, spec.protocol)
         return model, spec, graph
     try:
-        graph = load(spec.graph, spec.protocol)
+        graph = load(spec.graph, spec.protocol, **prepared)
     except HPGMNError as error:
         raise HPGMNError(f"{error} Or name the graph after the run folder.") from None
     if graph.fingerprint != trained:

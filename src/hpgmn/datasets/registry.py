@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from hpgmn.datasets.files import FOLDER_ENDING, is_graph_folder, read_graph
+from hpgmn.datasets.files import FOLDER_ENDING, graph_name, is_graph_folder, read_graph
 from hpgmn.datasets.splits import random_splits
-from hpgmn.errors import DataNotFoundError, GraphError, HPGMNError, unknown_name
+from hpgmn.errors import DataNotFoundError, GraphError, HPGMNError, SettingError, unknown_name
 from hpgmn.graph import Graph, Splits
+from hpgmn.tables import Columns, Preparation, open_tables, read_tables
+from hpgmn.tables.reading import Progress, silent
+from hpgmn.tables.sources import TABLES
 
 logger = logging.getLogger(__name__)
 
@@ -221,22 +225,57 @@ PROTOCOLS: dict[str, Protocol] = {
 """Every protocol by name."""
 
 
-def load(source: str | Path, protocol: str | None = None) -> Graph:
-    """A graph by dataset name, or from a ``.npz`` graph file or a graph folder.
+_MEMBERS = ("nodes", "edges")  # the tables in a folder
+
+
+def load(
+    source: str | Path,
+    protocol: str | None = None,
+    *,
+    columns: Columns | None = None,
+    preparation: Mapping[str, Any] | None = None,
+    prepare: bool = True,
+    tell: Callable[[str], None] = logger.info,
+    progress: Progress = silent,
+) -> Graph:
+    """A graph by dataset name, from a graph file or folder, or from tables of nodes and edges.
 
     A named dataset is looked for in the folder that ``HPGMN_DATA`` names, then in the user's
-    cache. A graph without splits gets ten random ones 60/20/20, stratified (crocodile: not).
+    cache. Tables are a folder with ``nodes`` and ``edges`` (CSV or Parquet), or a GraphML file;
+    their columns are prepared as ``hpgmn.tables.preparation`` says. A graph without splits gets ten
+    random ones 60/20/20, stratified (crocodile: not).
 
     Args:
-        source: a name in ``DATASETS``, or the path of a graph file or folder.
+        source: a name in ``DATASETS``, or the path of a graph file, graph folder or tables.
         protocol: a name in ``PROTOCOLS``, whose splits the graph then has.
+        columns: what is known of the columns of tables; they are found by name otherwise.
+        preparation: how the columns of tables are prepared, the ``preparation`` of another graph;
+            None: fitted to these nodes.
+        prepare: False takes attributes as they are; all must then be numbers.
+        tell: told what the columns of tables are taken for, and what becomes of them.
+        progress: told how far the reading of tables is.
 
     Returns:
         The graph, with splits wherever two classes or more have labels.
     """
     if protocol is not None and protocol not in PROTOCOLS:
         raise HPGMNError(unknown_name("protocol", protocol, PROTOCOLS))
-    graph = read_graph(_file(source))
+    tables = _tables(source)
+    if tables is None:
+        if columns is not None and columns != Columns():
+            raise SettingError(
+                f"'{source}' has no tables, so nothing can be said of their columns. Leave out "
+                f"{', '.join(columns.as_dict())}."
+            )
+        graph = read_graph(_file(source))
+    else:
+        fitted = None if preparation is None else Preparation.from_dict(preparation)
+        found = open_tables(tables, columns or Columns(), prepare=prepare, preparation=fitted)
+        for sentence in found.sentences():
+            tell(sentence)
+        graph = read_tables(found, graph_name(tables), progress, tell)
+        if fitted is None and not graph.num_listed_edges:
+            raise GraphError(f"{found.edges.label} has no edges. Add a row for each edge.")
     dataset = DATASETS.get(graph.name)
     if dataset is not None and dataset.num_nodes != graph.num_nodes:
         dataset = None  # the user's own graph, which happens to have the name of another
@@ -246,7 +285,8 @@ def load(source: str | Path, protocol: str | None = None) -> Graph:
         return graph.with_splits(_protocol_splits(graph, PROTOCOLS[protocol]))
     if graph.splits is None:
         stratified = dataset is None or not dataset.random_splits
-        return _with_random_splits(graph, stratified)
+        is_new = tables is not None and preparation is None
+        return _with_random_splits(graph, stratified, tell if is_new else logger.info)
     return graph
 
 
@@ -313,15 +353,24 @@ def _file(source: str | Path) -> Path:
     if is_graph_folder(path):
         return path
     if path.is_dir():
-        remedy = "give a .npz file"
-        if any(path.glob("nodes.*")):
-            remedy = f"run `hpgmn convert {source} --out NAME.npz` first"
-        raise HPGMNError(f"'{source}' is a folder, not a graph file: {remedy}.")
+        raise HPGMNError(
+            f"'{source}' is a folder, not a graph file: give a .npz file, or put tables nodes and "
+            f"edges ({', '.join(TABLES)}) into it."
+        )
     is_path = isinstance(source, Path) or path.suffix == ".npz" or len(path.parts) > 1
     if is_path or path.exists():
         return path
     message = unknown_name("dataset", str(source), DATASETS)
     raise HPGMNError(f"{message} Or give the path of a .npz graph file.")
+
+
+def _tables(source: str | Path) -> Path | None:
+    """The folder of tables or the GraphML file that the user gave, or None."""
+    path = Path(source).expanduser()
+    if source in DATASETS or is_graph_folder(path):
+        return None
+    is_folder = any((path / f"{name}{end}").is_file() for name in _MEMBERS for end in TABLES)
+    return path if is_folder or path.suffix == ".graphml" else None
 
 
 def _protocol_splits(graph: Graph, protocol: Protocol) -> Splits:
@@ -344,18 +393,18 @@ def _protocol_splits(graph: Graph, protocol: Protocol) -> Splits:
     return splits
 
 
-def _with_random_splits(graph: Graph, stratified: bool) -> Graph:
+def _with_random_splits(graph: Graph, stratified: bool, tell: Callable[[str], None]) -> Graph:
     """The graph with ten random splits, or as it is where its labels do not suffice."""
     kind = "stratified" if stratified else "not stratified"
     if np.unique(graph.y[graph.y >= 0]).size >= 2:
         try:
             splits = random_splits(graph, stratified=stratified)
         except GraphError as error:
-            logger.info("Graph '%s' has no splits and gets none. %s", graph.name, error)
+            tell(f"Graph '{graph.name}' has no splits and gets none. {error}")
         else:
-            logger.info(
-                "Graph '%s' has no splits and gets 10 random ones 60/20/20, %s, seeds 0 to 9.",
-                *(graph.name, kind),
+            tell(
+                f"Graph '{graph.name}' has no splits and gets 10 random ones 60/20/20, {kind}, "
+                "seeds 0 to 9."
             )
             return graph.with_splits(splits)
     return graph

@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,7 @@ class RunSpec:
         metric: what selects epochs and is reported.
         device: "cpu" or "cuda".
         calibrate: whether a temperature is fitted to the validation nodes of each run.
+        tables: what the user said of the columns where the graph is two tables.
     """
 
     graph: str
@@ -80,6 +81,7 @@ class RunSpec:
     metric: str = "accuracy"
     device: str = "cpu"
     calibrate: bool = True
+    tables: dict[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """The specification as ``config.yaml`` holds it."""
@@ -92,6 +94,7 @@ class RunSpec:
             "seeds": self.seeds,
             "device": self.device,
             "calibrate": self.calibrate,
+            **({"tables": dict(self.tables)} if self.tables else {}),
             "settings": dict(self.settings),
             "version": __version__,
         }
@@ -110,6 +113,7 @@ class RunSpec:
                 metric=str(content["metric"]),
                 device=str(content.get("device", "cpu")),
                 calibrate=bool(content.get("calibrate", True)),
+                tables=dict(content.get("tables") or {}),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise SettingError(

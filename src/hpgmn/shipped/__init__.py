@@ -28,6 +28,7 @@ _ENTRIES: dict[str, tuple[type, str]] = {
     "seeds": (int, "a whole number"),
     "device": (str, "a device's name"),
     "calibrate": (bool, "true or false"),
+    "tables": (dict, "a mapping"),
     "version": (str, "a version"),
 }
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
-from hpgmn.errors import GraphError, SettingError, nearest
+from hpgmn.errors import GraphError, SettingError, nearest, unknown_name
 from hpgmn.tables.graphml import read_graphml
-from hpgmn.tables.sources import EDGE_LISTS, TABLES, Table, not_numbers, open_table
+from hpgmn.tables.preparation import Preparation
+from hpgmn.tables.sources import EDGE_LISTS, TABLES, Table, is_numeric, not_numbers, open_table
+from hpgmn.tables.splitting import SPLIT_BY
 
 NAMES = {
     "id": ("id", "node", "node_id", "name"),
@@ -41,6 +41,10 @@ class Columns:
         weight: the column of edge weights; "" means that there is none.
         drop: columns of the node table to leave out.
         attributes: the columns that describe a node. None: all without another role.
+        categories: columns that are categories even if they hold numbers.
+        split_by: how the splits are made from a column: ("group", column) or ("time", column).
+        drop_unknown_edges: leave out edges that name no node rather than refuse them.
+        directed: whether edges run one way; None: as GraphML says, and otherwise yes.
     """
 
     id: str | None = None
@@ -51,6 +55,35 @@ class Columns:
     weight: str | None = None
     drop: tuple[str, ...] = ()
     attributes: tuple[str, ...] | None = None
+    categories: tuple[str, ...] = ()
+    split_by: tuple[str, str] | None = None
+    drop_unknown_edges: bool = False
+    directed: bool | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """What the user said, in plain values; nothing for what was left to the names."""
+        values = {info.name: getattr(self, info.name) for info in fields(self)}
+        said = {name: value for name, value in values.items() if value != _default(name)}
+        return {
+            name: list(value) if isinstance(value, tuple) else value for name, value in said.items()
+        }
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Columns:
+        """What :meth:`as_dict` wrote."""
+        known = {info.name for info in fields(cls)}
+        for name in content:
+            if name not in known:
+                raise SettingError(unknown_name("entry of tables:", str(name), sorted(known)))
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in content.items()
+        }
+        return cls(**values)
+
+
+def _default(name: str) -> Any:
+    return Columns.__dataclass_fields__[name].default
 
 
 @dataclass(frozen=True)
@@ -67,6 +100,20 @@ class Tables:
     target: str
     weight: str | None
     directed: bool
+    categories: tuple[str, ...] = ()
+    split_by: tuple[str, str] | None = None
+    drop_unknown_edges: bool = False
+    prepare: bool = False
+    preparation: Preparation | None = None
+
+    @property
+    def roles(self) -> dict[str, Any]:
+        """What later tables are read with, in plain values."""
+        return {role: getattr(self, role) for role in NAMES} | {
+            "split_by": None if self.split_by is None else list(self.split_by),
+            "drop_unknown_edges": self.drop_unknown_edges,
+            "directed": self.directed,
+        }
 
     def sentences(self) -> list[str]:
         """What each table's columns are taken for."""
@@ -74,9 +121,10 @@ class Tables:
         first = ", ".join(f"{role} is '{name}'" for role, name in roles if name is not None)
         names = ", ".join(self.attributes[:5]) + (", …" if len(self.attributes) > 5 else "")
         count = len(self.attributes)
-        lines = [f"{self.nodes.label}: {first}; {count:,} attribute{'s'[: count > 1]}: {names}."]
+        what = "more column" if self.prepare else "attribute"
+        lines = [f"{self.nodes.label}: {first}; {count:,} {what}{'s'[: count > 1]}: {names}."]
         for role in ("label", "split"):
-            if getattr(self, role) is None:
+            if getattr(self, role) is None and not (role == "split" and self.split_by):
                 lines.append(f"{self.nodes.label}: no {role} column.")
         roles = [("source", self.source), ("target", self.target), ("weight", self.weight)]
         second = ", ".join(f"{role} is '{name}'" for role, name in roles if name is not None)
@@ -93,6 +141,8 @@ def open_tables(
     *,
     nodes: str | Path | None = None,
     directed: bool | None = None,
+    prepare: bool = False,
+    preparation: Preparation | None = None,
 ) -> Tables:
     """Find the tables of a graph and what their columns are.
 
@@ -100,7 +150,10 @@ def open_tables(
         source: a folder with tables ``nodes`` and ``edges``, an edge list, or a GraphML file.
         columns: what the user says of the columns.
         nodes: the node table of an edge list.
-        directed: whether edges run one way; None: as GraphML says, and otherwise yes.
+        directed: whether edges run one way; None: as ``columns`` or GraphML say, otherwise yes.
+        prepare: whether attributes may be of any type and are prepared, rather than numbers that
+            are taken as they are.
+        preparation: how; None: fitted to these nodes.
     """
     source = Path(source).expanduser()
     id_column, declared = columns.id, True
@@ -115,12 +168,29 @@ def open_tables(
     if nodes is not None and (source.is_dir() or source.suffix == ".graphml"):
         raise SettingError(f"--nodes belongs to an edge list, but '{source}' has its own nodes.")
     columns = replace(columns, id=id_column)
+    if directed is None:
+        directed = columns.directed
+    if directed is None and preparation is not None and source.suffix != ".graphml":
+        directed = preparation.roles["directed"]
     return arranged(
-        node_table, edge_table, columns, directed=declared if directed is None else directed
+        node_table,
+        edge_table,
+        columns,
+        directed=declared if directed is None else directed,
+        prepare=prepare,
+        preparation=preparation,
     )
 
 
-def arranged(node_table: Table, edge_table: Table, columns: Columns, *, directed: bool) -> Tables:
+def arranged(
+    node_table: Table,
+    edge_table: Table,
+    columns: Columns,
+    *,
+    directed: bool,
+    prepare: bool = False,
+    preparation: Preparation | None = None,
+) -> Tables:
     """Find what the columns of two tables are.
 
     Args:
@@ -128,7 +198,11 @@ def arranged(node_table: Table, edge_table: Table, columns: Columns, *, directed
         edge_table: the edges.
         columns: what the user says of the columns.
         directed: whether edges run one way.
+        prepare: see :func:`open_tables`.
+        preparation: see :func:`open_tables`.
     """
+    if preparation is not None:
+        columns = _as_trained(node_table, edge_table, columns, preparation.roles)
     found = {
         role: _find(edge_table if role in _EDGE_ROLES else node_table, role, getattr(columns, role))
         for role in NAMES
@@ -142,13 +216,57 @@ def arranged(node_table: Table, edge_table: Table, columns: Columns, *, directed
             if named.count(name) > 1:
                 both = " and ".join(_OPTIONS[role] for role in roles if found[role] == name)
                 raise SettingError(f"{both} are both column '{name}'. Name another for one.")
+    used = [found[role] for role in _NODE_ROLES]
+    if columns.split_by is not None:
+        used.append(_split_column(node_table, columns, found))
+        found["split"] = None
+    if preparation is None:
+        attributes = _attributes(node_table, used, columns, prepare=prepare)
+    else:
+        attributes = tuple(column.name for column in preparation.columns)
     return Tables(
         node_table,
         edge_table,
-        attributes=_attributes(node_table, [found[role] for role in _NODE_ROLES], columns),
+        attributes=attributes,
         directed=directed,
+        categories=tuple(_known(node_table, "--category", name) for name in columns.categories),
+        split_by=columns.split_by,
+        drop_unknown_edges=columns.drop_unknown_edges,
+        prepare=prepare,
+        preparation=preparation,
         **found,
     )
+
+
+def _as_trained(
+    node_table: Table, edge_table: Table, columns: Columns, roles: Mapping[str, Any]
+) -> Columns:
+    """The columns of the tables trained on; what later tables may lack is left out."""
+    found: dict[str, Any] = {}
+    for role in NAMES:
+        table = edge_table if role in _EDGE_ROLES else node_table
+        name = roles[role]
+        is_absent = name is None or (role not in _NEEDED and name not in table.types)
+        if getattr(columns, role) is None:
+            found[role] = "" if is_absent else name
+    by = columns.split_by or roles["split_by"]
+    if by is not None and by[1] in node_table.types:
+        found["split_by"] = tuple(by)
+    dropped = columns.drop_unknown_edges or roles["drop_unknown_edges"]
+    return replace(columns, drop_unknown_edges=dropped, **found)
+
+
+def _split_column(table: Table, columns: Columns, found: Mapping[str, Any]) -> str:
+    """The column that makes the splits."""
+    assert columns.split_by is not None
+    kind, name = columns.split_by
+    if kind not in SPLIT_BY:
+        raise SettingError(unknown_name("kind of --split-by:", kind, SPLIT_BY))
+    if columns.split:
+        raise SettingError("--split-column and --split-by exclude each other; give one.")
+    if _known(table, "--split-by", name) in (found["id"], found["label"]):
+        raise SettingError(f"--split-by: column '{name}' of {table.label} is in use already.")
+    return name
 
 
 def _open_both(source: Path, nodes: str | Path | None) -> tuple[Table, Table]:
@@ -219,8 +337,10 @@ def _some(names: Iterable[str]) -> str:
     return ", ".join(words[:20]) + (", …" if len(words) > 20 else "")
 
 
-def _attributes(table: Table, roles: Sequence[str | None], columns: Columns) -> tuple[str, ...]:
-    """The wanted columns, or all without a role; they must hold numbers."""
+def _attributes(
+    table: Table, roles: Sequence[str | None], columns: Columns, *, prepare: bool
+) -> tuple[str, ...]:
+    """The wanted columns, or all without a role; unless they are prepared they must be numbers."""
     used = [name for name in roles if name is not None]
     wanted = tuple(table.types) if columns.attributes is None else columns.attributes
     for option, chosen in (("--drop", columns.drop), ("--attributes", columns.attributes or ())):
@@ -233,20 +353,7 @@ def _attributes(table: Table, roles: Sequence[str | None], columns: Columns) -> 
             f"{table.label} has no attributes: add at least one column of numbers, for example "
             "each node's degree."
         )
-    for name in names:
+    for name in () if prepare else names:
         if not is_numeric(table.types[name]):
             raise not_numbers(table, name, table.first_text(name))
     return names
-
-
-def is_numeric(kind: pa.DataType) -> bool:
-    """Whether a type holds numbers; a column without any value may hold them."""
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    return bool(
-        pa.types.is_integer(kind)
-        or pa.types.is_floating(kind)
-        or pa.types.is_boolean(kind)
-        or pa.types.is_decimal(kind)
-        or pa.types.is_null(kind)
-    )

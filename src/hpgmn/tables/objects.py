@@ -17,10 +17,12 @@ from hpgmn.errors import GraphError, HPGMNError, SettingError
 from hpgmn.graph import Graph
 from hpgmn.tables.graphml import network_tables
 from hpgmn.tables.layout import Columns, arranged
+from hpgmn.tables.preparation import Preparation
 from hpgmn.tables.reading import read_tables
 from hpgmn.tables.sources import HeldTable
 
-_OPTION = re.compile(r"--([a-z]+)(?:-column)?( '')?")
+_OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)( '')?")
+_KEYWORDS = {"category": "categories"}  # where a keyword is not the option's name
 
 
 def from_tables(
@@ -36,12 +38,18 @@ def from_tables(
     attributes: Sequence[str] | None = None,
     drop: Sequence[str] = (),
     directed: bool = True,
+    categories: Sequence[str] = (),
+    split_by: tuple[str, str] | None = None,
+    drop_unknown_edges: bool = False,
+    prepare: bool = True,
+    like: Graph | None = None,
     name: str = "graph",
 ) -> Graph:
-    """A graph from a table of nodes and a table of edges, as ``hpgmn convert`` makes it from files.
+    """A graph from a table of nodes and a table of edges, as ``hpgmn train`` reads them from files.
 
     Columns are found by their usual names unless you name them. Ids become ``node_ids``; a node
-    without a label is unknown; every other node column is an attribute and must hold numbers.
+    without a label is unknown; every other node column is prepared: numbers are standardised,
+    words become attributes of their own, missing values are filled in and marked.
 
     Args:
         nodes: a pandas DataFrame, a pyarrow Table, or a mapping of columns. A named index of a
@@ -56,6 +64,13 @@ def from_tables(
         attributes: the columns that describe a node; None: all without another role.
         drop: node columns to leave out.
         directed: whether edges run one way.
+        categories: columns that are categories even if they hold numbers.
+        split_by: how to make splits: ("group", column), whose groups never straddle, or
+            ("time", column), oldest nodes train and newest test.
+        drop_unknown_edges: leave out edges that name no node rather than refuse them.
+        prepare: False takes attributes as they are; all must then be numbers.
+        like: a graph made by this function, for instance the one trained on: columns, scales,
+            categories and classes are then as there, not found anew.
         name: what to call the graph.
 
     >>> people = {"id": ["ann", "bob", "cat"], "age": [41, 35, 28], "label": ["good", "bad", None]}
@@ -65,9 +80,19 @@ def from_tables(
     """
     wanted = None if attributes is None else _names(attributes, {}, "attributes")
     left_out = _names(drop, {}, "drop")
-    columns = Columns(id, label, split, source, target, weight, left_out, wanted)
+    words = _names(categories, {}, "categories")
+    columns = Columns(
+        *(id, label, split, source, target, weight, left_out, wanted, words),
+        split_by=split_by,
+        drop_unknown_edges=drop_unknown_edges,
+    )
+    fitted = None
+    if like is not None:
+        if like.preparation is None:
+            raise SettingError("like takes a graph whose tables were prepared; leave it out.")
+        fitted = Preparation.from_dict(like.preparation)
     both = _table(nodes, "nodes"), _table(edges, "edges")
-    return _graph(*both, columns, directed=directed, name=name)
+    return _graph(*both, columns, directed=directed, name=name, prepare=prepare, preparation=fitted)
 
 
 def from_networkx(
@@ -78,12 +103,14 @@ def from_networkx(
     weight: str | None = None,
     attributes: Sequence[str] | None = None,
     drop: Sequence[str] = (),
+    prepare: bool = True,
     name: str | None = None,
 ) -> Graph:
     """A graph from a networkx graph, whose nodes' names become ``node_ids``.
 
-    Attributes of nodes are numbers, or lists of numbers of one length, which become columns such as
-    ``x[0]`` and ``x[1]``. Edges run both ways unless the network is directed.
+    Attributes of nodes are as in :func:`from_tables`, or lists of numbers of one length, which
+    become columns such as ``x[0]`` and ``x[1]``. Edges run both ways unless the network is
+    directed.
 
     Args:
         network: a ``networkx`` Graph, DiGraph, MultiGraph or MultiDiGraph.
@@ -92,6 +119,7 @@ def from_networkx(
         weight: the edge attribute that is the weight [weight]; "" for none.
         attributes: the node attributes to use; None: all without another role.
         drop: node attributes to leave out.
+        prepare: False takes attributes as they are; all must then be numbers.
         name: what to call the graph; None: what the network is called.
     """
     if not (hasattr(network, "nodes") and hasattr(network, "is_directed")):
@@ -105,17 +133,32 @@ def from_networkx(
     columns = Columns(id_column, label, split, "source", "target", weight, left_out, wanted)
     called = name or str(getattr(network, "name", "") or "graph")
     directed = bool(network.is_directed())
-    return _graph(wide, edges, columns, directed=directed, name=called)
+    return _graph(wide, edges, columns, directed=directed, name=called, prepare=prepare)
 
 
 def _graph(
-    nodes: pa.Table, edges: pa.Table, columns: Columns, *, directed: bool, name: str
+    nodes: pa.Table,
+    edges: pa.Table,
+    columns: Columns,
+    *,
+    directed: bool,
+    name: str,
+    prepare: bool,
+    preparation: Preparation | None = None,
 ) -> Graph:
     """The graph in two tables."""
     with _in_python():
         node_table = HeldTable(Path("nodes"), nodes, "nodes")
         edge_table = HeldTable(Path("edges"), edges, "edges")
-        return read_tables(arranged(node_table, edge_table, columns, directed=directed), name)
+        found = arranged(
+            node_table,
+            edge_table,
+            columns,
+            directed=directed,
+            prepare=prepare,
+            preparation=preparation,
+        )
+        return read_tables(found, name)
 
 
 def _names(names: Sequence[str], parts: Mapping[str, Sequence[str]], what: str) -> tuple[str, ...]:
@@ -174,5 +217,10 @@ def _in_python() -> Iterator[None]:
     try:
         yield
     except HPGMNError as error:
-        told = _OPTION.sub(lambda found: found[1] + ('=""' if found[2] else ""), str(error))
-        raise type(error)(told) from None
+        raise type(error)(_OPTION.sub(_keyword, str(error))) from None
+
+
+def _keyword(found: re.Match[str]) -> str:
+    """The keyword for an option of the command line."""
+    name = found[1].removesuffix("-column").replace("-", "_")
+    return _KEYWORDS.get(name, name) + ('=""' if found[2] else "")

@@ -7,8 +7,9 @@ What is held at any time is the graph, one batch, and the names of the nodes.
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
@@ -21,7 +22,11 @@ from hpgmn.edges import SortedEdges
 from hpgmn.errors import GraphError
 from hpgmn.graph import Array, Graph
 from hpgmn.tables.layout import Tables
-from hpgmn.tables.sources import NUMBER, TEXT, Table
+from hpgmn.tables.preparation import Preparation, Tell, fit, with_roles
+from hpgmn.tables.sources import NUMBER, TEXT, Table, as_numbers, as_text, plain
+from hpgmn.tables.splitting import split_by
+
+logger = logging.getLogger(__name__)
 
 Progress: TypeAlias = Callable[[str, int, int | None], None]
 """Called with what is being done, how much of it is done, and how much there is, if known."""
@@ -33,17 +38,22 @@ ROLES = {
 }
 """The words of a split column."""
 
+MOST_CLASSES, MANY_CLASSES, FEW_NODES = 1_000, 100, 5
+"""More classes than the first are no classes; nor more than the second with so few nodes each."""
+
 _VALUES = 1 << 22  # numbers of a batch of attributes
 _LEAST_ROWS = 1 << 10
 _EDGES = 1 << 21  # edges that are looked up at once, or more: as many as there are nodes
 _WHOLE = re.compile(r"-?\d+(\.0+)?")
 
 
-def _silent(what: str, done: int, total: int | None) -> None:
+def silent(what: str, done: int, total: int | None) -> None:
     """Progress that nobody sees."""
 
 
-def read_tables(tables: Tables, name: str = "graph", progress: Progress = _silent) -> Graph:
+def read_tables(
+    tables: Tables, name: str = "graph", progress: Progress = silent, tell: Tell = logger.info
+) -> Graph:
     """The graph in two tables.
 
     Ids become ``node_ids`` and stay text; classes are in the order of their names, or of their
@@ -53,6 +63,7 @@ def read_tables(tables: Tables, name: str = "graph", progress: Progress = _silen
         tables: from :func:`open_tables`.
         name: what to call the graph.
         progress: told after each batch.
+        tell: told what becomes of columns and edges.
     """
     whole = all(
         table.has_whole(column)
@@ -63,24 +74,75 @@ def read_tables(tables: Tables, name: str = "graph", progress: Progress = _silen
         )
     )
     ids, labels, roles = _names(tables, whole, progress)
-    y, class_names = labels.classes()
+    fitted = tables.preparation
+    y, class_names = labels.classes(() if fitted is None else fitted.class_names)
+    if tables.prepare and fitted is None and y is not None:
+        refuse_labels(tables, y, class_names or [])
     splits = _splits(tables, roles, y)
-    x = _attributes(tables.nodes, tables.attributes, len(ids), progress)
-    edges = SortedEdges.of(*_edges(tables, ids, whole, progress))
+    if tables.split_by is not None and y is not None:
+        splits = split_by(tables.nodes, *tables.split_by, y, tell)
+    if not tables.prepare:
+        x = _attributes(tables.nodes, tables.attributes, len(ids), progress)
+        feature_names = list(tables.attributes)
+    else:
+        progress(f"Preparing the attributes in {tables.nodes.label}", 0, None)
+        fitted, x = _prepared(tables, class_names or (), tell)
+        feature_names = fitted.feature_names
+    edges = SortedEdges.of(*_edges(tables, ids, whole, progress, tell))
     progress("Checking the graph", 0, None)
-    return Graph(
+    graph = Graph(
         x,
         edges,
         y,
         directed=tables.directed,
         node_ids=_text_array(ids),
         class_names=class_names,
-        feature_names=list(tables.attributes),
+        feature_names=feature_names,
         name=name,
         train_mask=splits.get("train"),
         val_mask=splits.get("val"),
         test_mask=splits.get("test"),
     )
+    graph.preparation = None if fitted is None else fitted.as_dict()
+    return graph
+
+
+def _prepared(tables: Tables, class_names: Sequence[str], tell: Tell) -> tuple[Preparation, Array]:
+    """How the attributes are made, fitted to these nodes or to earlier ones, and themselves."""
+    table, fitted = tables.nodes, tables.preparation
+    if fitted is None:
+        fitted, x = fit(table, tables.attributes, tables.categories, tell, logger.warning)
+        return with_roles(fitted, tables.roles, class_names), x
+    x = fitted.attributes(table, tell)
+    known = {*tables.attributes, *fitted.left_out, tables.id, tables.label, tables.split}
+    known |= {fitted.roles["label"], fitted.roles["split"], *(tables.split_by or ())}
+    classes = [f"'{name}'" for name in class_names if name not in fitted.class_names]
+    if classes:
+        tell(
+            f"{table.label}: column '{tables.label}' holds {', '.join(classes[:5])}, which the "
+            "model does not know and never predicts."
+        )
+    extra = [f"'{name}'" for name in table.types if name not in known]
+    if extra:
+        tell(f"{table.label}: ignored, because the model does not know it: {', '.join(extra)}.")
+    return fitted, x
+
+
+def refuse_labels(tables: Tables, y: Array, class_names: Sequence[str]) -> None:
+    """Refuse labels that no model can learn: one class only, or what is probably a number."""
+    labelled, classes = int((y >= 0).sum()), len(class_names)
+    where = f"{tables.nodes.label}: column '{tables.label}' has"
+    if classes == 1:
+        raise GraphError(
+            f"{where} one value only, '{class_names[0]}', and telling classes apart needs two. "
+            "Choose another column with --label."
+        )
+    if classes > MOST_CLASSES or (classes > MANY_CLASSES and labelled < FEW_NODES * classes):
+        raise GraphError(
+            f"{where} {classes:,} different values for {labelled:,} labelled nodes: it is probably "
+            "a number or a name, not a class. Choose another column with --label, or put its "
+            "values into a few groups."
+        )
 
 
 @dataclass
@@ -123,10 +185,14 @@ class _Words:
         index = encoded.indices.fill_null(len(places)).to_numpy()
         self.codes.append(np.asarray([*places, -1], np.int32)[index])
 
-    def classes(self) -> tuple[Array | None, list[str] | None]:
-        """Labels (N,) and the names of the classes, both None where there is no column."""
+    def classes(self, known: Sequence[str] = ()) -> tuple[Array | None, list[str] | None]:
+        """Labels (N,) and the names of the classes, both None where there is no column.
+
+        Args:
+            known: classes that come first, in their order.
+        """
         if not self.codes:
-            return None, None
+            return None, list(known) or None
         words = list(self.numbers)
         names = words
         if all(_WHOLE.fullmatch(word) for word in words):
@@ -135,37 +201,15 @@ class _Words:
             names = short if len(set(short)) == len(short) else words
         else:
             order = sorted(range(len(words)), key=words.__getitem__)
-        rank = np.empty(len(words) + 1, np.int64)
-        rank[order] = np.arange(len(words))
-        rank[-1] = -1
-        return rank[np.concatenate(self.codes)], [names[place] for place in order]
-
-
-def _plain(column: Any) -> Any:
-    """A column of a type that arithmetic knows, null where a float is not a number."""
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    if column.type == pa.float16():
-        column = column.cast(pa.float32())
-    if pa.types.is_floating(column.type):
-        column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
-    return column
-
-
-def _text(table: Table, name: str, column: Any) -> Any:
-    """Values of any type as text, null where there is none."""
-    try:
-        return _plain(column).cast(pa.large_string())
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        raise GraphError(
-            f"{table.label}: column '{name}' of type {column.type} cannot be read as text. Choose "
-            "another column."
-        ) from None
+        every = list(dict.fromkeys([*known, *(names[place] for place in order)]))
+        number = {name: place for place, name in enumerate(every)}
+        rank = np.asarray([*(number[name] for name in names), -1], np.int64)
+        return rank[np.concatenate(self.codes)], every
 
 
 def _keys(table: Table, name: str, column: Any, whole: bool) -> Any:
     """Ids in the form in which they are compared: int64 or text, null where empty."""
-    column = _plain(column)
+    column = plain(column)
     if pa.types.is_floating(column.type):  # whole numbers that some library made floats
         try:
             column = column.cast(pa.int64())
@@ -176,7 +220,7 @@ def _keys(table: Table, name: str, column: Any, whole: bool) -> Any:
             ) from None
     if whole:
         return column.cast(pa.int64())
-    text = _text(table, name, column)
+    text = as_text(table, name, column)
     return pc.if_else(pc.equal(text, ""), pa.scalar(None, text.type), text)
 
 
@@ -190,7 +234,7 @@ def _names(tables: Tables, whole: bool, progress: Progress) -> tuple[Any, _Words
         chunks.append(_keys(table, tables.id, batch.column(tables.id), whole))
         for words, name in ((labels, tables.label), (roles, tables.split)):
             if name is not None:
-                words.add(_text(table, name, batch.column(name)))
+                words.add(as_text(table, name, batch.column(name)))
         count += batch.num_rows
         progress(what, count, None)
     if not count:
@@ -230,7 +274,11 @@ def _splits(tables: Tables, words: _Words, y: Array | None) -> dict[str, Array]:
             f"{table.row(faults.place)}{faults.such('row')}. Use train, val, test, or nothing; or "
             "choose with --split-column."
         )
-    faults.note((role >= 0) & (y < 0 if y is not None else True))
+    unlabelled = (role >= 0) & (y < 0 if y is not None else True)
+    if tables.preparation is not None:  # later nodes are to be predicted, whatever their part
+        role = np.where(unlabelled, -1, role)
+    else:
+        faults.note(unlabelled)
     if faults.count:
         word = list(words.numbers)[codes[faults.place]]
         raise GraphError(
@@ -238,13 +286,6 @@ def _splits(tables: Tables, words: _Words, y: Array | None) -> dict[str, Array]:
             f"{faults.such('row')}. Leave the split of such nodes empty."
         )
     return {part: role == number for number, part in enumerate(("train", "val", "test"))}
-
-
-def _numbers(column: Any) -> Array:
-    """Numbers of any type as floats, NaN where there is none."""
-    if not pa.types.is_floating(column.type):
-        column = _plain(column).cast(pa.float64(), safe=False)
-    return np.asarray(column.to_numpy(zero_copy_only=False))
 
 
 def _attributes(
@@ -261,7 +302,7 @@ def _attributes(
         block = x[start : start + batch.num_rows]
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite
             for place, column in enumerate(batch.columns):
-                block[:, place] = _numbers(column)
+                block[:, place] = as_numbers(column)
         if not np.isfinite(block).all():
             for place in range(len(columns)):
                 missing[place].note(np.isnan(block[:, place]), start)
@@ -284,7 +325,7 @@ def _attributes(
 
 
 def _edges(
-    tables: Tables, ids: Any, whole: bool, progress: Progress
+    tables: Tables, ids: Any, whole: bool, progress: Progress, tell: Tell
 ) -> tuple[Array, int, Array | None]:
     """(2, E) positions, N and (E,) weights, or None; edges that name no node are refused."""
     table, what = tables.edges, f"Reading the edges in {tables.edges.label}"
@@ -311,9 +352,11 @@ def _edges(
         if edge_weight is not None:
             given = group.column(tables.weight)
             with np.errstate(over="ignore"):
-                weight = _numbers(given.combine_chunks()).astype(np.float32)
+                weight = as_numbers(given.combine_chunks()).astype(np.float32)
             edge_weight[start : start + size] = weight
             usable: Array = np.isfinite(weight) & (weight > 0)
+            if tables.drop_unknown_edges:
+                usable |= block.min(axis=0) < 0
             unusable.note(~usable, start, given.__getitem__)
         start += size
         progress(what, start, num_edges)
@@ -321,10 +364,12 @@ def _edges(
         end, value = unknown.value
         is_empty = value is None or value == "" or value != value  # null, empty, not a number
         told = f"no {end}" if is_empty else f"the {end} '{value}', no id in {tables.nodes.label}"
-        raise GraphError(
-            f"{table.label}: {table.row(unknown.place)} has {told}{unknown.such('edge')}. Add the "
-            "node, or remove the edge."
-        )
+        fault = f"{table.label}: {table.row(unknown.place)} has {told}{unknown.such('edge')}"
+        if not tables.drop_unknown_edges:
+            raise GraphError(
+                f"{fault}. Add the node, or remove the edge (--drop-unknown-edges does)."
+            )
+        tell(f"{fault}; left out.")
     if unusable.count:
         value = unusable.value.as_py()
         told = "no weight" if value is None else f"weight {value:g}"
@@ -333,6 +378,10 @@ def _edges(
             "weights must be finite and positive. Remove such edges, or ignore the column "
             "(--weight '')."
         )
+    if unknown.count:
+        kept = edge_index.min(axis=0) >= 0
+        edge_index = edge_index[:, kept]
+        edge_weight = None if edge_weight is None else edge_weight[kept]
     return edge_index, len(ids), edge_weight
 
 

@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
+import codecs
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from hpgmn.errors import GraphError
 
-TEXT, NUMBER = "text", "number"
+TEXT, NUMBER, OWN = "text", "number", "own"
 Kinds: TypeAlias = Mapping[str, str]
-"""Column → TEXT or NUMBER: how the values of a CSV file are read; other files say so themselves."""
+"""Column → how the values of a CSV file are read; other files say so themselves.
+
+TEXT and NUMBER, or OWN: of the type that its first rows have.
+"""
 
 TABLES = (".csv", ".tsv", ".parquet")
 EDGE_LISTS = (".txt", ".edgelist", ".edges")
 """Endings of files that list edges, one in a line, with or without naming the columns."""
 
+MISSING = frozenset(pacsv.ConvertOptions().null_values)
+"""Words that stand for a missing value: nothing, NA, null and the like."""
+
 _PROBE_BYTES = 1 << 22
 _BLOCK_BYTES = 1 << 22
 _PAGE_BYTES = 1 << 20
-_MISSING = frozenset(pacsv.ConvertOptions().null_values)
+_UTF8 = "is not UTF-8 text{}. Save it with the encoding UTF-8."
 _SEPARATORS = {".csv": (",", ";", "\t"), ".tsv": ("\t",)}
 _COMMENTS = ("#", "%")
 
@@ -81,7 +90,7 @@ class Table(ABC):
         place = 0
         for batch in self.batches({column: TEXT}):
             for value in batch.column(0).to_pylist():
-                if value is not None and str(value) not in _MISSING and not _is_number(value):
+                if value is not None and str(value) not in MISSING and not _is_number(value):
                     return place, str(value)
                 place += 1
         return None
@@ -134,11 +143,29 @@ class CsvTable(Table):
                 found = self.first_text(name) if kind == NUMBER else None
                 if found is not None:
                     raise not_numbers(self, name, found) from None
+                found = self._first_other(name) if kind == OWN else None
+                if found is not None:
+                    raise mixed(self, name, *found, str(self.types[name])) from None
             raise
+
+    def _first_other(self, column: str) -> tuple[int, str] | None:
+        """Place and value of the first entry that is not of the type of the first rows."""
+        place = 0
+        for batch in self.batches({column: TEXT}):
+            for value in batch.column(0):
+                try:
+                    if value.as_py() not in MISSING:
+                        value.cast(self.types[column])
+                except pa.ArrowInvalid:
+                    return place, value.as_py()
+                place += 1
+        return None
 
     def _type(self, name: str, kind: str) -> pa.DataType:
         if kind == TEXT:
             return pa.string()
+        if kind == OWN:
+            return self.types[name]
         return pa.bool_() if pa.types.is_boolean(self.types[name]) else pa.float64()
 
 
@@ -193,7 +220,7 @@ def open_table(path: Path, edge_names: Sequence[Collection[str]] = ()) -> Table:
     if path.suffix == ".parquet":
         return ParquetTable(path)
     with readable(path), path.open("rb") as file:
-        head = file.read(_PROBE_BYTES).decode("utf-8-sig", errors="replace").splitlines()
+        head = _decoded(path, file.read(_PROBE_BYTES)).splitlines()
     if path.suffix in _SEPARATORS:
         line = head[0] if head else ""
         return CsvTable(path, max(_SEPARATORS[path.suffix], key=line.count))
@@ -210,6 +237,34 @@ def open_table(path: Path, edge_names: Sequence[Collection[str]] = ()) -> Table:
     names = [next(iter(known)) for _, known in pairs]
     names += [f"column {place + 1}" for place in range(len(names), len(words))]
     return CsvTable(path, separator, names, skip)
+
+
+def _decoded(path: Path, start: bytes) -> str:
+    """The beginning of a file as text; the last character may be cut."""
+    try:
+        text, _ = codecs.utf_8_decode(start, "strict", False)
+    except UnicodeDecodeError as error:
+        line = start.count(b"\n", 0, error.start) + 1
+        found = f" (line {line:,} holds the byte 0x{start[error.start]:02x})"
+        raise GraphError(f"{path.name} {_UTF8.format(found)}") from None
+    return text.removeprefix("\ufeff")
+
+
+def mixed(table: Table, column: str, place: int, value: str, kind: str) -> GraphError:
+    """The refusal of a column whose values are of two types.
+
+    Args:
+        table: where.
+        column: which.
+        place: the row of the first value that is different, counted from 0.
+        value: what stands there.
+        kind: what the others are.
+    """
+    return GraphError(
+        f"{table.label}: column '{column}' holds '{value}' in {table.row(place)}, but most of its "
+        f"values are of type {kind}. Correct or empty such values, read all as categories "
+        f"(--category {column}), or leave the column out (--drop {column})."
+    )
 
 
 def not_numbers(table: Table, column: str, found: tuple[int, str] | None) -> GraphError:
@@ -236,10 +291,54 @@ def readable(path: Path) -> Iterator[None]:
         yield
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
         reason = " ".join(str(getattr(error, "strerror", None) or error).split()).rstrip(".")
+        if "invalid UTF8" in reason:
+            raise GraphError(f"{path.name} {_UTF8.format('')}") from None
         what = path.suffix.removeprefix(".")
         raise GraphError(
             f"'{path}' cannot be read as a {what} file ({reason[:200]}): write it again."
         ) from None
+
+
+def plain(column: Any) -> Any:
+    """A column of a type that arithmetic knows, null where a float is not a number."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if column.type == pa.float16():
+        column = column.cast(pa.float32())
+    if pa.types.is_floating(column.type):
+        column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+    return column
+
+
+def as_text(table: Table, name: str, column: Any) -> Any:
+    """Values of any type as text, null where there is none."""
+    try:
+        return plain(column).cast(pa.large_string())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise GraphError(
+            f"{table.label}: column '{name}' of type {column.type} cannot be read as text. Choose "
+            "another column."
+        ) from None
+
+
+def as_numbers(column: Any) -> Any:
+    """Numbers of any type as floats, NaN where there is none."""
+    if not pa.types.is_floating(column.type):
+        column = plain(column).cast(pa.float64(), safe=False)
+    return np.asarray(column.to_numpy(zero_copy_only=False))
+
+
+def is_numeric(kind: pa.DataType) -> bool:
+    """Whether a type holds numbers; a column without any value may hold them."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_decimal(kind)
+        or pa.types.is_null(kind)
+    )
 
 
 def _is_number(value: Any) -> bool:

@@ -110,6 +110,7 @@ class SavedModel:
             "num_features": graph.num_features,
             "class_names": list(graph.class_names),
             "source": entry.source,
+            "preparation": graph.preparation,
         }
         replicas = [
             replace(replica, settings=settled(graph, replica.settings))

@@ -1,0 +1,323 @@
+"""Own tables, as a user brings them: audit, train, predict and evaluate take a folder."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from hpgmn.cli.tables import named_columns
+from hpgmn.tables import Columns
+
+Answer = Any
+Command = Callable[..., Answer]
+Tiny = Callable[..., list[str]]
+Row = dict[str, Any]
+COUNT = 40
+
+
+def people(count: int = COUNT, first: int = 0) -> list[Row]:
+    """Persons with columns of every kind; honest and fraud in turn, some without a label."""
+    random = np.random.default_rng(first)
+    return [
+        {
+            "id": f"u{number}",
+            "age": "" if number % 10 == 3 else 30 + int(random.integers(20)) + 5 * (number % 2),
+            "region": ("north", "south", "")[number % 3],
+            "joined": f"2020-01-{1 + number % 28:02d}",
+            "team": f"t{number % 5}",
+            "bio": f"a long text that {number} has written about life and about trade",
+            "label": "" if number % 8 == 7 else ("honest", "fraud")[number % 2],
+        }
+        for number in range(first, first + count)
+    ]
+
+
+def payments(rows: list[Row]) -> list[Row]:
+    """Each person pays the next one and the one after the next three."""
+    ids = [row["id"] for row in rows]
+    return [
+        {"source": name, "target": ids[(place + step) % len(ids)]}
+        for place, name in enumerate(ids)
+        for step in (1, 4)
+    ]
+
+
+def write_rows(path: Path, rows: list[Row]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_rows(tmp_path / "people" / "nodes.csv", people())
+    write_rows(tmp_path / "people" / "edges.csv", payments(people()))
+    return tmp_path / "people"
+
+
+@pytest.fixture
+def train(hpgmn: Command, tiny: Tiny) -> Callable[..., Answer]:
+    """Trains a folder of tables with tiny settings."""
+    small = tiny(statistics="attributes,class_counts,class_means")
+
+    def run(folder: Path, *options: object, out: str = "run") -> Answer:
+        device = ["--device", "cpu", "--splits", "0"]
+        return hpgmn("train", folder, *small, *device, "--out", out, *options)
+
+    return run
+
+
+def predicted(path: str) -> dict[str, dict[str, str]]:
+    with Path(path).open(newline="", encoding="utf-8") as file:
+        return {row["node_id"]: row for row in csv.DictReader(file)}
+
+
+def test_options_become_columns() -> None:
+    assert named_columns(None, None, None, None, None, None, None) == Columns()
+    every = named_columns(*("i", "l", "s", "u", "v", "w", ["d"]), ["c"], ("time", "t"), True, False)
+    assert every == Columns(
+        *("i", "l", "s", "u", "v", "w", ("d",)),
+        categories=("c",),
+        split_by=("time", "t"),
+        drop_unknown_edges=True,
+        directed=False,
+    )
+
+
+def test_a_folder_is_trained_and_what_its_columns_are_is_said(
+    train: Callable[..., Answer], hpgmn: Command, folder: Path
+) -> None:
+    answer = train(folder)
+    assert answer.code == 0, answer.err
+    for line in (
+        "nodes.csv: id is 'id', label is 'label'; 5 more columns: age, region, joined, team, bio.",
+        "edges.csv: source is 'source', target is 'target', directed.",
+        "nodes.csv: standardised: 'age'.",
+        "nodes.csv: dates as days, standardised: 'joined'.",
+        "nodes.csv: one attribute for each word: 'region', 'team'.",
+        "Graph 'people' has no splits and gets 10 random ones 60/20/20, stratified, seeds 0 to 9.",
+    ):
+        assert line in answer.err.splitlines()
+    assert "Warning: nodes.csv: 'bio': free text or names, left out." in answer.err
+    assert hpgmn("predict", "run", "--out", "p.csv").code == 0
+    rows = predicted("p.csv")
+    assert list(rows) == [row["id"] for row in people()]
+    assert {row["prediction"] for row in rows.values()} <= {"honest", "fraud"}
+    scored = hpgmn("evaluate", "run", "--json")
+    assert json.loads(scored.out)["nodes"] == "test nodes"
+    again = hpgmn("predict", "run", folder, "--out", "again.csv")
+    assert again.code == 0, again.err
+    assert predicted("again.csv") == rows
+
+
+def test_audit_takes_a_folder(hpgmn: Command, folder: Path) -> None:
+    answer = hpgmn("audit", folder, "--no-training", "--json", "--drop", "age")
+    assert answer.code == 0, answer.err
+    found = json.loads(answer.out)
+    assert found["graph"] == "people"
+    assert "left out" in answer.err
+    assert "standardised: 'age'" not in answer.err
+
+
+def test_new_nodes_are_prepared_as_the_model_was_trained(
+    train: Callable[..., Answer], hpgmn: Command, folder: Path, tmp_path: Path
+) -> None:
+    """The same persons in another order and without labels, and others of unknown regions."""
+    assert train(folder).code == 0
+    assert hpgmn("predict", "run", "--out", "first.csv").code == 0
+    rows = people()
+    strangers = people(3, COUNT)
+    for row in strangers:
+        row["region"] = "west"
+    everyone = [row | {"shoe": 44} for row in [*reversed(rows), *strangers]]
+    for row in everyone:
+        del row["label"]
+    write_rows(tmp_path / "new" / "nodes.csv", everyone)
+    write_rows(tmp_path / "new" / "edges.csv", payments(rows))
+    answer = hpgmn("predict", "run", "new", "--out", "second.csv")
+    assert answer.code == 0, answer.err
+    assert "column 'region' holds 'west', unknown when the model was trained" in answer.err
+    assert "ignored, because the model does not know it: 'shoe'." in answer.err
+    first, second = predicted("first.csv"), predicted("second.csv")
+    assert set(second) - set(first) == {"u40", "u41", "u42"}
+    for name, row in first.items():
+        for column in ("probability_fraud", "probability_honest"):
+            assert float(second[name][column]) == pytest.approx(float(row[column]), abs=1e-5)
+
+
+def test_the_user_may_say_what_the_columns_are(
+    train: Callable[..., Answer], hpgmn: Command, folder: Path, tmp_path: Path
+) -> None:
+    renamed = {"id": "who", "label": "kind", "age": "code"}
+    rows = [{renamed.get(key, key): value for key, value in row.items()} for row in people()]
+    write_rows(folder / "nodes.csv", rows)
+    edges = [{"u": one["source"], "v": one["target"]} for one in payments(people())]
+    write_rows(folder / "edges.csv", [*edges, {"u": "u1", "v": "nobody"}])
+    named = ["--id", "who", "--label", "kind", "--source", "u", "--target", "v", "--undirected"]
+    options = [*named, "--drop", "bio", "--category", "code", "--split-by", "group", "team"]
+    refused = train(folder, *options)
+    assert refused.code == 2
+    assert "the target 'nobody', no id in nodes.csv. Add the node, or remove the edge (" in (
+        refused.err
+    )
+    assert not (tmp_path / "run").exists()
+    answer = train(folder, *options, "--drop-unknown-edges")
+    assert answer.code == 0, answer.err
+    assert "each group of 'team' is in one part" in answer.err
+    config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    assert config["tables"] == {
+        "id": "who",
+        "label": "kind",
+        "source": "u",
+        "target": "v",
+        "drop": ["bio"],
+        "categories": ["code"],
+        "split_by": ["group", "team"],
+        "drop_unknown_edges": True,
+        "directed": False,
+    }
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert hpgmn("predict", "run", "--out", "p.csv").code == 0
+    scored = json.loads(hpgmn("evaluate", "run", "--json").out)
+    assert scored["score_mean"] == pytest.approx(metrics["test_score_mean"])
+    with_config = hpgmn(
+        *("train", folder, "--config", "run/config.yaml", "--out", "again", "--device", "cpu")
+    )
+    assert with_config.code == 0, with_config.err
+    again = json.loads((tmp_path / "again" / "metrics.json").read_text())
+    assert again["test_score"] == metrics["test_score"]
+
+
+def test_a_model_of_numbers_as_they_are_reads_tables_as_they_are(
+    hpgmn: Command, train: Callable[..., Answer], folder: Path
+) -> None:
+    rows = [
+        {"id": row["id"], "age": n % 7, "label": row["label"]} for n, row in enumerate(people())
+    ]
+    write_rows(folder / "nodes.csv", rows)
+    assert hpgmn("convert", folder, "--out", "people.npz").code == 0
+    assert train(Path("people.npz")).code == 0
+    assert hpgmn("predict", "run", "--out", "file.csv").code == 0
+    answer = hpgmn("predict", "run", folder, "--out", "folder.csv")
+    assert answer.code == 0, answer.err
+    assert predicted("file.csv") == predicted("folder.csv")
+
+
+def test_a_later_table_must_have_the_columns(
+    train: Callable[..., Answer], hpgmn: Command, folder: Path, tmp_path: Path
+) -> None:
+    assert train(folder).code == 0
+    rows = [{key: value for key, value in row.items() if key != "age"} for row in people()]
+    write_rows(folder / "nodes.csv", rows)
+    answer = hpgmn("predict", "run", folder, "--out", "p.csv")
+    assert answer.code == 2
+    assert answer.err.splitlines()[-1] == (
+        "Error: nodes.csv has no column 'age', which the model was trained with. Add it; single "
+        "values may be missing."
+    )
+    assert not (tmp_path / "p.csv").exists()
+
+
+def repeated_id(folder: Path) -> None:
+    write_rows(folder / "nodes.csv", [*people(), people()[4]])
+
+
+def mixed_types(folder: Path) -> None:
+    rows = people()
+    rows[6]["age"] = "old"
+    write_rows(folder / "nodes.csv", rows)
+
+
+def no_rows(folder: Path) -> None:
+    (folder / "nodes.csv").write_text("id,age,label\n")
+
+
+def no_bytes(folder: Path) -> None:
+    (folder / "nodes.csv").write_bytes(b"")
+
+
+def no_edges(folder: Path) -> None:
+    (folder / "edges.csv").write_text("source,target\n")
+
+
+def one_label(folder: Path) -> None:
+    write_rows(folder / "nodes.csv", [row | {"label": "honest"} for row in people()])
+
+
+def many_labels(folder: Path) -> None:
+    rows = [{"id": n, "age": n % 9, "label": 3 * n} for n in range(10_000)]
+    write_rows(folder / "nodes.csv", rows)
+
+
+def other_encoding(folder: Path) -> None:
+    text = (folder / "nodes.csv").read_text().replace("south", "süden")
+    (folder / "nodes.csv").write_text(text, encoding="latin-1")
+
+
+def half_a_csv(folder: Path) -> None:
+    content = (folder / "edges.csv").read_bytes()
+    cut = content.index(b",", len(content) // 2)
+    (folder / "edges.csv").write_bytes(content[:cut])
+
+
+def half_a_parquet(folder: Path) -> None:
+    pq.write_table(pa.csv.read_csv(folder / "nodes.csv"), folder / "nodes.parquet")
+    (folder / "nodes.csv").unlink()
+    content = (folder / "nodes.parquet").read_bytes()
+    (folder / "nodes.parquet").write_bytes(content[: len(content) // 2])
+
+
+def no_node_table(folder: Path) -> None:
+    (folder / "nodes.csv").unlink()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (repeated_id, "nodes.csv: row 41 below the header repeats the id 'u4' of row 5. Keep one"),
+        (mixed_types, "nodes.csv: column 'age' holds 'old' in row 7 below the header, but most of"),
+        (no_rows, "nodes.csv has no rows. Add a row for each node."),
+        (no_bytes, "nodes.csv' cannot be read as a csv file (Empty CSV file"),
+        (no_edges, "edges.csv has no edges. Add a row for each edge."),
+        (one_label, "nodes.csv: column 'label' has one value only, 'honest', and telling classes"),
+        (many_labels, "has 10,000 different values for 10,000 labelled nodes: it is probably a nu"),
+        (other_encoding, "nodes.csv is not UTF-8 text (line 3 holds the byte 0xfc). Save it with"),
+        (half_a_csv, "edges.csv' cannot be read as a csv file (CSV parse error: "),
+        (half_a_parquet, "nodes.parquet' cannot be read as a parquet file ("),
+        (no_node_table, "people' has no table nodes (.csv, .tsv, .parquet). Add it."),
+    ],
+)
+def test_bad_tables_are_one_sentence_and_nothing_is_written(
+    train: Callable[..., Answer],
+    folder: Path,
+    tmp_path: Path,
+    spoil: Callable[[Path], None],
+    told: str,
+) -> None:
+    spoil(folder)
+    answer = train(folder)
+    assert answer.code == 2
+    last = answer.err.splitlines()[-1]
+    assert last.startswith("Error: ")
+    assert told in last
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["people"]
+
+
+def test_columns_are_no_matter_of_a_graph_file(
+    train: Callable[..., Answer], graph_file: Path
+) -> None:
+    answer = train(graph_file, "--label", "kind")
+    assert answer.code == 2
+    assert "has no tables, so nothing can be said of their columns. Leave out label." in answer.err

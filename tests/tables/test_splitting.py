@@ -1,0 +1,108 @@
+"""Splits by groups and by time, against what the masks must satisfy and counts by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from hpgmn.errors import GraphError
+from hpgmn.tables.sources import HeldTable
+from hpgmn.tables.splitting import group_splits, split_by, time_split
+
+
+def held(**columns: object) -> HeldTable:
+    return HeldTable(Path("nodes"), pa.table(columns), "nodes")
+
+
+def test_groups_never_straddle_and_every_part_has_some() -> None:
+    random = np.random.default_rng(0)
+    groups = [f"g{number}" for number in random.integers(0, 12, 200)]
+    y = random.integers(-1, 3, 200)
+    masks = group_splits(y, groups)
+    every = sum(mask.astype(int) for mask in masks.values())
+    np.testing.assert_array_equal(every, np.repeat((y >= 0)[:, None].astype(int), 10, axis=1))
+    for split in range(10):
+        found = {
+            part: {groups[node] for node in np.flatnonzero(mask[:, split])}
+            for part, mask in masks.items()
+        }
+        assert all(found.values())
+        assert sum(map(len, found.values())) == len(set().union(*found.values()))
+        share = masks["train"][:, split].sum() / (y >= 0).sum()
+        assert 0.45 < share < 0.75
+    assert len({masks["test"][:, split].tobytes() for split in range(10)}) > 5
+
+
+def test_a_large_group_leaves_something_for_each_part() -> None:
+    masks = group_splits(np.zeros(100, int), ["big"] * 98 + ["one", "two"])
+    for mask in masks.values():
+        assert mask.any(axis=0).all()
+
+
+def test_a_node_without_a_group_is_its_own() -> None:
+    masks = group_splits(np.zeros(40, int), [None] * 40)
+    assert [int(mask[:, 0].sum()) for mask in masks.values()] == [24, 8, 8]
+
+
+def test_the_oldest_train_and_the_newest_test() -> None:
+    times = np.array([5, 1, 2, 3, 4, 10, 9, 8, 7, 6, 0, np.nan])
+    y = np.array([0] * 10 + [-1, 1])
+    masks = time_split(y, times)
+    assert sorted(times[masks["train"][:, 0]]) == [1, 2, 3, 4, 5, 6]
+    assert sorted(times[masks["val"][:, 0]]) == [7, 8]
+    assert sorted(times[masks["test"][:, 0]]) == [9, 10]
+
+
+def test_nodes_of_one_time_are_in_one_part() -> None:
+    times = np.array([1, 1, 1, 1, 1, 1, 1, 2, 2, 3], float)
+    masks = time_split(np.zeros(10, int), times)
+    assert {part: set(times[mask[:, 0]]) for part, mask in masks.items()} == {
+        "train": {1},
+        "val": {2},
+        "test": {3},
+    }
+
+
+def test_dates_and_numbers_are_times() -> None:
+    dates = pa.array([f"20{year}-01-01" for year in range(15, 20)]).cast(pa.date32())
+    told: list[str] = []
+    for column in (dates, pa.array([1, 2, 3, 4, 5])):
+        masks = split_by(held(when=column), "time", "when", np.zeros(5, int), told.append)
+        assert masks["train"].ravel().tolist() == [True, True, True, False, False]
+        assert masks["val"].ravel().tolist() == [False, False, False, True, False]
+        assert masks["test"].ravel().tolist() == [False, False, False, False, True]
+    assert told[0] == "nodes: one split by 'when', oldest 60 % train, newest 20 % test."
+
+
+def test_labelled_nodes_without_a_time_are_counted() -> None:
+    told: list[str] = []
+    table = held(when=[1, 2, 3, 4, 5, None, None])
+    masks = split_by(table, "time", "when", np.array([0, 0, 0, 0, 0, 0, -1]), told.append)
+    assert not any(mask[5:].any() for mask in masks.values())
+    assert told[0].endswith("20 % test; labelled nodes in no part, because they have no time: 1.")
+
+
+def test_groups_may_be_numbers() -> None:
+    told: list[str] = []
+    masks = split_by(held(team=[1, 1, 2, 3]), "group", "team", np.zeros(4, int), told.append)
+    np.testing.assert_array_equal(masks["val"][0], masks["val"][1])
+    assert told == [
+        "nodes: 10 splits of about 60/20/20, seeds 0 to 9; each group of 'team' is in one part."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "told"),
+    [
+        ("group", ["a", "b", "b"], "has 2 groups with labels, and a split needs 3"),
+        ("time", [1, 2, None], "has a time for 2 labelled nodes, and a split needs more"),
+        ("time", [1, 2, 2], "has too few different times: val would be empty"),
+        ("time", ["x", "y", "z"], "holds neither numbers nor dates such as 2024-03-01"),
+    ],
+)
+def test_a_column_that_cannot_split_is_told(kind: str, values: list[object], told: str) -> None:
+    with pytest.raises(GraphError, match=f"^nodes: column 'by' {told}. Choose another with --spl"):
+        split_by(held(by=values), kind, "by", np.zeros(3, int), lambda line: None)
