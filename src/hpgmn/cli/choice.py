@@ -108,7 +108,7 @@ def _choose(spec: RunSpec, graph: Graph) -> Choice:
 
 
 def print_choice(content: Mapping[str, Any]) -> None:
-    """One line per member: validation score and seconds, best first; then what was left out."""
+    """One line per member that was trained: validation score and seconds, best first."""
     table = Table(
         Column("settings", overflow="fold"),
         Column("model", no_wrap=True),
@@ -118,12 +118,8 @@ def print_choice(content: Mapping[str, Any]) -> None:
         padding=(0, 2, 0, 0),
         title=f"Portfolio: {content['metric']} %",
     )
-    rows = content["members"]
-    scored = [row for row in rows if row["failure"] is None]
+    scored = [row for row in content["members"] if row["failure"] is None]
     for row in sorted(scored, key=lambda row: (-row["val_score_mean"], row["val_loss_mean"])):
         score = f"{100 * row['val_score_mean']:.1f}"
         table.add_row(row["name"], row["model"], score, f"{row['seconds']:.1f}")
     out.print(table)
-    for row in rows:
-        if row["failure"] is not None:
-            say(f"'{row['name']}' is left out: {row['failure']}")
