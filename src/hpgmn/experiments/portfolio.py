@@ -2,7 +2,7 @@
 
 The members differ in whose edges count, in how strongly the model is held back and in what it reads
 of the graph. All are trained, the best on validation nodes is taken; no test label is read. The
-members come from the searches of ``results/search``, by validation score.
+members lie near what the searches of ``results/search`` found by validation score.
 """
 
 from __future__ import annotations
