@@ -141,6 +141,15 @@ def test_a_run_says_and_keeps_what_was_chosen(hpgmn: Command, graph_file: Path) 
     assert "other way" in page
 
 
+def test_progress_names_the_members_in_training(
+    hpgmn: Command, graph_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpgmn.cli.console.PLAIN_SECONDS", 0.0)
+    answer = hpgmn("train", graph_file, *RUN)
+    line = "small portfolio: batch 1/1 'one way' and 'other way', main epoch 1/6"
+    assert line in " ".join(answer.err.split())
+
+
 def test_asked_splits_metric_and_seeds_are_kept(hpgmn: Command, graph_file: Path) -> None:
     words = ("--splits", "1", "--seeds", "2", "--metric", "macro_f1")
     assert hpgmn("train", graph_file, *words, *RUN).code == 0

@@ -301,7 +301,7 @@ def test_a_metric_that_does_not_apply_is_refused_at_once(small_graph: Graph) -> 
 def test_progress_names_the_members_and_a_stop_is_a_stop(small_graph: Graph) -> None:
     told: list[tuple[str, Progress]] = []
     choose(small_graph, members=MEMBERS, report=lambda names, now: told.append((names, now)))
-    assert {names for names, _ in told} == {"out, all", "plain", "alike"}
+    assert {names for names, _ in told} == {"'out' and 'all'", "'plain'", "'alike'"}
     with pytest.raises(KeyboardInterrupt):
         choose(small_graph, members=MEMBERS, should_stop=lambda: True)
 

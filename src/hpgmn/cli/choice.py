@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -95,7 +96,7 @@ def _choose(spec: RunSpec, graph: Graph) -> Choice:
     with training_progress(f"{graph.name} portfolio") as step, stop_on_signal() as should_stop:
 
         def report(names: str, now: Progress) -> None:
-            step(now)
+            step(dataclasses.replace(now, stage=f"{names}, {now.stage}"))
 
         return choose(
             graph,

@@ -424,7 +424,7 @@ class _Clock:
 
     def told(self, members: Sequence[Member], *, is_first: bool) -> Callable[[Progress], None]:
         """What is called after each epoch; the first members are trained to their end."""
-        names = ", ".join(member.name for member in members)
+        names = " and ".join(f"'{member.name}'" for member in members)
 
         def tell(now: Progress) -> None:
             if not is_first and time.perf_counter() > self.end:
