@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from hpgmn.classifier import HPGMNClassifier
     from hpgmn.datasets import load, random_splits, read_graph, trading_network, write_graph
     from hpgmn.errors import HPGMNError
+    from hpgmn.experiments.portfolio import Choice, choose
     from hpgmn.graph import Graph, Split, Splits
     from hpgmn.pyg import from_pyg
     from hpgmn.shipped import settings_for
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Audit": "auditing",
+    "Choice": "experiments.portfolio",
     "Graph": "graph",
     "HPGMNClassifier": "classifier",
     "HPGMNError": "errors",
@@ -28,6 +30,7 @@ _HOMES = {
     "Split": "graph",
     "Splits": "graph",
     "audit": "auditing",
+    "choose": "experiments.portfolio",
     "from_networkx": "tables",
     "from_pyg": "pyg",
     "from_tables": "tables",
@@ -41,6 +44,7 @@ _HOMES = {
 
 __all__ = [
     "Audit",
+    "Choice",
     "Graph",
     "HPGMNClassifier",
     "HPGMNError",
@@ -48,6 +52,7 @@ __all__ = [
     "Split",
     "Splits",
     "audit",
+    "choose",
     "from_networkx",
     "from_pyg",
     "from_tables",

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hpgmn.bench import machine
-from hpgmn.experiments.run import forget_peak_memory
+from hpgmn.experiments.machine import forget_peak_memory
 
 
 def test_peak_sees_memory_that_was_given_back() -> None:

@@ -293,6 +293,25 @@ def test_nothing_from_data_becomes_markup(make_run: MakeRun) -> None:
     page.encode("utf-8")
 
 
+def test_a_chosen_run_shows_what_it_was_chosen_among(make_run: MakeRun) -> None:
+    members = [
+        {"name": "one", "model": "hpgmn", "val_score_mean": 0.5, "seconds": 2.0, "failure": None},
+        {"name": "two", "model": "mlp", "val_score_mean": 0.75, "seconds": 61.0, "failure": None},
+        {"name": "big", "model": "mlp", "val_score_mean": None, "seconds": 0, "failure": "<no>"},
+    ]
+    chosen = {"chosen": "two", "splits": [0, 3], "members": members}
+    page = build_report(make_run(portfolio=chosen))
+    assert "by accuracy on the validation nodes of 2 splits" in page
+    assert read(page).tables["The portfolio"] == [
+        ["Settings", "Model", "Validation", "Time", "Note"],
+        ["one", "hpgmn", "50.00%", "2.0 s", ""],
+        ["two", "mlp", "75.00%", "61 s", "chosen"],
+        ["big", "mlp", "–", "0.0 s", "<no>"],
+    ]
+    for nothing in ({}, {"members": []}, None):
+        assert "Choice of settings" not in build_report(make_run(portfolio=nothing))
+
+
 def test_warnings_are_listed(make_run: MakeRun) -> None:
     page = build_report(make_run(warnings=["one thing", "another"]))
     assert "<li>one thing</li><li>another</li>" in page

@@ -20,7 +20,7 @@ from hpgmn.config import settings_dict
 from hpgmn.datasets import read_graph, trading_network
 from hpgmn.errors import SettingError
 from hpgmn.evaluation import scores
-from hpgmn.experiments.run import forget_peak_memory
+from hpgmn.experiments.machine import forget_peak_memory
 
 STAGES = ("open", "estimator", "statistics", "training", "prediction")
 """What a run consists of, in order."""

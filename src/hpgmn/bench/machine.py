@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from hpgmn.experiments.run import peak_memory_mb
+from hpgmn.experiments.machine import peak_memory_mb
 
 _STAT = Path("/proc/stat")
 

@@ -16,7 +16,7 @@ from hpgmn.bench.records import Bar, Record, kept
 from hpgmn.config import make_settings, settings_dict
 from hpgmn.datasets import DATASETS
 from hpgmn.evaluation import Difference, Score, paired_difference, scores
-from hpgmn.experiments.run import hardware
+from hpgmn.experiments.machine import hardware
 from hpgmn.graph import Graph
 from hpgmn.models import find_model
 from hpgmn.models.stage import Replica

@@ -11,8 +11,9 @@ from typing import Any, TypeAlias
 
 from hpgmn import __version__
 from hpgmn.errors import HPGMNError
+from hpgmn.experiments.machine import hardware
 from hpgmn.experiments.records import grid
-from hpgmn.experiments.run import hardware, write_text
+from hpgmn.experiments.run import write_text
 
 Record: TypeAlias = dict[str, Any]
 

@@ -17,7 +17,7 @@ from hpgmn.bench.records import Record
 from hpgmn.config import make_settings
 from hpgmn.datasets import load, trading_network
 from hpgmn.evaluation import scores
-from hpgmn.experiments.run import forget_peak_memory
+from hpgmn.experiments.machine import forget_peak_memory
 from hpgmn.graph import Graph
 from hpgmn.models import find_model
 from hpgmn.training.replicas import Progress

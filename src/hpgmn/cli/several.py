@@ -83,13 +83,19 @@ def run_and_report(spec: RunSpec, graph: Graph, folder: Path) -> dict[str, Any]:
 
 
 def train_into(
-    spec: RunSpec, graph: Graph, folder: Path, *, resume: bool, overwrite: bool
+    spec: RunSpec,
+    graph: Graph,
+    folder: Path,
+    *,
+    resume: bool,
+    overwrite: bool,
+    choice: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The metrics of a run in a folder of its own; what was done before is not done again."""
     from hpgmn.experiments.run import finished_run, prepare_folder
     from hpgmn.report import write_report
 
-    prepare_folder(folder, spec, resume=resume, overwrite=overwrite)
+    prepare_folder(folder, spec, resume=resume, overwrite=overwrite, choice=choice)
     metrics = finished_run(folder) if resume else None
     if metrics is None:
         return run_and_report(spec, graph, folder)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Column, Table
 
+from hpgmn.cli.choice import chosen_or_kept, wants_portfolio
 from hpgmn.cli.console import METRIC_HELP, out, percent, say, step_progress
 from hpgmn.cli.several import (
     folder_name,
@@ -81,6 +82,15 @@ def train(
     out_folder: Annotated[
         Path | None, typer.Option("--out", help="The run folder [runs/GRAPH-MODEL-TIME].")
     ] = None,
+    portfolio: Annotated[
+        bool | None,
+        typer.Option(
+            "--portfolio/--no-portfolio",
+            show_default=False,
+            help="Try a few settings and take the best on validation [where no model or settings "
+            "are named and none are shipped for the graph].",
+        ),
+    ] = None,
     resume: Annotated[bool, typer.Option(help="Continue the interrupted run in --out.")] = False,
     overwrite: Annotated[bool, typer.Option(help="Replace the run in --out.")] = False,
     id_: IdColumn = None,
@@ -97,7 +107,9 @@ def train(
 ) -> None:
     """Train every asked split and seed at once and write a run folder.
 
-    Several models give one run folder each and a table that sets them against hpgmn.
+    Several models give one run folder each and a table that sets them against hpgmn. On a graph
+    without shipped settings, and with no model or settings named, a portfolio of settings is tried
+    on validation nodes and the best is trained.
     """
     from hpgmn.datasets import load
     from hpgmn.experiments.run import check_run
@@ -109,6 +121,8 @@ def train(
         raise SettingError("--resume needs --out, the folder of the interrupted run.")
     if resume and overwrite:
         raise SettingError("--resume and --overwrite exclude each other; give one.")
+    said = {"--model": model, "--config": config, "--set": set_}
+    is_chosen = wants_portfolio(graph, portfolio, said)
     given = read_config(config) if config is not None else {}
     options = {
         "splits": splits,
@@ -149,13 +163,27 @@ def train(
         except SettingError as error:
             raise SettingError(f"{name}: {error}" if len(names) > 1 else str(error)) from None
         specs.append(spec)
+    choice = None
+    if is_chosen:
+        choice = chosen_or_kept(specs[0], loaded, out_folder, resume=resume, overwrite=overwrite)
+    if choice is not None:
+        names = [choice.model]
+        best = given | {"model": choice.model, "settings": choice.settings}
+        specs = [_specification(graph, loaded, best, [])]
     folder = out_folder or _default_folder(loaded.name, names)
     if len(specs) > 1:
         train_several(specs, loaded, folder, resume=resume, overwrite=overwrite)
         suggest_for_skewed(specs[0].metric, loaded)
         return
     try:
-        metrics = train_into(specs[0], loaded, folder, resume=resume, overwrite=overwrite)
+        metrics = train_into(
+            specs[0],
+            loaded,
+            folder,
+            resume=resume,
+            overwrite=overwrite,
+            choice=None if choice is None else choice.as_dict(),
+        )
     except KeyboardInterrupt:
         say(f"To go on, repeat the command with --resume --out {folder}")
         raise

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 import datetime
-import gc
 import hashlib
 import json
 import logging
 import math
 import os
-import platform
-import resource
 import shutil
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +27,7 @@ from hpgmn.calibration import calibrated
 from hpgmn.config import make_settings, read_yaml
 from hpgmn.errors import HPGMNError, SettingError
 from hpgmn.evaluation import Score, calibration_report, ensemble_scores, ensemble_size, scores
+from hpgmn.experiments.machine import forget_peak_memory, hardware, peak_memory_mb
 from hpgmn.graph import Array, Graph, Split
 from hpgmn.metrics import require_metric
 from hpgmn.models import find_model
@@ -46,12 +42,12 @@ logger = logging.getLogger(__name__)
 
 CONFIG_FILE, METRICS_FILE, HISTORY_FILE = "config.yaml", "metrics.json", "history.jsonl"
 PREDICTIONS_FILE, LOG_FILE, STATE_FOLDER = "predictions.parquet", "log.txt", "state"
-REPORT_FILE = "report.html"
+REPORT_FILE, PORTFOLIO_FILE = "report.html", "portfolio.json"
 
 # What a run leaves in its folder. In this order it is deleted: a run folder is known by its config.
 _WRITTEN = (
     *(MODEL_FILE, PREDICTIONS_FILE, HISTORY_FILE, METRICS_FILE, REPORT_FILE, LOG_FILE),
-    CONFIG_FILE,
+    *(PORTFOLIO_FILE, CONFIG_FILE),
 )
 
 
@@ -147,26 +143,50 @@ def check_run(spec: RunSpec, graph: Graph) -> tuple[list[Split], list[str]]:
     return chosen, warnings
 
 
-def prepare_folder(folder: Path, spec: RunSpec, *, resume: bool, overwrite: bool) -> None:
+def earlier_run(folder: Path, *, resume: bool, overwrite: bool) -> RunSpec | None:
+    """The run that a folder holds and may be continued or replaced; None where it holds nothing.
+
+    A folder is known as a run's by the ``config.yaml`` of a run; any other is refused.
+    """
+    if not folder.exists() or _is_empty(folder):
+        return None
+    if not (resume or overwrite):
+        raise HPGMNError(
+            f"The folder {folder} exists. Continue it with --resume, replace it with "
+            "--overwrite, or choose another --out."
+        )
+    try:
+        return RunSpec.from_dict(read_yaml(folder / CONFIG_FILE))
+    except SettingError:
+        raise HPGMNError(
+            f"{folder} is not a run folder (it has no {CONFIG_FILE} of a run); nothing was "
+            "changed. Choose another --out."
+        ) from None
+
+
+def prepare_folder(
+    folder: Path,
+    spec: RunSpec,
+    *,
+    resume: bool,
+    overwrite: bool,
+    choice: Mapping[str, Any] | None = None,
+) -> None:
     """Make the run folder with its ``config.yaml``, or refuse one that exists.
 
-    A folder is known as a run's by the ``config.yaml`` of a run. Only what a run writes is ever
-    deleted from it.
+    Only what a run writes is ever deleted from it.
 
     Args:
         folder: the run folder.
         spec: what will be trained there.
         resume: an interrupted run of the same specification is to go on.
         overwrite: an earlier run is to be replaced.
+        choice: how the settings were chosen from a portfolio, if they were. It is written before
+            the config, so that a resumed run need not choose again.
     """
     try:
-        if folder.exists() and not _is_empty(folder):
-            if not (resume or overwrite):
-                raise HPGMNError(
-                    f"The folder {folder} exists. Continue it with --resume, replace it with "
-                    "--overwrite, or choose another --out."
-                )
-            before = _earlier_run(folder)
+        before = earlier_run(folder, resume=resume, overwrite=overwrite)
+        if before is not None:
             if resume:
                 _refuse_other(folder, before, spec)
             else:
@@ -174,6 +194,10 @@ def prepare_folder(folder: Path, spec: RunSpec, *, resume: bool, overwrite: bool
             for draft in folder.glob("*.unfinished"):
                 draft.unlink()
         folder.mkdir(parents=True, exist_ok=True)
+        if choice is not None:
+            write_text(folder / PORTFOLIO_FILE, json.dumps(choice, indent=1) + "\n")
+        elif before is None:  # of a choice that never came to a training
+            (folder / PORTFOLIO_FILE).unlink(missing_ok=True)
         _write_config(folder, spec)
     except OSError as error:
         raise HPGMNError(
@@ -183,19 +207,9 @@ def prepare_folder(folder: Path, spec: RunSpec, *, resume: bool, overwrite: bool
 
 
 def _is_empty(folder: Path) -> bool:
-    """Whether nothing is in a folder but the draft of a config."""
-    draft = f"{CONFIG_FILE}.unfinished"
-    return folder.is_dir() and all(path.name == draft for path in folder.iterdir())
-
-
-def _earlier_run(folder: Path) -> RunSpec:
-    try:
-        return RunSpec.from_dict(read_yaml(folder / CONFIG_FILE))
-    except SettingError:
-        raise HPGMNError(
-            f"{folder} is not a run folder (it has no {CONFIG_FILE} of a run); nothing was "
-            "changed. Choose another --out."
-        ) from None
+    """Whether nothing is in a folder but what is written before the config."""
+    early = (f"{CONFIG_FILE}.unfinished", PORTFOLIO_FILE, f"{PORTFOLIO_FILE}.unfinished")
+    return folder.is_dir() and all(path.name in early for path in folder.iterdir())
 
 
 def _refuse_other(folder: Path, before: RunSpec, spec: RunSpec) -> None:
@@ -308,6 +322,8 @@ def run(
         for part in ("train", "val", "test")
     }
     metrics["warnings"] = warnings
+    if (folder / PORTFOLIO_FILE).exists():
+        metrics["portfolio"] = json.loads((folder / PORTFOLIO_FILE).read_text(encoding="utf-8"))
     metrics["seconds"] = before + time.perf_counter() - started
     write_text(folder / METRICS_FILE, json.dumps(metrics, indent=1) + "\n")
     shutil.rmtree(state)
@@ -395,50 +411,6 @@ def _ensemble(spec: RunSpec, graph: Graph, fitted: Fitted, test: Sequence[Array]
     )
     about = {"seeds": size, "test_score": list(own.values)}
     return {"ensemble": about | {"test_score_mean": own.mean, "test_score_std": own.std}}
-
-
-def hardware(device: str) -> dict[str, Any]:
-    """What the run ran on."""
-    processor = platform.processor() or platform.machine()
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        processor = next(line.split(":")[1].strip() for line in lines if "model name" in line)
-    except (OSError, StopIteration):
-        pass
-    return {
-        "processor": processor,
-        "threads": torch.get_num_threads(),
-        "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-    }
-
-
-def forget_peak_memory(device: str) -> None:
-    """Let the peak begin anew, so that a run does not report what ran before it.
-
-    What was freed but kept by the allocator is given back first: after a few trainings that can be
-    a gibibyte.
-    """
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-    gc.collect()
-    with suppress(AttributeError, OSError, TypeError):  # glibc alone has it
-        ctypes.CDLL(None).malloc_trim(0)
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-
-
-def peak_memory_mb(device: str) -> float:
-    """The process's peak memory since it was forgotten (on a GPU: the allocator's), in MB."""
-    if device == "cuda":
-        return torch.cuda.max_memory_allocated() / 1e6
-    try:
-        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-        return next(int(line.split()[1]) * 1024 / 1e6 for line in lines if "VmHWM" in line)
-    except (OSError, StopIteration):  # not Linux: the peak of the whole process
-        unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
 
 
 def _write_history(path: Path, fitted: Fitted) -> None:

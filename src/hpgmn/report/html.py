@@ -77,6 +77,7 @@ def build_report(folder: Path) -> str:
         ("curves", "Learning curves", _curves(run)),
         ("confusion", "Confusion matrix", _confusion(run)),
         ("classes", "Scores by class", _per_class(run)),
+        *_portfolio(run),
         ("settings", "Settings", _settings(run)),
         ("repeat", "How to repeat it", _repeat(run)),
     ]
@@ -314,6 +315,31 @@ def _per_class(run: Run) -> str:
     return table(caption, head, rows, foot=True) + (
         f'\n<p class="quiet">{note}</p>' if dashed else ""
     )
+
+
+def _portfolio(run: Run) -> list[tuple[str, str, str]]:
+    """How the settings were chosen, where they were: the section, or none."""
+    content = mapping(run.metrics.get("portfolio"))
+    members = [mapping(row) for row in content.get("members") or []]
+    if not members:
+        return []
+    rows = [
+        (
+            str(row.get("name")),
+            str(row.get("model")),
+            _percent(number(row.get("val_score_mean"))),
+            _duration(float(row.get("seconds") or 0)),
+            "chosen" if row.get("name") == content.get("chosen") else str(row.get("failure") or ""),
+        )
+        for row in members
+    ]
+    splits = _count(len(content.get("splits") or ()), "split")
+    words = (
+        f"<p>Model and settings were chosen among these by {text(_metric(run))} on the validation "
+        f"nodes of {splits}.</p>"
+    )
+    head = ("Settings", "Model", "Validation", "Time", "Note")
+    return [("choice", "Choice of settings", words + table("The portfolio", head, rows))]
 
 
 def _settings(run: Run) -> str:
