@@ -1,6 +1,6 @@
 """Docstrings as Markdown: examples become blocks of code, roles of Sphinx are dropped.
 
-Griffe, which reads the docstrings, calls the class by its base class (``extensions`` in mkdocs.yml).
+Griffe, which reads the docstrings, calls the class (``extensions`` in mkdocs.yml).
 """
 
 from __future__ import annotations

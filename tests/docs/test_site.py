@@ -23,7 +23,6 @@ WRITTEN = [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 _FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`(hpgmn [^`]+)`")
 _DECIMAL = re.compile(r"\d+\.\d+")
-_PLACEHOLDER = re.compile(r"[…\[|\]]")
 LEEWAY = 0.03  # scores on another processor
 
 
@@ -95,7 +94,9 @@ def test_pages_load_nothing_from_elsewhere(built: tuple[Path, str]) -> None:
     ]
     assert not outside, outside
     styles = [path.read_text(encoding="utf-8") for path in site.rglob("*.css")]
-    assert not [match for text in styles for match in re.findall(r"(?:@import|url\()[^;)]*//", text)]
+    assert not [
+        match for text in styles for match in re.findall(r"(?:@import|url\()[^;)]*//", text)
+    ]
 
 
 @pytest.mark.slow
@@ -113,9 +114,8 @@ def test_every_local_link_and_picture_is_there(built: tuple[Path, str]) -> None:
                 target /= "index.html"
             if not target.exists():
                 broken.append(f"{path.name}: {address}")
-            elif anchor and anchor != "__skip" and target in pages:
-                if anchor not in pages[target].anchors:
-                    broken.append(f"{path.name}: no such place {address}")
+            elif anchor and target in pages and anchor not in {"__skip", *pages[target].anchors}:
+                broken.append(f"{path.name}: no such place {address}")
     assert not broken, broken
 
 
@@ -154,10 +154,26 @@ def test_the_reference_has_every_name_of_the_package(built: tuple[Path, str]) ->
 
 
 @pytest.mark.slow
-def test_no_sphinx_role_is_left(built: tuple[Path, str]) -> None:
+def test_docstrings_are_shown_as_markdown(built: tuple[Path, str]) -> None:
     site, _ = built
     for page in (site / "reference").rglob("*.html"):
-        assert not re.search(r":(func|class|meth):<code>", page.read_text()), page.name
+        text = page.read_text(encoding="utf-8")
+        assert not re.search(r":(func|class|meth):<code>", text), page.name
+        assert "<blockquote>" not in text, page.name  # what Markdown makes of >>>
+        if page.name in ("hpgmn.html", "statistics.html"):
+            assert 'class="gp">&gt;&gt;&gt;' in text  # a prompt in a block of code
+
+
+@pytest.mark.slow
+def test_tables_are_made_of_the_code(built: tuple[Path, str]) -> None:
+    from hpgmn.config import describe_settings
+    from hpgmn.models import MODELS
+
+    site, _ = built
+    keys = {row["name"] for row in describe_settings(MODELS["hpgmn"].settings)}
+    for page, names in (("settings.html", keys), ("compare.html", set(MODELS))):
+        text = (site / page).read_text(encoding="utf-8")
+        assert set(re.findall(r"<tr>\s*<td><code>([^<]+)</code></td>", text)) == names
 
 
 # --- Snippets ----------------------------------------------------------------------------------
