@@ -56,7 +56,10 @@ TABLES = {"settings": settings_table, "models": models_table}
 
 
 def _plain(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    """A value as it is written on the command line."""
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

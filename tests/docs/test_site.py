@@ -77,6 +77,21 @@ def is_outside(address: str) -> bool:
     return re.match(r"(?:[a-z][a-z0-9+.-]*:)?//", address) is not None
 
 
+def test_the_check_sees_what_comes_from_elsewhere(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text(
+        '<link rel="stylesheet" href="https://fonts.example/css"><script src="//cdn.example/a.js">'
+        '</script><script src="assets/b.js"></script><a id="here" href="https://example.org">x</a>'
+    )
+    found = Page(page)
+    assert [one for one in found.loads if is_outside(one)] == [
+        "https://fonts.example/css",
+        "//cdn.example/a.js",
+    ]
+    assert found.links == ["https://example.org"]
+    assert found.anchors == {"here"}
+
+
 @pytest.mark.slow
 def test_the_site_builds_without_warnings(built: tuple[Path, str]) -> None:
     _, said = built
