@@ -10,7 +10,7 @@ UNFINISHED := $(VENV)/.unfinished
 DATED := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench results clean
+.PHONY: help demo test lint format bench results docs clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -38,8 +38,11 @@ results: $(DEMO_READY) ## write the tables, docs/RESULTS.md and docs/BENCHMARKS.
 	$(BIN)/python -m hpgmn.experiments.results
 	$(BIN)/python -m hpgmn.bench.page
 
+docs: $(DEV_READY) ## build the documentation site into site/; start with site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 clean: ## remove .venv, caches and build outputs; runs/ stays
-	rm -rf $(VENV) build dist .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist site .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
 # Set-up. A stamp is written only after everything was installed; what was interrupted carries the

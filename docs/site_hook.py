@@ -1,0 +1,69 @@
+"""What the pages show beside their own text: pictures of records, and tables made of the code.
+
+mkdocs calls the functions that start with ``on_`` (``hooks`` in mkdocs.yml).
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[1]
+
+_RECORDS = re.compile(r"(\]\(|src=\")\.\./(results/[^)\"]+)")
+_TABLE_ROW = re.compile(r"^\|.*\|$", re.MULTILINE)
+
+
+def on_files(files: Files, *, config: Any) -> Files:
+    """Add the pictures below results/, which lie outside the folder of pages."""
+    for picture in sorted((ROOT / "results").rglob("*.svg")):
+        name = picture.relative_to(ROOT).as_posix()
+        files.append(File.generated(config, name, abs_src_path=str(picture)))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Fill in tables, point at the added pictures, and keep "86.8 ± 5.3" in one line."""
+    text = re.sub(r"<!-- table: (\w+) -->", lambda mark: TABLES[mark[1]](), markdown)
+    text = _RECORDS.sub(r"\1\2", text)  # in the repository they start at docs/
+    return _TABLE_ROW.sub(lambda row: row[0].replace(" ± ", "\u00a0±\u00a0"), text)
+
+
+def settings_table() -> str:
+    """Every setting of HP-GMN with its default."""
+    from hpgmn.config import describe_settings
+    from hpgmn.models import find_model
+
+    rows = [
+        (f"`{row['name']}`", _plain(row["default"]), row["allowed"], row["help"])
+        for row in describe_settings(find_model("hpgmn").settings)
+    ]
+    return _table(("key", "default", "allowed", "meaning"), rows)
+
+
+def models_table() -> str:
+    """Every model with its citation."""
+    from hpgmn.models import MODELS
+
+    rows = [(f"`{one.name}`", one.summary, one.citation) for one in MODELS.values()]
+    return _table(("name", "what it is", "source"), rows)
+
+
+TABLES = {"settings": settings_table, "models": models_table}
+
+
+def _plain(value: Any) -> str:
+    """A value as it is written on the command line."""
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    cells = [header, ("---",) * len(header), *rows]
+    return "\n".join(
+        f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in cells
+    )
