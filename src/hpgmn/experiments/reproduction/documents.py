@@ -269,9 +269,9 @@ def summary_sentences(found: Table) -> list[str]:
         words = f", level with the best other model in {_count_words(level)}" if level else ""
         sentences.append(
             f"With as many trials for all, HP-GMN is first in "
-            f"{sum(place.is_first for place in ours)} of {len(ours)} columns{words}. The interval of its "
-            f"distance to the best other model is above zero in {_count_words(above)} and below "
-            f"zero in {_count_words(below)}."
+            f"{sum(place.is_first for place in ours)} of {len(ours)} columns{words}. The interval of "
+            f"its distance to the best other model is above zero in {_count_words(above)} and "
+            f"below zero in {_count_words(below)}."
         )
     sentences += [_reached(line) for line in found.lines if is_ours(line.model)]
     others = [line for line in found.lines if not is_ours(line.model)]
