@@ -268,9 +268,9 @@ def summary_sentences(found: Table) -> list[str]:
         level = [place.graph for place in ours if place.is_level]
         words = f", level with the best other model in {_count_words(level)}" if level else ""
         sentences.append(
-            f"With as many trials for all, HP-GMN is first in "
-            f"{sum(place.is_first for place in ours)} of {len(ours)} columns{words}. The interval of "
-            f"its distance to the best other model is above zero in {_count_words(above)} and "
+            "With as many trials for all, HP-GMN is first in "
+            f"{sum(place.is_first for place in ours)} of {len(ours)} columns{words}. The interval "
+            f"of its distance to the best other model is above zero in {_count_words(above)} and "
             f"below zero in {_count_words(below)}."
         )
     sentences += [_reached(line) for line in found.lines if is_ours(line.model)]
