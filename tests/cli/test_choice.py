@@ -13,8 +13,8 @@ import yaml
 
 from hpgmn.cli.choice import wants_portfolio
 from hpgmn.errors import SettingError
-from hpgmn.experiments import portfolio
-from hpgmn.experiments.portfolio import Member
+from hpgmn.experiments import portfolio, portfolio_members
+from hpgmn.experiments.portfolio_members import Member
 
 Command = Callable[..., Any]
 Tiny = Callable[..., list[str]]
@@ -47,7 +47,7 @@ RUN = ("--device", "cpu", "--out", "run")
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """A portfolio of four, one of which cannot be trained."""
-    monkeypatch.setattr(portfolio, "PORTFOLIO", MEMBERS)
+    monkeypatch.setattr(portfolio_members, "PORTFOLIO", MEMBERS)
 
 
 @pytest.fixture
@@ -163,8 +163,8 @@ def test_asked_splits_metric_and_seeds_are_kept(hpgmn: Command, graph_file: Path
 def test_a_large_graph_is_announced(
     hpgmn: Command, graph_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(portfolio, "LARGE_NODES", 5)
-    monkeypatch.setattr(portfolio, "LARGE_PORTFOLIO", MEMBERS[:1])
+    monkeypatch.setattr(portfolio_members, "LARGE_NODES", 5)
+    monkeypatch.setattr(portfolio_members, "LARGE_PORTFOLIO", MEMBERS[:1])
     answer = hpgmn("train", graph_file, *RUN)
     assert answer.code == 0
     assert "more than 5 nodes" in " ".join(answer.err.split())
@@ -191,7 +191,7 @@ def _stop(spec: Any, options: dict[str, Any]) -> None:
 def test_without_an_out_the_folder_is_named_after_the_chosen_model(
     hpgmn: Command, graph_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(portfolio, "PORTFOLIO", MEMBERS[3:])
+    monkeypatch.setattr(portfolio_members, "PORTFOLIO", MEMBERS[3:])
     assert hpgmn("train", graph_file, "--device", "cpu").code == 0
     [folder] = Path("runs").iterdir()
     assert folder.name.startswith("small-hpgmn-gcn-")
@@ -248,7 +248,9 @@ def test_a_resumed_run_does_not_choose_again(
     assert Path("run/portfolio.json").exists()
     stop_after(None)
     # Another portfolio would choose another: what was kept counts.
-    monkeypatch.setattr(portfolio, "PORTFOLIO", (Member("new", "hpgmn", SHORT | {"lr": 1e-6}),))
+    monkeypatch.setattr(
+        portfolio_members, "PORTFOLIO", (Member("new", "hpgmn", SHORT | {"lr": 1e-6}),)
+    )
     answer = hpgmn("train", graph_file, *RUN, "--resume")
     assert answer.code == 0
     assert len(choices) == 2

@@ -1,4 +1,4 @@
-"""The portfolio: its members, what is tried, who wins, and what may not matter."""
+"""The portfolio: what is tried, who wins, and what may not matter."""
 
 from __future__ import annotations
 
@@ -13,21 +13,16 @@ import pytest
 
 from hpgmn import HPGMNClassifier
 from hpgmn import choose as public_choose
-from hpgmn.config import make_settings
 from hpgmn.errors import HPGMNError
 from hpgmn.experiments import portfolio
 from hpgmn.experiments.portfolio import (
-    LARGE_PORTFOLIO,
-    PORTFOLIO,
     Choice,
-    Member,
     choose,
-    members_for,
     splits_to_try,
 )
+from hpgmn.experiments.portfolio_members import Member
 from hpgmn.experiments.search import run_trials
 from hpgmn.graph import Graph
-from hpgmn.models import find_model
 from hpgmn.training.replicas import Progress
 
 SHORT: dict[str, Any] = {
@@ -66,104 +61,26 @@ def other_test_labels(graph: Graph) -> Graph:
     return Graph(graph.x, graph.edge_index, y, name=graph.name, **masks)
 
 
-def ring(nodes: int, *, both_ways: bool = False, splits: int = 4, val: int = 3) -> Graph:
-    """A ring of nodes with so many validation nodes in each split."""
-    following = (np.arange(nodes) + 1) % nodes
-    edges = np.stack([np.arange(nodes), following])
-    if both_ways:
-        edges = np.concatenate([edges, edges[::-1]], axis=1)
-    train, held = np.zeros((nodes, splits), bool), np.zeros((nodes, splits), bool)
-    train[:4], held[4 : 4 + val] = True, True
-    return Graph(
-        np.eye(2, dtype=np.float32)[np.arange(nodes) % 2],
-        edges,
-        np.arange(nodes) % 2,
-        train_mask=train,
-        val_mask=held,
-        test_mask=~(train | held),
-        directed=True,
-    )
-
-
 def without_seconds(content: dict[str, Any]) -> dict[str, Any]:
     rows = [{key: row[key] for key in row if key != "seconds"} for row in content["members"]]
     return content | {"seconds": 0, "members": rows}
-
-
-# The members.
-
-
-@pytest.mark.parametrize("members", [PORTFOLIO, LARGE_PORTFOLIO])
-def test_every_member_has_a_name_of_its_own_and_settings_that_its_model_takes(
-    members: tuple[Member, ...],
-) -> None:
-    assert len({member.name for member in members}) == len(members)
-    made = [make_settings(find_model(one.model).settings, one.settings) for one in members]
-    assert len({repr(settings) for settings in made}) == len(members)
-
-
-def test_the_portfolio_covers_directions_statistics_and_encoders() -> None:
-    settings = [make_settings(find_model(one.model).settings, one.settings) for one in PORTFOLIO]
-    own = [one for one in settings if hasattr(one, "statistics")]
-    assert {one.neighbors for one in own} == {"out", "undirected", "both"}
-    assert any(one.statistics == ("attributes",) for one in own)
-    assert any("adjacency" in one.statistics for one in own)
-    assert any("diffusion" in one.statistics for one in own)
-    assert any({"adjacency", "diffusion"}.isdisjoint(one.statistics[1:]) for one in own)
-    assert max(one.weight_decay for one in own) >= 100 * min(one.weight_decay for one in own)
-    assert any(member.model == "hpgmn-appnp" for member in PORTFOLIO)
-    assert 8 <= len(PORTFOLIO) <= 12
-
-
-def test_a_directed_graph_gets_the_whole_portfolio() -> None:
-    assert members_for(ring(12)) == (PORTFOLIO, None)
-
-
-def test_where_edges_run_both_ways_no_two_members_are_the_same() -> None:
-    members, note = members_for(ring(12, both_ways=True))
-    shapes = [
-        (one.model, {k: v for k, v in one.settings.items() if k != "neighbors"})
-        for one in members
-        if one.settings.get("neighbors", "both") != "both"
-    ]
-    assert all(shape not in shapes[:place] for place, shape in enumerate(shapes))
-    assert len(members) < len(PORTFOLIO)
-    assert note is not None
-    assert f"{len(PORTFOLIO) - len(members)} of {len(PORTFOLIO)} members" in note
-
-
-def test_weights_added_in_both_directions_are_another_graph() -> None:
-    twin = ring(12, both_ways=True)
-    weights = np.arange(1, 25, dtype=np.float32)
-    weighted = Graph(twin.x, twin.edge_index, twin.y, edge_weight=weights, directed=True)
-    assert members_for(weighted) == (PORTFOLIO, None)
-    once = Graph(twin.x, ring(12).edge_index, twin.y, directed=False)
-    assert members_for(once)[0] == members_for(twin)[0]
-
-
-def test_a_large_graph_gets_batches_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(portfolio, "LARGE_NODES", 12)
-    assert members_for(ring(12))[0] == PORTFOLIO
-    members, note = members_for(ring(13))
-    assert members == LARGE_PORTFOLIO
-    assert note is not None
-    assert "more than 12 nodes" in note
-    assert f"{len(LARGE_PORTFOLIO)} members" in note
-    own = [one for one in LARGE_PORTFOLIO if one.model == "hpgmn"]
-    assert all(one.settings["batch_size"] > 0 for one in own)
 
 
 # How much is tried.
 
 
 @pytest.mark.parametrize(
-    ("enough", "expected"), [(1000, [2, 0, 1]), (7, [2, 0, 1]), (6, [2, 0]), (3, [2])]
+    ("enough", "expected"),
+    [(1000, [2, 0, 1, 3, 5]), (7, [2, 0, 1]), (6, [2, 0]), (3, [2])],
 )
-def test_as_many_splits_as_have_enough_validation_nodes_three_at_most(
-    monkeypatch: pytest.MonkeyPatch, enough: int, expected: list[int]
+def test_as_many_splits_as_have_enough_validation_nodes_five_at_most(
+    ring: Callable[..., Graph],
+    monkeypatch: pytest.MonkeyPatch,
+    enough: int,
+    expected: list[int],
 ) -> None:
     monkeypatch.setattr(portfolio, "ENOUGH_NODES", enough)
-    assert splits_to_try(ring(12), [2, 0, 1, 3]) == expected
+    assert splits_to_try(ring(12, splits=6), [2, 0, 1, 3, 5, 4]) == expected
 
 
 def test_members_of_equal_shapes_are_trained_as_one(

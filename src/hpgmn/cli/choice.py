@@ -83,7 +83,8 @@ def _kept(folder: Path) -> Choice | None:
 
 
 def _choose(spec: RunSpec, graph: Graph) -> Choice:
-    from hpgmn.experiments.portfolio import choose, members_for, splits_to_try
+    from hpgmn.experiments.portfolio import choose, splits_to_try
+    from hpgmn.experiments.portfolio_members import members_for
 
     members, note = members_for(graph)
     count = len(splits_to_try(graph, spec.splits))

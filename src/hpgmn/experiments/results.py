@@ -2,8 +2,8 @@
 
 Reads ``runs/*/metrics.json`` (what ``hpgmn train`` wrote), ``search/*.jsonl`` (every trial of the
 searches, with the round it belongs to), ``notes.yaml`` (what was tried on a row that stays short of
-the paper) and ``reproduction/cells/*.json`` (what ``hpgmn reproduce`` wrote). The same records
-always give the same page.
+the paper), ``reproduction/cells/*.json`` (what ``hpgmn reproduce`` wrote) and ``portfolio/*.json``
+(graphs given by path). The same records always give the same page.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from hpgmn.config import read_yaml
 from hpgmn.datasets import DATASETS
 from hpgmn.errors import HPGMNError
-from hpgmn.experiments import baselines, paper
+from hpgmn.experiments import baselines, paper, untuned
 from hpgmn.experiments.records import (
     Record,
     commands,
@@ -35,12 +35,14 @@ from hpgmn.experiments.records import (
     word,
 )
 from hpgmn.experiments.reproduction.sections import reproduction_sections, shipped_records
+from hpgmn.experiments.reproduction.work import CELLS_FOLDER
 from hpgmn.experiments.run import write_text
 from hpgmn.models import MODELS
 from hpgmn.shipped import settings_for
 
 PAGE = "RESULTS.md"
 RUNS, SEARCH, NOTES, REPRODUCTION = "runs", "search", "notes.yaml", "reproduction"
+PORTFOLIO = "portfolio"
 ROUNDS = ("first", "second", "third", "finalists")
 
 _CITATION_MODELS = ("hpgmn-gcn", "hpgmn-appnp")
@@ -132,6 +134,7 @@ def page(results: Path) -> str:
     sections = [
         _INTRO,
         *reproduced,
+        *untuned.section(results / PORTFOLIO, results / REPRODUCTION / CELLS_FOLDER),
         *shipped,
         "## When a number counts as reached",
         _RULE,
@@ -185,7 +188,7 @@ _METHOD = """\
 - Settings and epochs were chosen on validation scores alone, ties by the lower validation loss.
 - The test labels of a run are read once, when all its splits and seeds are trained; the settings
   were fixed before. A search computes no test score. The readings behind every number here are
-  records in `results/runs` and `results/reproduction/cells`.
+  records in `results/runs`, `results/reproduction/cells` and `results/portfolio`.
 - While the baselines were built and tried, short runs of the commands (one to three splits, some of
   ten) printed test scores that are not kept. No setting was chosen by them, with one exception: row
   scaling of the attributes for mmp on the citation graphs was tried with test scores in view before
