@@ -343,7 +343,9 @@ def test_a_reproduction_killed_ten_times_ends_with_the_same_records(
         wait_until_begun(process, out)
         time.sleep(draw.uniform(0, longest / 8))
         process.send_signal(signal.SIGKILL)
-        process.communicate()
+        _, said = process.communicate()
+        if "Another reproduction is at work" in said:  # the look at the lock held it just then
+            continue
         if process.returncode == 0:  # it was done before: once more from the beginning
             assert records(out) == expected
             shutil.rmtree(out)
