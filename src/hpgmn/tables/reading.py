@@ -395,9 +395,10 @@ def _edges(
         told = f"no {end}" if is_empty else f"the {end} '{value}', no id in {tables.nodes.label}"
         fault = f"{table.label}: {table.row(unknown.place)} has {told}{unknown.such('edge')}"
         earlier = _earlier(missing, known)
+        remedy = f"{earlier} Otherwise add" if earlier else "Add"
         if not tables.drop_unknown_edges:
             raise GraphError(
-                f"{fault}. {earlier}Add the node, or remove the edge (--drop-unknown-edges does)."
+                f"{fault}. {remedy} the node, or remove the edge (--drop-unknown-edges does)."
             )
         tell(f"{fault}; left out. {earlier}".rstrip())
     if unusable.count:
@@ -422,7 +423,7 @@ def _earlier(missing: set[str], known: Array | None) -> str:
         return ""
     return (
         f"The model was trained on {count:,} of the nodes that are missing: give --add if the "
-        "tables hold only what is new. "
+        "tables hold only what is new."
     )
 
 
