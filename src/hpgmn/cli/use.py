@@ -76,15 +76,15 @@ def opened(
         if graph.fingerprint == trained and spec.protocol is not None:
             graph = load(source, spec.protocol)
         return model, spec, graph
+    whole = "give all nodes and edges, old and new, without --add"
     try:
         graph = load(spec.graph, spec.protocol, **prepared)
     except HPGMNError as error:
-        raise HPGMNError(f"{error} Or name the graph after the run folder.") from None
+        remedy = whole if add else "name the graph after the run folder"
+        raise HPGMNError(f"{error} Or {remedy}.") from None
     if graph.fingerprint != trained:
-        raise HPGMNError(
-            f"{spec.graph} is no longer the graph the model was trained on. To use it, name it "
-            "after the run folder."
-        )
+        remedy = f"Restore it, or {whole}" if add else "To use it, name it after the run folder"
+        raise HPGMNError(f"{spec.graph} is no longer the graph the model was trained on. {remedy}.")
     if source is not None:
         graph = load(source, columns=columns, onto=graph, tell=say)
     return model, spec, graph

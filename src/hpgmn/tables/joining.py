@@ -43,22 +43,20 @@ def preparation_of(graph: Graph) -> Preparation | None:
 
 
 def as_in(graph: Graph, columns: Columns) -> Columns:
-    """What the user says of columns, with the attributes and the weights that a graph has."""
-    if not graph.is_weighted:
-        columns = replace(columns, weight="")
-    if graph.preparation is None and graph.feature_names is not None:
-        columns = replace(columns, attributes=tuple(graph.feature_names.tolist()))
-    return columns
+    """What the user says of columns, with the attributes and the weights that a graph has.
 
-
-def known_names(graph: Graph) -> Any:
-    """The ids of a graph to which tables are added, as edges are compared with them."""
+    A graph whose nodes have no names is refused: edges of the tables could not lead to them.
+    """
     if graph.node_ids is None:
         raise GraphError(
             f"Graph '{graph.name}' has no node_ids, so new edges cannot name its nodes. Give the "
             "whole graph, old and new, without --add."
         )
-    return pa.array(graph.node_ids.tolist(), pa.large_string())
+    if not graph.is_weighted:
+        columns = replace(columns, weight="")
+    if graph.preparation is None and graph.feature_names is not None:
+        columns = replace(columns, attributes=tuple(graph.feature_names.tolist()))
+    return columns
 
 
 def all_names(graph: Graph, tables: Tables, ids: Any) -> Any:
@@ -69,7 +67,8 @@ def all_names(graph: Graph, tables: Tables, ids: Any) -> Any:
         tables: where the new ids are from.
         ids: the new ids as text.
     """
-    known = known_names(graph)
+    assert graph.node_ids is not None  # as_in has looked
+    known = pa.array(graph.node_ids.tolist(), pa.large_string())
     again = pc.is_in(ids, value_set=known).to_numpy(zero_copy_only=False)
     if again.any():
         place, table = int(np.flatnonzero(again)[0]), tables.nodes
@@ -116,7 +115,7 @@ def joined(graph: Graph, new: NewNodes, name: str) -> Graph:
             for mask in (graph.splits.train, graph.splits.val, graph.splits.test)
         )
     )
-    assert graph.node_ids is not None  # all_names has looked
+    assert graph.node_ids is not None
     larger = Graph(
         x,
         np.concatenate([graph.edge_index, new.edge_index], axis=1),

@@ -98,7 +98,9 @@ def from_tables(
             raise SettingError("like takes a graph whose tables were prepared; leave it out.")
         fitted = Preparation.from_dict(like.preparation)
     if onto is not None:
-        columns, fitted, directed = as_in(onto, columns), preparation_of(onto), onto.directed
+        with _in_python():
+            columns = as_in(onto, columns)
+        fitted, directed = preparation_of(onto), onto.directed
         prepare = fitted is not None
     both = _table(nodes, "nodes"), _table(edges, "edges")
     return _graph(
