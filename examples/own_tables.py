@@ -14,7 +14,8 @@ import hpgmn
 network = hpgmn.trading_network(num_nodes=800, seed=0).graph
 REGIONS = ("north", "south", "")  # the empty one is unknown
 names = [f"account-{number}" for number in range(network.num_nodes)]
-folder = Path(tempfile.mkdtemp())
+folder = Path(tempfile.mkdtemp()) / "accounts"
+folder.mkdir()
 with (folder / "nodes.csv").open("w", newline="") as file:
     rows = csv.writer(file)
     habits = [f"habit_{number}" for number in range(network.num_features)]
@@ -28,7 +29,7 @@ with (folder / "edges.csv").open("w", newline="") as file:
     rows.writerows([names[payer], names[paid]] for payer, paid in network.edge_index.T)
 
 # Columns are found by their names. Numbers are standardised, words become attributes of their own,
-# missing values are marked. Without a split column ten random splits of the labelled nodes are made.
+# missing values are marked. Without a split column ten random splits of labelled nodes are made.
 graph = hpgmn.load(folder)
 print(graph)
 

@@ -234,19 +234,26 @@ def test_positions_of_known_nodes(world: World, tomorrow: np.ndarray) -> None:
     assert found.tolist() == [node if node < OLD else -1 for node in tomorrow]
 
 
-@pytest.mark.parametrize("batch_size", [0, 6])
-@pytest.mark.parametrize("model", ["hpgmn", "hpgmn-appnp", "gcn"])
+TOP = {"statistics": ("attributes", "class_means", "diffusion"), "diffusion_form": "topk"}
+
+
+@pytest.mark.parametrize(
+    ("model", "given"),
+    [
+        ("hpgmn", {}),
+        ("hpgmn", TOP),
+        ("hpgmn", {**TOP, "batch_size": 6}),
+        ("hpgmn", {**TOP, "refinement": True}),
+        ("hpgmn-appnp", {"batch_norm": True, "pretraining_epochs": 2}),
+        ("gcn", {}),
+        ("linkx", {}),
+    ],
+)
 def test_some_nodes_have_the_logits_they_have_among_all(
-    world: World, tomorrow: np.ndarray, model: str, batch_size: int
+    world: World, tomorrow: np.ndarray, model: str, given: dict[str, Any]
 ) -> None:
-    given: dict[str, Any] = {"epochs": 2, "hidden_dim": 4}
-    if model == "hpgmn":
-        given |= {"batch_size": batch_size, "statistics": ("attributes", "class_means")}
-    if model == "hpgmn-appnp":
-        given |= {"batch_norm": True, "pretraining_epochs": 2}
-    trained = fitted(
-        world.graph(np.arange(OLD)), make_settings(MODELS[model].settings, given), model
-    )
+    settings = make_settings(MODELS[model].settings, {"epochs": 2, "hidden_dim": 4, **given})
+    trained = fitted(world.graph(np.arange(OLD)), settings, model)
     graph = world.graph(tomorrow)
     new = np.flatnonzero(tomorrow >= OLD)
     every, some = trained.logits(graph), trained.logits(graph, nodes=new)

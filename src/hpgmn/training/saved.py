@@ -248,9 +248,9 @@ class SavedModel:
         Args:
             graph: the graph.
             device: where to compute.
-            nodes: positions of the nodes that are wanted; None for all.
+            nodes: positions of the nodes that are wanted, ascending; None for all.
         """
-        task = self.task(graph, device)
+        task = self.task(graph, device, nodes)
         done = {
             stage: {name: value.to(task.device) for name, value in parameters.items()}
             for stage, parameters in self.done.items()
@@ -281,8 +281,16 @@ class SavedModel:
         parameters = {name: value.to(task.device) for name, value in self.done["estimator"].items()}
         return estimator_logits(task, parameters).cpu()
 
-    def task(self, graph: Graph, device: torch.device | str = "cpu") -> Task:
-        """The task of this model on a graph: its statistics, and the train labels it was given."""
+    def task(
+        self, graph: Graph, device: torch.device | str = "cpu", nodes: Array | None = None
+    ) -> Task:
+        """The task of this model on a graph: its statistics, and the train labels it was given.
+
+        Args:
+            graph: the graph.
+            device: where to compute.
+            nodes: positions of the only nodes that will be classified; None for all.
+        """
         if graph.num_features != self.about["num_features"]:
             raise HPGMNError(
                 f"The model was trained on {self.about['num_features']} attributes, graph "
@@ -292,7 +300,10 @@ class SavedModel:
         if columns is not None:
             self._refuse_strangers(graph, columns)
         width = int(self.about["num_nodes"])
-        statistics = LocalStatistics(graph, device, columns=columns, width=width)
+        # Rows of its own nodes are all that HP-GMN reads, unless a first model guesses all labels.
+        reads_all = self.entry.name != "hpgmn" or "refinement" in self.done
+        wanted = None if reads_all else nodes
+        statistics = LocalStatistics(graph, device, columns=columns, width=width, wanted=wanted)
         known = np.arange(width) if columns is None else columns
         labels = np.where(known >= 0, self.train_labels[:, np.maximum(known, 0)], -1)
         nothing = np.full_like(labels, -1)
