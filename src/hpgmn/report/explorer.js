@@ -7,8 +7,9 @@
     document.getElementById(`explorer-${name}`));
   const listed = data.nodes.length;
   const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
-  const COLORS = ["#0072b2", "#b34700", "#00795a", "#a3457f", "#7a5c00", "#4b4bb3", "#a11d1d", "#3d6b8a"];
+  const COLORS = ["#0072b2", "#b34700", "#00795a", "#a3457f", "#7a5c00", "#4b4bb3", "#a11d1d"];
   const SHAPES = ["circle", "square", "diamond", "triangle", "hexagon"];
+  const FOLDER = ", where RUN is the folder of this page.";
   const SUGGESTED = 20;
   const NEAREST = 3;
   const MOST_CLASSES = 12;
@@ -16,19 +17,15 @@
 
   // Elements.
 
-  function element(name, attributes = {}, ...content) {
-    const made = document.createElement(name);
+  function filled(made, attributes, content) {
     for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
     made.append(...content);
     return made;
   }
-
-  function drawn(name, attributes, ...content) {
-    const made = document.createElementNS("http://www.w3.org/2000/svg", name);
-    for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-    made.append(...content);
-    return made;
-  }
+  const element = (name, attributes = {}, ...content) =>
+    filled(document.createElement(name), attributes, content);
+  const drawn = (name, attributes = {}, ...content) =>
+    filled(document.createElementNS("http://www.w3.org/2000/svg", name), attributes, content);
 
   function table(caption, head, rows, kind = "") {
     const titles = head.map((title) => element("th", { scope: "col" }, title));
@@ -74,19 +71,14 @@
     return label < 0 ? "no known class" : `${mark(label)}: ${data.classes[label]}`;
   }
 
-  function nodeLink(place) {
-    const id = data.ids[place];
-    return place < listed ? element("a", { href: address(id) }, id) : id;
-  }
-
-  function linked(places) {
-    return places.flatMap((place, number) => (number ? [", ", nodeLink(place)] : [nodeLink(place)]));
-  }
+  const idLink = (id) => (place.has(id) ? element("a", { href: address(id) }, id) : id);
+  const linked = (ids) => ids.flatMap((id, number) => (number ? [", ", idLink(id)] : [idLink(id)]));
+  const idsOf = (places) => places.map((number) => data.ids[number]);
 
   // Looking up.
 
-  const place = new Map();
-  const folded = new Map();
+  const place = new Map(); // of the listed nodes, by id
+  const folded = new Map(); // the same without capitals
   for (let number = listed - 1; number >= 0; number -= 1) {
     place.set(data.ids[number], number);
     folded.set(data.ids[number].trim().toLowerCase(), number);
@@ -136,17 +128,20 @@
   function roleWords(node) {
     const right = node.label === node.prediction;
     const label = node.label === null ? "" : quoted(data.classes[node.label]);
-    if (node.role === "train") return `A train node: its label is ${label}, and the model was trained on it.`;
+    if (node.role === "train") return `A train node: the model was given its label, ${label}.`;
     const kind = { val: "A validation node", test: "A test node" }[node.role];
     if (!label) return kind ? `${kind} without a label.` : "Its label is not known.";
-    return `${kind || "A node outside the split"}: its label is ${label}, so the prediction is ${right ? "right" : "wrong"}.`;
+    const judged = `its label is ${label}, so the prediction is ${right ? "right" : "wrong"}.`;
+    return `${kind || "A node of no part of the split"}: ${judged}`;
   }
 
   function bar(value, largest, kind) {
-    const width = largest > 0 ? (100 * Math.abs(value)) / largest : 0;
-    const filled = element("span", { class: value < 0 ? "against" : "for" });
-    filled.style.width = `${width.toFixed(1)}%`;
-    return element("span", { class: `bar ${kind}`, "aria-hidden": "true" }, filled);
+    const room = kind === "signed" ? 50 : 100; // to both sides of the middle, or from the left
+    const width = largest > 0 ? (room * Math.abs(value)) / largest : 0;
+    const part = element("span", { class: value < 0 ? "against" : "for" });
+    part.style.width = `${width.toFixed(1)}%`;
+    if (kind === "signed") part.style.marginLeft = `${(value < 0 ? 50 - width : 50).toFixed(1)}%`;
+    return element("span", { class: `bar ${kind}`, "aria-hidden": "true" }, part);
   }
 
   function probabilities(node) {
@@ -154,26 +149,26 @@
       .sort((a, b) => b[0] - a[0]);
     const rows = ranked.slice(0, MOST_CLASSES).map(([share, label]) =>
       [classWord(label), bar(share, 1, "whole"), percent(share)]);
-    const more = ranked.length - rows.length;
-    const caption = `Probability of each class${more > 0 ? `, the first ${rows.length} of ${ranked.length}` : ""}`;
-    return table(caption, ["Class", "", "Probability"], rows, "bars");
+    const some = rows.length < ranked.length ? `, the first ${rows.length} of ${ranked.length}` : "";
+    return table(`Probability of each class${some}`, ["Class", "", "Probability"], rows, "bars");
   }
 
   function shares(node) {
     const largest = Math.max(...node.shares.map(Math.abs));
     const rows = node.shares.map((share, number) => [share, data.statistics[number]])
       .sort((a, b) => b[0] - a[0])
-      .map(([share, [name, words]]) =>
-        [[words, element("span", { class: "rest" }, name)], bar(share, largest, "signed"), signed(share, 2)]);
-    const start = percent(Math.exp(node.baseline));
-    return table(`Share of each statistic in the log-probability of the class (the mean train node starts at ${start})`,
-      ["Statistic", "", "Share"], rows, "bars");
+      .map(([share, [name, words]]) => [[words, element("span", { class: "rest" }, name)],
+        bar(share, largest, "signed"), signed(share, 2)]);
+    const caption = "Share of each statistic in the log-probability of the class "
+      + `(the mean train node has ${percent(Math.exp(node.baseline))})`;
+    return table(caption, ["Statistic", "", "Share"], rows, "bars");
   }
 
   function largestOf(all) {
     return all.map((share, label) => [share, label]).sort((a, b) => b[0] - a[0]).slice(0, 2)
       .filter(([share]) => share >= 0.01)
-      .map(([share, label]) => `${quoted(data.classes[label])} ${(100 * share).toFixed(0)} %`).join(", ");
+      .map(([share, label]) => `${quoted(data.classes[label])} ${(100 * share).toFixed(0)} %`)
+      .join(", ");
   }
 
   function patternWords(pattern) {
@@ -181,40 +176,36 @@
     const near = Object.entries(pattern.neighborhood)
       .filter(([, all]) => all.some((share) => share > 0))
       .map(([mode, all]) => `; their ${whose[mode]} ${largestOf(all)}`);
-    const words = [`nodes of class ${largestOf(pattern.classes)}${near.join("")}; for example `];
-    pattern.typical_nodes.forEach((id, number) => {
-      if (number) words.push(", ");
-      words.push(place.has(id) ? element("a", { href: address(id) }, id) : id);
-    });
-    return words;
+    return [`nodes of class ${largestOf(pattern.classes)}${near.join("")}; for example `,
+      ...linked(pattern.typical_nodes)];
   }
 
   function patterns(node) {
     const rows = node.patterns.map(([number, attention]) =>
       [`${number}`, percent(attention), patternWords(data.patterns[number])]);
-    return table("Memory patterns it attends to most", ["Pattern", "Attention", "Stands for"], rows, "patterns");
+    return table("Memory patterns it attends to most", ["Pattern", "Attention", "Stands for"],
+      rows, "patterns");
   }
 
-  function edgeWords(bits) {
-    if (!data.directed) return "linked";
-    return ["linked", "to it", "from it", "both ways"][bits];
-  }
+  const edgeWords = (bits) => (data.directed
+    ? ["linked", "to the neighbour", "from the neighbour", "both ways"][bits] : "linked");
 
   function neighborTable(node) {
     const rows = node.neighbors.map((other, number) => {
       const taken = data.counts_as[other];
       const how = taken < 0 ? "" : data.is_known[other] ? " (label known)" : " (guessed)";
-      const cells = [nodeLink(other), classWord(taken) + how, edgeWords(node.edges[number])];
+      const cells = [idLink(data.ids[other]), classWord(taken) + how, edgeWords(node.edges[number])];
       return node.support ? [...cells, points(node.support[number])] : cells;
     });
-    const head = ["Neighbour", "Counts as", "Edge", ...(node.support ? ["Adds to the probability"] : [])];
-    return table(`Neighbours, ${rows.length} of ${node.degree}`, head, rows, "neighbors");
+    const adds = node.support ? ", and what each adds to the probability of the class" : "";
+    const head = ["Neighbour", "Counts as", "Edge", ...(node.support ? ["Adds"] : [])];
+    return table(`Neighbours, ${rows.length} of ${node.degree}${adds}`, head, rows, "neighbors");
   }
 
   function withoutWords(changed, prediction) {
     const still = changed.prediction === prediction ? "still be" : "be";
-    return element("p", {}, "Without ", ...linked(changed.neighbors),
-      ` it would ${still} ${quoted(data.classes[changed.prediction])} (${percent(changed.probability)}).`);
+    const then = `${quoted(data.classes[changed.prediction])} (${percent(changed.probability)})`;
+    return element("p", {}, "Without ", ...linked(idsOf(changed.neighbors)), ` it would ${still} ${then}.`);
   }
 
   function withoutThem(node) {
@@ -224,20 +215,22 @@
       said.push(withoutWords(node.without, node.prediction));
     }
     if (node.without && !node.turning) {
-      said.push(element("p", {}, "Taking away the neighbours that support the class, one after the other, does not change it."));
+      said.push(element("p", {}, "Taking away one after the other of the neighbours that support "
+        + "the class does not change it."));
     }
     return said;
   }
 
   // The drawing.
 
+  const away = (x, y, far, angle) =>
+    [x + far * Math.cos(angle), y + far * Math.sin(angle)].map((value) => value.toFixed(1));
+
   function shapePoints(shape, x, y, size) {
-    const corners = { square: [4, Math.PI / 4, 1.2], diamond: [4, 0, 1.25], triangle: [3, -Math.PI / 2, 1.35], hexagon: [6, 0, 1.1] };
-    const [count, turn, scale] = corners[shape];
-    return Array.from({ length: count }, (_, corner) => {
-      const angle = turn + (2 * Math.PI * corner) / count;
-      return `${(x + scale * size * Math.cos(angle)).toFixed(1)},${(y + scale * size * Math.sin(angle)).toFixed(1)}`;
-    }).join(" ");
+    const [count, turn, scale] = { square: [4, Math.PI / 4, 1.2], diamond: [4, 0, 1.25],
+      triangle: [3, -Math.PI / 2, 1.35], hexagon: [6, 0, 1.1] }[shape];
+    const angles = Array.from({ length: count }, (_, corner) => turn + (2 * Math.PI * corner) / count);
+    return angles.map((angle) => away(x, y, scale * size, angle).join()).join(" ");
   }
 
   function nodeShape(label, x, y, size) {
@@ -252,10 +245,9 @@
 
   function arrow(fromX, fromY, toX, toY, gap) {
     const angle = Math.atan2(toY - fromY, toX - fromX);
-    const tipX = toX - gap * Math.cos(angle);
-    const tipY = toY - gap * Math.sin(angle);
-    const corner = (side) => `${(tipX - 9 * Math.cos(angle + side)).toFixed(1)},${(tipY - 9 * Math.sin(angle + side)).toFixed(1)}`;
-    return drawn("polygon", { points: `${tipX.toFixed(1)},${tipY.toFixed(1)} ${corner(0.42)} ${corner(-0.42)}`, class: "arrow" });
+    const tip = away(toX, toY, -gap, angle);
+    const corners = [0.42, -0.42].map((side) => away(...tip.map(Number), -11, angle + side));
+    return drawn("polygon", { points: [tip, ...corners].join(" "), class: "arrow" });
   }
 
   function spoke(node, number, x, y, largest) {
@@ -326,24 +318,25 @@
 
   function notes(node) {
     const all = [...data.notes, ...(node.notes || [])];
-    const items = all.map((note) => element("li", {}, note));
-    return items.length ? [element("details", {}, element("summary", {}, "How to read it"), element("ul", {}, ...items))] : [];
+    if (!all.length) return [];
+    const items = element("ul", {}, ...all.map((note) => element("li", {}, note)));
+    return [element("details", {}, element("summary", {}, "How to read it"), items)];
   }
 
   function show(number) {
     const [id, node] = [data.ids[number], data.nodes[number]];
-    const decision = `Predicted class: ${quoted(data.classes[node.prediction])}, with a probability of ${percent(node.probabilities[node.prediction])}.`;
+    const chance = percent(node.probabilities[node.prediction]);
+    const decision = `Predicted class: ${quoted(data.classes[node.prediction])}, probability ${chance}.`;
     const parts = [
       element("h3", { id: "explorer-node", tabindex: "-1" }, `Node ${id}`),
       element("p", {}, element("strong", {}, decision), ` ${roleWords(node)}`),
-      probabilities(node),
-      ...(node.shares ? [shares(node)] : []),
+      element("div", { class: "why" }, probabilities(node), ...(node.shares ? [shares(node)] : [])),
       ...(node.patterns ? [patterns(node)] : []),
       element("h4", {}, "Neighbourhood"), ...neighborhood(id, node), ...withoutThem(node),
     ];
     if (node.degree && !node.support) {
-      parts.push(element("p", {}, "What each neighbour adds, and the class without them: ", command(id),
-        ", where RUN is the folder of this page."));
+      parts.push(element("p", {}, "What each neighbour adds, and the class without them: ",
+        command(id), FOLDER));
     }
     result.replaceChildren(...parts, ...notes(node));
     return `Node ${id}. ${decision} ${roleWords(node)}`;
@@ -353,11 +346,11 @@
     const all = listed === data.num_nodes;
     const words = all ? `There is no node ${quoted(id)}.`
       : `Node ${quoted(id)} is not among the ${listed} of ${data.num_nodes} nodes on this page.`;
-    const near = nearest(id);
+    const near = idsOf(nearest(id));
     const parts = [element("p", { class: "missing" }, `${words} Nearest ids: `, ...linked(near), ".")];
-    if (!all) parts.push(element("p", {}, "For any other node: ", command(id), ", where RUN is the folder of this page."));
+    if (!all) parts.push(element("p", {}, "For any other node: ", command(id), FOLDER));
     result.replaceChildren(...parts);
-    return `${words} Nearest ids: ${near.map((number) => data.ids[number]).join(", ")}.`;
+    return `${words} Nearest ids: ${near.join(", ")}.`;
   }
 
   function asked() {
@@ -393,7 +386,8 @@
   });
   input.addEventListener("input", suggest);
   input.addEventListener("focus", suggest);
-  window.addEventListener("hashchange", () => follow(document.activeElement !== input && !document.activeElement?.closest("#explorer-form")));
+  window.addEventListener("hashchange", () =>
+    follow(!document.activeElement?.closest("#explorer-form"))); // who types goes on typing
   document.getElementById("explorer-tool").hidden = false;
   if (asked() === null) show(0);
   else follow(false);

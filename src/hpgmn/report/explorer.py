@@ -46,9 +46,9 @@ def _read(path: Path) -> dict[str, Any]:
         missing = [name for name in _NEEDED if name not in content]
     except (OSError, ValueError, TypeError) as error:
         raise HPGMNError(f"The file {path} cannot be read ({error}). {REMEDY}") from None
-    if missing or not isinstance(content, dict):
-        raise HPGMNError(f"The file {path} lacks {', '.join(missing) or 'everything'}. {REMEDY}")
-    return content
+    if missing:
+        raise HPGMNError(f"The file {path} lacks {', '.join(missing)}. {REMEDY}")
+    return dict(content)
 
 
 def _section(content: Mapping[str, Any]) -> str:
