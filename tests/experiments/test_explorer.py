@@ -1,4 +1,4 @@
-"""``explorer.json`` of a run folder: whose answers, whose labels, and a device that is too small."""
+"""``explorer.json`` of a run folder: whose answers and labels, and a GPU that is too small."""
 
 from __future__ import annotations
 

@@ -115,11 +115,12 @@ def explained(run: Path, node: str, capsys: pytest.CaptureFixture[str]) -> dict[
 
 def ask(page: Page, node: str) -> None:
     """Type an id, press the button and wait for the answer."""
-    status = "document.getElementById('explorer-status').textContent"
-    page.evaluate(f"{status} = ''")
+    from playwright.sync_api import expect
+
+    page.evaluate("document.getElementById('explorer-status').textContent = ''")
     page.get_by_label("Node id").fill(node)
     page.get_by_role("button", name="Show the node").click()
-    page.wait_for_function(f"{status} !== ''")
+    expect(page.locator("#explorer-status")).not_to_be_empty()
 
 
 def heading(page: Page) -> str:
@@ -204,10 +205,11 @@ def test_the_role_and_the_label_are_those_of_the_run(page: Page, run: Path) -> N
         said = page.locator("#explorer-result p").first.inner_text()
         guess = said.split("‘")[1].split("’")[0]
         verdict = "right" if guess == row["label"] else "wrong"
+        judged = f"its label is ‘{row['label']}’, so the prediction is {verdict}."
         expected = {
             "train": f"A train node: the model was given its label, ‘{row['label']}’.",
-            "val": f"A validation node: its label is ‘{row['label']}’, so the prediction is {verdict}.",
-            "test": f"A test node: its label is ‘{row['label']}’, so the prediction is {verdict}.",
+            "val": f"A validation node: {judged}",
+            "test": f"A test node: {judged}",
             "unlabelled": "Its label is not known.",
         }[row["role"]]
         assert said.endswith(expected)
@@ -223,9 +225,7 @@ def test_neighbours_lead_on_and_the_browser_leads_back(page: Page) -> None:
     assert set(links.all_inner_texts()) == expected
     second = links.first.inner_text()
     links.first.click()
-    page.wait_for_function(
-        "name => document.getElementById('explorer-node').innerText === name", arg=f"Node {second}"
-    )
+    page.locator("#explorer-node").get_by_text(f"Node {second}", exact=True).wait_for()
     assert page.get_by_label("Node id").input_value() == second
     assert page.evaluate("document.activeElement.id") == "explorer-node"
     page.go_back()

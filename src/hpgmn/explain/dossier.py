@@ -43,7 +43,7 @@ SUBSETS = 500_000
 """Most subsets of statistics that shares are computed from: about 4 seconds on one core."""
 
 SECONDS = 5.0
-"""About so long, on one core, neighbours are taken away; :func:`_seconds` says what a node costs."""
+"""About so long, on one core, neighbours are taken away; :func:`_seconds` tells a node's part."""
 
 LARGEST = 8_000_000
 """Most bytes of the data as JSON; fewer nodes are listed where it would be more."""
@@ -293,7 +293,7 @@ def _tables(part: _Part, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _named(row: Mapping[str, Any]) -> list[int]:
     """Every other node that a row names."""
     changed = [row.get("without"), row.get("turning")]
-    return row["neighbors"] + [v for one in changed if one for v in one["neighbors"]]
+    return [*row["neighbors"], *(v for one in changed if one for v in one["neighbors"])]
 
 
 def _placed(row: Mapping[str, Any], place: Mapping[int, int]) -> dict[str, Any]:
