@@ -141,9 +141,8 @@ def percent(share: float) -> str:
 
 
 def points(support: float) -> str:
-    if abs(support) < 5e-4:
-        return "less than 0.1 points" if support else "no change"
-    return f"{100 * support:+.1f} points".replace("-", "−")
+    text = f"{100 * support:+.2f}".replace("-", "−")
+    return text if text[1:] != "0.00" else "0.00"
 
 
 @pytest.mark.parametrize("node", ["Ann", HOSTILE, "n12", "n6", "Zoë & 'co'", NAMES[-1]])
@@ -180,8 +179,8 @@ def test_a_typed_node_is_shown_as_the_command_explains_it(
         [one["node"], points(one["support"])] for one in found["neighbors"]
     ]
     for row, one in zip(near, found["neighbors"], strict=True):
-        how = "label known" if one["is_known"] else "guessed"
-        assert row[1] == f"{marks[one['counts_as']]}: {one['counts_as']} ({how})"
+        how = "known" if one["is_known"] else "guessed"
+        assert row[1] == f"{marks[one['counts_as']]}: {one['counts_as']}, {how}"
     drawn = page.locator("#explorer-result figure > svg .neighbor")
     assert drawn.count() == len(near)
     for key in ("turning", "without"):
@@ -322,7 +321,7 @@ def test_direction_and_support_are_drawn(page: Page, run: Path) -> None:
         "all => all.map(e => +e.getAttribute('stroke-width'))"
     )
     strength = np.abs(node["support"])
-    assert widths == pytest.approx(1 + 6 * strength / strength.max(), abs=0.06)
+    assert widths == pytest.approx(1 + 6 * strength / max(strength.max(), 0.01), abs=0.06)
     opposing = svg.locator(".edge").evaluate_all("all => all.map(e => e.matches('.opposing'))")
     assert opposing == [value < 0 for value in node["support"]]
     letters = svg.locator(".neighbor text:first-of-type").all_text_contents()

@@ -12,6 +12,8 @@
   const FOLDER = ", where RUN is the folder of this page.";
   const SUGGESTED = 20;
   const NEAREST = 3;
+  const NAMED = 8; // ids in a sentence
+  const LONGEST = 40; // letters of an id inside a table or a sentence
   const MOST_CLASSES = 12;
   const LABELLED = 18; // with more neighbours their ids would cover each other
 
@@ -50,11 +52,6 @@
     return Number(text) === 0 ? text : `${value < 0 ? "−" : "+"}${text}`;
   }
 
-  function points(support) {
-    if (Math.abs(support) >= 5e-4) return `${signed(100 * support, 1)} points`;
-    return support ? "less than 0.1 points" : "no change";
-  }
-
   function command(id) {
     const plain = /^[\w.:@%+=/-]+$/.test(id);
     return element("code", {},
@@ -71,8 +68,16 @@
     return label < 0 ? "no known class" : `${mark(label)}: ${data.classes[label]}`;
   }
 
-  const idLink = (id) => (place.has(id) ? element("a", { href: address(id) }, id) : id);
-  const linked = (ids) => ids.flatMap((id, number) => (number ? [", ", idLink(id)] : [idLink(id)]));
+  function idLink(id) {
+    const about = place.has(id) ? { href: address(id), title: id } : { title: id };
+    return element(place.has(id) ? "a" : "span", about, short(id, LONGEST));
+  }
+
+  function linked(ids) {
+    const shown = ids.slice(0, NAMED).flatMap((id) => [", ", idLink(id)]).slice(1);
+    return ids.length > NAMED ? [...shown, ` and ${ids.length - NAMED} more`] : shown;
+  }
+
   const idsOf = (places) => places.map((number) => data.ids[number]);
 
   // Looking up.
@@ -154,7 +159,7 @@
   }
 
   function shares(node) {
-    const largest = Math.max(...node.shares.map(Math.abs));
+    const largest = Math.max(0.05, ...node.shares.map(Math.abs)); // less is as good as nothing
     const rows = node.shares.map((share, number) => [share, data.statistics[number]])
       .sort((a, b) => b[0] - a[0])
       .map(([share, [name, words]]) => [[words, element("span", { class: "rest" }, name)],
@@ -188,17 +193,17 @@
   }
 
   const edgeWords = (bits) => (data.directed
-    ? ["linked", "to the neighbour", "from the neighbour", "both ways"][bits] : "linked");
+    ? ["linked", "out", "in", "out and in"][bits] : "linked");
 
   function neighborTable(node) {
     const rows = node.neighbors.map((other, number) => {
       const taken = data.counts_as[other];
-      const how = taken < 0 ? "" : data.is_known[other] ? " (label known)" : " (guessed)";
+      const how = taken < 0 ? "" : data.is_known[other] ? ", known" : ", guessed";
       const cells = [idLink(data.ids[other]), classWord(taken) + how, edgeWords(node.edges[number])];
-      return node.support ? [...cells, points(node.support[number])] : cells;
+      return node.support ? [...cells, signed(100 * node.support[number], 2)] : cells;
     });
-    const adds = node.support ? ", and what each adds to the probability of the class" : "";
-    const head = ["Neighbour", "Counts as", "Edge", ...(node.support ? ["Adds"] : [])];
+    const adds = node.support ? ", and the percentage points each adds to the probability" : "";
+    const head = ["Neighbour", "Counts as", "Edge", ...(node.support ? ["Points"] : [])];
     return table(`Neighbours, ${rows.length} of ${node.degree}${adds}`, head, rows, "neighbors");
   }
 
@@ -252,12 +257,12 @@
 
   function spoke(node, number, x, y, largest) {
     const support = node.support ? node.support[number] : 0;
-    const width = node.support && largest > 0 ? 1 + (6 * Math.abs(support)) / largest : 1.5;
+    const width = node.support ? 1 + (6 * Math.abs(support)) / largest : 1.5;
     const line = drawn("line", { x1: 0, y1: 0, x2: x, y2: y, "stroke-width": width.toFixed(1),
       class: support < 0 ? "edge opposing" : "edge" });
     const heads = [];
     if (data.directed && node.edges[number] & 1) heads.push(arrow(0, 0, x, y, 17));
-    if (data.directed && node.edges[number] & 2) heads.push(arrow(x, y, 0, 0, 25));
+    if (data.directed && node.edges[number] & 2) heads.push(arrow(x, y, 0, 0, node.edges.length > 24 ? 62 : 25));
     return [line, ...heads];
   }
 
@@ -279,7 +284,7 @@
     const count = node.neighbors.length;
     const withNames = count <= LABELLED;
     const radius = count > 24 ? 185 : 130;
-    const largest = node.support ? Math.max(...node.support.map(Math.abs)) : 0;
+    const largest = Math.max(0.01, ...(node.support || []).map(Math.abs)); // from one point on
     const spokes = [];
     const marks = [];
     node.neighbors.forEach((other, number) => {
@@ -308,7 +313,7 @@
     const words = [node.support
       ? "A thicker line adds more to the probability of the class; a dashed one takes from it."
       : "Lines are of one thickness: what each neighbour adds is not on this page."];
-    if (data.directed) words.push("Arrows show where edges lead.");
+    if (data.directed) words.push("Arrows show where edges lead: out of the node or into it.");
     if (rest > 0) words.push(`${rest} more neighbours are not drawn.`);
     const figure = element("figure", { class: "panel" }, drawing(id, node), legend(node));
     return [figure, element("p", { class: "quiet" }, words.join(" ")), neighborTable(node)];

@@ -21,6 +21,8 @@ from hpgmn.report.reading import REMEDY
 
 _NEEDED = ("split", "seeds", "num_nodes", "classes", "ids", "counts_as", "is_known", "nodes")
 
+_LONGEST = 40  # letters of an id in a sentence, as in the script
+
 
 def explorer(folder: Path) -> list[tuple[str, str, str]]:
     """The section as a list of one; of none where the run has written nothing to explore."""
@@ -111,4 +113,5 @@ def _fewest(node: Mapping[str, Any]) -> int:
 
 
 def _link(name: str) -> str:
-    return f'<a href="#node={quote(name, safe="")}">{text(name)}</a>'
+    shown = name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
+    return f'<a href="#node={quote(name, safe="")}">{text(shown)}</a>'
