@@ -159,7 +159,7 @@
   }
 
   function shares(node) {
-    const largest = Math.max(0.05, ...node.shares.map(Math.abs)); // less is as good as nothing
+    const largest = Math.max(0.05, ...node.shares.map(Math.abs));
     const rows = node.shares.map((share, number) => [share, data.statistics[number]])
       .sort((a, b) => b[0] - a[0])
       .map(([share, [name, words]]) => [[words, element("span", { class: "rest" }, name)],
@@ -262,7 +262,8 @@
       class: support < 0 ? "edge opposing" : "edge" });
     const heads = [];
     if (data.directed && node.edges[number] & 1) heads.push(arrow(0, 0, x, y, 17));
-    if (data.directed && node.edges[number] & 2) heads.push(arrow(x, y, 0, 0, node.edges.length > 24 ? 62 : 25));
+    const gap = node.edges.length > 24 ? 62 : 25; // so that many arrows do not cover each other
+    if (data.directed && node.edges[number] & 2) heads.push(arrow(x, y, 0, 0, gap));
     return [line, ...heads];
   }
 
