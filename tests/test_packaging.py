@@ -73,7 +73,7 @@ def test_wheel_holds_every_file_of_the_package(installed: Installed) -> None:
     present = {
         f"hpgmn/{path.relative_to(SOURCE)}"
         for path in SOURCE.rglob("*")
-        if path.is_file() and path.suffix in {".py", ".yaml", ".typed"}
+        if path.is_file() and path.suffix in {".py", ".yaml", ".typed", ".js", ".css"}
     }
     shipped = {name for name in present if re.fullmatch(r"hpgmn/shipped/[^/]+\.yaml", name)}
     assert shipped, "src/hpgmn/shipped holds no settings files"

@@ -31,6 +31,12 @@ SETTINGS = {
 Tiny = Callable[..., list[str]]
 
 
+@pytest.fixture(autouse=True)
+def quick_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few nodes of a page have their neighbours taken away: tests train often."""
+    monkeypatch.setattr("hpgmn.explain.dossier.SECONDS", 0.1)
+
+
 def assignments(**changes: Any) -> list[str]:
     values = SETTINGS | changes
     return [word for name, value in values.items() for word in ("--set", f"{name}={value}")]

@@ -24,7 +24,7 @@ Contents = Callable[[Path], dict[str, bytes | None]]
 
 RUN_FILES = {
     *("config.yaml", "metrics.json", "history.jsonl", "predictions.parquet"),
-    *("model.safetensors", "report.html", "log.txt"),
+    *("model.safetensors", "report.html", "explorer.json", "log.txt"),
 }
 # The keys that INTERFACE.md promises.
 PROMISED = {

@@ -33,6 +33,14 @@ def test_page_asks_for_nothing_from_outside() -> None:
         assert word not in whole
 
 
+def test_only_the_script_of_a_page_may_run() -> None:
+    # sha256 of "1", from another tool: printf 1 | openssl dgst -sha256 -binary | base64
+    digest = "a4ayc/80/OGda4BO/1o/V0etpOqiLx1JwB5S3beHW0s="
+    whole = page("t", "", "", [], script="1")
+    assert f"style-src 'unsafe-inline'; script-src 'sha256-{digest}'\"" in whole
+    assert whole.count("<script>1</script>") == whole.count("<script") == 1
+
+
 def test_page_knows_dark_mode_and_phones() -> None:
     whole = page("t", "", "", [])
     assert "@media (prefers-color-scheme: dark)" in whole

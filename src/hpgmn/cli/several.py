@@ -70,7 +70,6 @@ def folder_name(model: str) -> str:
 def run_and_report(spec: RunSpec, graph: Graph, folder: Path) -> dict[str, Any]:
     """Train with progress, a log and the report page."""
     from hpgmn.experiments.run import LOG_FILE, run
-    from hpgmn.report import write_report
 
     with (
         log_file(folder / LOG_FILE),
@@ -78,8 +77,17 @@ def run_and_report(spec: RunSpec, graph: Graph, folder: Path) -> dict[str, Any]:
         stop_on_signal() as should_stop,
     ):
         metrics = run(spec, graph, folder, report=report, should_stop=should_stop)
-    write_report(folder)
+    _write_page(spec, graph, folder)
     return metrics
+
+
+def _write_page(spec: RunSpec, graph: Graph, folder: Path) -> None:
+    """The report page of a finished run, with what its node explorer shows."""
+    from hpgmn.experiments.explorer import write_explorer
+    from hpgmn.report import write_report
+
+    write_explorer(spec, graph, folder)
+    write_report(folder)
 
 
 def train_into(
@@ -93,13 +101,12 @@ def train_into(
 ) -> dict[str, Any]:
     """The metrics of a run in a folder of its own; what was done before is not done again."""
     from hpgmn.experiments.run import finished_run, prepare_folder
-    from hpgmn.report import write_report
 
     prepare_folder(folder, spec, resume=resume, overwrite=overwrite, choice=choice)
     metrics = finished_run(folder) if resume else None
     if metrics is None:
         return run_and_report(spec, graph, folder)
-    write_report(folder)
+    _write_page(spec, graph, folder)
     return metrics
 
 

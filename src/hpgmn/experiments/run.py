@@ -41,12 +41,12 @@ logger = logging.getLogger(__name__)
 
 CONFIG_FILE, METRICS_FILE, HISTORY_FILE = "config.yaml", "metrics.json", "history.jsonl"
 PREDICTIONS_FILE, LOG_FILE, STATE_FOLDER = "predictions.parquet", "log.txt", "state"
-REPORT_FILE, PORTFOLIO_FILE = "report.html", "portfolio.json"
+REPORT_FILE, PORTFOLIO_FILE, EXPLORER_FILE = "report.html", "portfolio.json", "explorer.json"
 
 # What a run leaves in its folder. In this order it is deleted: a run folder is known by its config.
 _WRITTEN = (
     *(MODEL_FILE, PREDICTIONS_FILE, HISTORY_FILE, METRICS_FILE, REPORT_FILE, LOG_FILE),
-    *(PORTFOLIO_FILE, CONFIG_FILE),
+    *(EXPLORER_FILE, PORTFOLIO_FILE, CONFIG_FILE),
 )
 
 

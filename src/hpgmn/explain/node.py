@@ -17,7 +17,9 @@ from hpgmn.explain.shapley import players, shapley_values, subset_values
 from hpgmn.graph import Array, Graph
 from hpgmn.training.saved import SavedModel
 
-_PATTERNS = 3  # of those attended most that are described
+PATTERNS = 3
+"""So many of the patterns that a node attends to most are described."""
+
 _COMPARED = 20_000  # ids compared letter by letter, which takes a second
 _NEAREST = 3  # ids that a mistyped one may have meant
 
@@ -72,7 +74,7 @@ def explain_node(
         neighbors=_neighbors(opened[0], support, names),
         without=_without(graph, support.neighbors[: support.removed], support.without, names),
         turning=None if turned is None else _without(graph, *turned, names),
-        notes=(*notes, *_notes(opened, support)),
+        notes=(*notes, *node_notes(opened, support)),
     )
 
 
@@ -173,7 +175,7 @@ def _patterns(
         return ()
     patterns = describe_patterns(first, chances)
     own = patterns.attention[place]
-    best = np.argsort(-own, kind="stable")[:_PATTERNS]
+    best = np.argsort(-own, kind="stable")[:PATTERNS]
     return tuple(described(first.graph, patterns, int(k), float(own[k]), names) for k in best)
 
 
@@ -199,7 +201,8 @@ def _without(
     return Without(gone, names[int(chances.argmax())], by_class(names, chances))
 
 
-def _notes(opened: list[Opened], support: Support) -> list[str]:
+def node_notes(opened: list[Opened], support: Support) -> list[str]:
+    """How to read what the neighbours do, and what a model of another kind cannot tell."""
     how = NEIGHBORS_NOTE if opened[0].reads_statistics else ASKED_AGAIN_NOTE
     notes = [how] if support.neighbors.size else ["The node has no neighbours."]
     if opened[0].reads_statistics and not opened[0].modes:

@@ -1,6 +1,7 @@
 """The report of a run: one self-contained page, made from the run folder's files alone.
 
-The page asks for nothing from outside: no scripts, fonts or images; its own policy forbids them.
+The page asks for nothing from outside: no scripts, fonts or images; its own policy forbids them,
+all but the script of the node explorer (:mod:`hpgmn.report.explorer`).
 Whatever comes from data passes :func:`_text`, so that a name can never become markup. The same
 files give the same page.
 """
@@ -19,6 +20,7 @@ import numpy as np
 from hpgmn.errors import HPGMNError
 from hpgmn.graph import Array
 from hpgmn.report import plots
+from hpgmn.report.explorer import explorer, explorer_script
 from hpgmn.report.page import Row, page, panel, table, text, tiles
 from hpgmn.report.reading import Run, Stage, mapping, number, read_run
 
@@ -77,12 +79,13 @@ def build_report(folder: Path) -> str:
         ("curves", "Learning curves", _curves(run)),
         ("confusion", "Confusion matrix", _confusion(run)),
         ("classes", "Scores by class", _per_class(run)),
+        *explorer(folder),
         *_portfolio(run),
         ("settings", "Settings", _settings(run)),
         ("repeat", "How to repeat it", _repeat(run)),
     ]
     title = f"{run.metrics['model']} on {run.metrics['graph']}"
-    return page(title, _made(run), _headline(run), sections)
+    return page(title, _made(run), _headline(run), sections, explorer_script(sections))
 
 
 def class_scores(confusion: Array) -> dict[str, Array]:

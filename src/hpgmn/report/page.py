@@ -1,10 +1,13 @@
 """The pieces of a page: its frame and style, tables and panels, and text that stays text.
 
 The page asks for nothing from outside: no scripts, fonts or images; its own policy forbids them.
+At most one script of its own is allowed, by its hash.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import Any
@@ -23,7 +26,13 @@ def text(value: object) -> str:
     return escape(printable(value), quote=True)
 
 
-def page(title: str, about: str, opening: str, sections: Iterable[tuple[str, str, str]]) -> str:
+def page(
+    title: str,
+    about: str,
+    opening: str,
+    sections: Iterable[tuple[str, str, str]],
+    script: str = "",
+) -> str:
     """A whole page.
 
     Args:
@@ -31,6 +40,7 @@ def page(title: str, about: str, opening: str, sections: Iterable[tuple[str, str
         about: markup below that heading.
         opening: markup before the list of sections.
         sections: (id, plain title, markup) of each.
+        script: the one script that may run, if any.
     """
     sections = list(sections)
     links = "".join(f'<li><a href="#{key}">{text(name)}</a></li>' for key, name, _ in sections)
@@ -45,7 +55,7 @@ def page(title: str, about: str, opening: str, sections: Iterable[tuple[str, str
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta http-equiv="Content-Security-Policy" content="{_policy(script)}">
 <title>{text(title)} – hpgmn report</title>
 <style>{_CSS}</style>
 </head>
@@ -59,10 +69,19 @@ def page(title: str, about: str, opening: str, sections: Iterable[tuple[str, str
 {opening}
 <nav aria-label="Sections"><ul>{links}</ul></nav>
 {body}
-</main>
+</main>{f"<script>{script}</script>" if script else ""}
 </body>
 </html>
 """
+
+
+def _policy(script: str) -> str:
+    """What the browser may load: nothing from outside, and no script but this one."""
+    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    if not script:
+        return policy
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return f"{policy}; script-src 'sha256-{digest}'"
 
 
 def panel(picture: str, wide: str = "") -> str:

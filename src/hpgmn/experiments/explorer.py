@@ -1,0 +1,48 @@
+"""What the node explorer of a run's page shows, written into the run folder."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import torch
+
+from hpgmn.experiments.run import EXPLORER_FILE, PREDICTIONS_FILE, RunSpec, write_text
+from hpgmn.explain.dossier import as_json, dossier
+from hpgmn.graph import Graph
+from hpgmn.models.own import is_own
+from hpgmn.training.saved import MODEL_FILE, SavedModel
+
+logger = logging.getLogger(__name__)
+
+
+def write_explorer(spec: RunSpec, graph: Graph, folder: Path) -> None:
+    """Write ``explorer.json``: the first split's answers, its seeds averaged.
+
+    It is what ``hpgmn predict`` and ``hpgmn explain`` answer. Roles and labels are those that the
+    run has written. Where the device has not enough memory the page goes without.
+
+    Args:
+        spec: what was trained.
+        graph: the graph it was trained on.
+        folder: the finished run.
+    """
+    split = spec.splits[0]
+    saved = SavedModel.read(folder / MODEL_FILE, spec.model if is_own(spec.model) else None)
+    chosen = saved.choose([r for r, one in enumerate(saved.replicas) if one.split == split])
+    roles, labels = _roles_and_labels(folder / PREDICTIONS_FILE, split)
+    try:
+        content = dossier(chosen, graph, roles, labels, device=spec.device)
+    except torch.cuda.OutOfMemoryError:
+        logger.warning("The page has no node explorer: the GPU has not enough memory for it.")
+        return
+    about = {"split": split, "seeds": len(chosen.replicas)}
+    write_text(folder / EXPLORER_FILE, as_json(about | content) + "\n")
+
+
+def _roles_and_labels(path: Path, split: int) -> tuple[list[str], list[str | None]]:
+    """Of each node its role in a split and its class, as the run's predictions have them."""
+    only = [("split", "=", split), ("seed", "=", 0)]
+    table = pq.read_table(path, columns=["node", "role", "label"], filters=only).sort_by("node")
+    return table["role"].to_pylist(), table["label"].to_pylist()

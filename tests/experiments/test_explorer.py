@@ -1,0 +1,81 @@
+"""``explorer.json`` of a run folder: whose answers and labels, and a GPU that is too small."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import hpgmn.experiments.explorer as module
+from hpgmn.config import settings_dict
+from hpgmn.experiments.explorer import write_explorer
+from hpgmn.experiments.run import EXPLORER_FILE, RunSpec, prepare_folder, run
+from hpgmn.graph import Graph
+from hpgmn.models.hpgmn import HPGMNSettings
+from hpgmn.training.saved import SavedModel
+
+TINY = HPGMNSettings(
+    hidden_dim=4, num_patterns=3, estimator_hidden=4, estimator_epochs=3, epochs=4, patience=0
+)
+SPEC = RunSpec("small", "hpgmn", settings_dict(TINY), splits=(1, 0), seeds=2)
+
+
+@pytest.fixture
+def folder(small_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("hpgmn.explain.dossier.SECONDS", 0.1)
+    prepare_folder(tmp_path / "run", SPEC, resume=False, overwrite=False)
+    run(SPEC, small_graph, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_the_seeds_of_the_first_split_answer(small_graph: Graph, folder: Path) -> None:
+    write_explorer(SPEC, small_graph, folder)
+    content: dict[str, Any] = json.loads((folder / EXPLORER_FILE).read_text(encoding="utf-8"))
+    assert (content["split"], content["seeds"]) == (1, 2)
+    saved = SavedModel.read(folder / "model.safetensors")
+    mean = saved.choose([0, 1]).mean_probabilities(small_graph).numpy()
+    split = small_graph.split(1)
+    for name, row in zip(content["ids"], content["nodes"], strict=True):
+        assert row["probabilities"] == pytest.approx(mean[int(name)], abs=1e-5)
+        assert getattr(split, row["role"])[int(name)]
+        assert row["label"] == small_graph.y[int(name)]
+
+
+def test_roles_and_labels_are_those_the_run_has_written(small_graph: Graph, folder: Path) -> None:
+    path = folder / "predictions.parquet"
+    table = pq.read_table(path)
+    shuffled = table.take(np.random.default_rng(0).permutation(table.num_rows))
+    empty = shuffled["label"].to_pylist()
+    empty = [
+        None if node == 3 else label
+        for node, label in zip(shuffled["node"].to_pylist(), empty, strict=True)
+    ]
+    place = shuffled.column_names.index("label")
+    pq.write_table(shuffled.set_column(place, "label", [empty]), path)
+    write_explorer(SPEC, small_graph, folder)
+    content: dict[str, Any] = json.loads((folder / EXPLORER_FILE).read_text(encoding="utf-8"))
+    labels = {int(v): row["label"] for v, row in zip(content["ids"], content["nodes"], strict=True)}
+    expected = {v: None if v == 3 else int(label) for v, label in enumerate(small_graph.y)}
+    assert labels == expected
+
+
+def test_a_small_gpu_leaves_the_page_without_it(
+    small_graph: Graph,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise torch.cuda.OutOfMemoryError("full")
+
+    monkeypatch.setattr(module, "dossier", full)
+    with caplog.at_level(logging.WARNING):
+        write_explorer(SPEC, small_graph, folder)
+    assert "no node explorer" in caplog.text
+    assert not (folder / EXPLORER_FILE).exists()

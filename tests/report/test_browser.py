@@ -1,0 +1,377 @@
+"""The report in a real browser, offline: looking nodes up, by mouse, keyboard and address."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = pytest.mark.browser
+
+HOSTILE = "</script><b>bold</b>"
+NAMES = ["Ann", "ann smith", HOSTILE, "Zoë & 'co'", "50% off/#1", *(f"n{v}" for v in range(5, 24))]
+SETTINGS = {
+    "hidden_dim": 8,
+    "num_patterns": 4,
+    "epochs": 40,
+    "estimator_epochs": 20,
+    "statistics": "attributes,class_counts,class_means",
+    "neighbors": "both",
+}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    found = next((path for name in names if (path := shutil.which(name))), None)
+    if found is None:
+        pytest.skip(f"No browser: none of {', '.join(names)} is installed.")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+def rows() -> tuple[list[list[Any]], list[tuple[str, str]]]:
+    """Nodes of two classes whose edges lead mostly to the other class; a few have no label."""
+    random = np.random.default_rng(5)
+    kind = np.arange(len(NAMES)) % 2
+    nodes = []
+    for v, name in enumerate(NAMES):
+        label = "" if v in (6, 7) else ("buyer", "seller")[kind[v]]
+        nodes.append([name, label, *(kind[v] + random.normal(size=2)).round(3)])
+    other = [np.flatnonzero(kind != one) for one in (0, 1)]
+    pairs = {
+        (v, int(u))
+        for v in range(len(NAMES) - 1)  # the last one has no edge
+        for u in random.choice(other[kind[v]], 3, replace=False)
+        if u != len(NAMES) - 1
+    }
+    return nodes, sorted((NAMES[v], NAMES[u]) for v, u in pairs)
+
+
+def hpgmn(*arguments: object) -> None:
+    from hpgmn.cli import main
+
+    assert main([str(argument) for argument in arguments]) == 0
+
+
+@pytest.fixture(scope="module")
+def run(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two tables and a trained model; the browser is asked for first, to skip in time."""
+    folder = tmp_path_factory.mktemp("browser")
+    nodes, edges = rows()
+    tables = folder / "people"
+    tables.mkdir()
+    for name, head, lines in (
+        ("nodes.csv", ["id", "label", "height", "weight"], nodes),
+        ("edges.csv", ["source", "target"], edges),
+    ):
+        with (tables / name).open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([head, *lines])
+    options = [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={value}")]
+    hpgmn("train", tables, "--splits", "0", "--seeds", "2", *options, "--out", folder / "run")
+    return folder / "run"
+
+
+@pytest.fixture
+def page(run: Path, browser: Browser) -> Iterator[Page]:
+    """The report in an offline browser; errors and requests for anything else are failures."""
+    context = browser.new_context(offline=True, viewport={"width": 1300, "height": 900})
+    opened = context.new_page()
+    address = (run / "report.html").resolve().as_uri()
+    faults: list[str] = []
+    opened.on("console", lambda message: faults.append(message.text))
+    opened.on("pageerror", lambda error: faults.append(str(error)))
+    opened.on(
+        "request",
+        lambda request: (
+            faults.append(request.url) if request.url.split("#")[0] != address else None
+        ),
+    )
+    opened.goto(address)
+    yield opened
+    context.close()
+    assert faults == []
+
+
+def explained(run: Path, node: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    capsys.readouterr()
+    hpgmn("explain", run, "--node", node, "--json")
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def ask(page: Page, node: str) -> None:
+    """Type an id, press the button and wait for the answer."""
+    from playwright.sync_api import expect
+
+    page.evaluate("document.getElementById('explorer-status').textContent = ''")
+    page.get_by_label("Node id").fill(node)
+    page.get_by_role("button", name="Show the node").click()
+    expect(page.locator("#explorer-status")).not_to_be_empty()
+
+
+def heading(page: Page) -> str:
+    return page.locator("#explorer-node").inner_text()
+
+
+def cells(page: Page, start: str) -> list[list[str]]:
+    """The rows of the table whose caption starts so."""
+    table = page.locator("#explorer-result table").filter(
+        has=page.locator("caption", has_text=start)
+    )
+    lines = table.locator("tbody tr").all()
+    return [[cell.inner_text() for cell in line.locator("th, td").all()] for line in lines]
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def points(support: float) -> str:
+    text = f"{100 * support:+.2f}".replace("-", "−")
+    return text if text[1:] != "0.00" else "0.00"
+
+
+@pytest.mark.parametrize("node", ["Ann", HOSTILE, "n12", "n6", "Zoë & 'co'", NAMES[-1]])
+def test_a_typed_node_is_shown_as_the_command_explains_it(
+    page: Page, run: Path, capsys: pytest.CaptureFixture[str], node: str
+) -> None:
+    found = explained(run, node, capsys)
+    ask(page, node)
+    assert heading(page) == f"Node {node}"
+    chance = percent(found["probabilities"][found["prediction"]])
+    result = page.locator("#explorer-result").inner_text()
+    assert f"Predicted class: ‘{found['prediction']}’, probability {chance}." in result
+
+    marks = dict(zip(found["probabilities"], "AB", strict=True))
+    ranked = sorted(found["probabilities"].items(), key=lambda pair: -pair[1])
+    assert [[row[0], row[2]] for row in cells(page, "Probability of each class")] == [
+        [f"{marks[name]}: {name}", percent(share)] for name, share in ranked
+    ]
+    shares = [[row[0].split("\n")[-1], row[2]] for row in cells(page, "Share of each statistic")]
+    assert [name for name, _ in shares] == list(found["statistics"])
+    for (_, shown), value in zip(shares, found["statistics"].values(), strict=True):
+        assert float(shown.replace("−", "-")) == pytest.approx(value, abs=0.0051)
+    patterns = cells(page, "Memory patterns")
+    assert [row[:2] for row in patterns] == [
+        [str(one["number"]), percent(one["attention"])] for one in found["patterns"]
+    ]
+    for row, one in zip(patterns, found["patterns"], strict=True):
+        assert row[2].endswith(f"for example {', '.join(one['typical_nodes'])}")
+        name, share = max(one["classes"].items(), key=lambda pair: pair[1])
+        assert f"nodes of class ‘{name}’ {100 * share:.0f} %" in row[2]
+
+    near = cells(page, "Neighbours") if found["neighbors"] else []
+    assert [[row[0], row[3]] for row in near] == [
+        [one["node"], points(one["support"])] for one in found["neighbors"]
+    ]
+    for row, one in zip(near, found["neighbors"], strict=True):
+        how = "known" if one["is_known"] else "guessed"
+        assert row[1] == f"{marks[one['counts_as']]}: {one['counts_as']}, {how}"
+    drawn = page.locator("#explorer-result figure > svg .neighbor")
+    assert drawn.count() == len(near)
+    for key in ("turning", "without"):
+        if found[key] is not None:
+            then = found[key]["prediction"]
+            still = "still be" if then == found["prediction"] else "be"
+            sure = percent(found[key]["probabilities"][then])
+            gone = ", ".join(found[key]["neighbors"])
+            assert f"Without {gone} it would {still} ‘{then}’ ({sure})." in result
+    if not near:
+        assert "The node has no neighbours." in result
+
+
+def test_the_role_and_the_label_are_those_of_the_run(page: Page, run: Path) -> None:
+    import pyarrow.parquet as pq
+
+    seen = set()
+    first = pq.read_table(run / "predictions.parquet", filters=[("seed", "=", 0)]).to_pylist()
+    for row in first:
+        ask(page, row["node_id"])
+        said = page.locator("#explorer-result p").first.inner_text()
+        guess = said.split("‘")[1].split("’")[0]
+        verdict = "right" if guess == row["label"] else "wrong"
+        judged = f"its label is ‘{row['label']}’, so the prediction is {verdict}."
+        expected = {
+            "train": f"A train node: the model was given its label, ‘{row['label']}’.",
+            "val": f"A validation node: {judged}",
+            "test": f"A test node: {judged}",
+            "unlabelled": "Its label is not known.",
+        }[row["role"]]
+        assert said.endswith(expected)
+        seen.add(row["role"])
+    assert seen == {"train", "val", "test", "unlabelled"}
+
+
+def test_neighbours_lead_on_and_the_browser_leads_back(page: Page) -> None:
+    edges = rows()[1]
+    ask(page, "n12")
+    links = page.locator("#explorer-result .neighbors a")
+    expected = {u for v, u in edges if v == "n12"} | {v for v, u in edges if u == "n12"}
+    assert set(links.all_inner_texts()) == expected
+    second = links.first.inner_text()
+    links.first.click()
+    page.locator("#explorer-node").get_by_text(f"Node {second}", exact=True).wait_for()
+    assert page.get_by_label("Node id").input_value() == second
+    assert page.evaluate("document.activeElement.id") == "explorer-node"
+    page.go_back()
+    page.locator("#explorer-node", has_text="Node n12").wait_for()
+    page.go_forward()
+    page.locator("#explorer-node").get_by_text(f"Node {second}", exact=True).wait_for()
+
+    circle = page.locator("#explorer-result figure > svg .neighbor.open").first
+    third = cells(page, "Neighbours")[0][0]
+    circle.click()
+    page.locator("#explorer-node").get_by_text(f"Node {third}", exact=True).wait_for()
+
+
+@pytest.mark.parametrize("node", NAMES[:6])
+def test_an_address_names_a_node(page: Page, node: str) -> None:
+    ask(page, node)
+    address = page.url
+    page.goto("about:blank")
+    page.goto(address)
+    assert heading(page) == f"Node {node}"
+    assert page.get_by_label("Node id").input_value() == node
+
+
+def test_capitals_do_not_matter_unless_they_tell_nodes_apart(page: Page) -> None:
+    ask(page, "  ANN smith ")
+    assert heading(page) == "Node ann smith"
+    ask(page, "aNN")
+    assert heading(page) == "Node Ann"
+
+
+def test_an_unknown_node_gets_the_nearest_ids(page: Page) -> None:
+    ask(page, "an smith")
+    said = page.locator("#explorer-result .missing")
+    assert said.inner_text().startswith("There is no node ‘an smith’. Nearest ids: ann smith, ")
+    assert page.get_by_role("status").inner_text() == said.inner_text()
+    said.get_by_role("link", name="ann smith").click()
+    page.locator("#explorer-node", has_text="Node ann smith").wait_for()
+
+
+def test_the_keyboard_is_enough(page: Page) -> None:
+    page.get_by_label("Node id").focus()
+    page.keyboard.type("n12")
+    page.keyboard.press("Enter")
+    page.locator("#explorer-node", has_text="Node n12").wait_for()
+    spoken = page.get_by_role("status").inner_text()
+    assert spoken.startswith("Node n12. Predicted class: ‘")
+    assert page.evaluate("document.activeElement.id") == "explorer-input"
+    wanted = page.locator("#explorer-result .neighbors a").first.inner_text()
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        inside = "document.activeElement.closest('.neighbors') && document.activeElement.innerText"
+        if page.evaluate(inside) == wanted:
+            break
+    page.keyboard.press("Enter")
+    page.locator("#explorer-node").get_by_text(f"Node {wanted}", exact=True).wait_for()
+    assert page.evaluate("document.activeElement.id") == "explorer-node"
+
+
+def test_suggestions_follow_what_is_typed(page: Page) -> None:
+    page.get_by_label("Node id").fill("N1")
+    found = page.locator("#explorer-options option").evaluate_all(
+        "all => all.map(one => one.value)"
+    )
+    assert sorted(found) == sorted(name for name in NAMES if "n1" in name.lower())
+    page.get_by_label("Node id").fill("smith")
+    found = page.locator("#explorer-options option").evaluate_all(
+        "all => all.map(one => one.value)"
+    )
+    assert found == ["ann smith"]
+
+
+def test_a_hostile_id_stays_text(page: Page) -> None:
+    ask(page, HOSTILE)
+    ask(page, f"{HOSTILE}<img src=x onerror=alert(1)>")
+    assert "<img src=x" in page.locator("#explorer-result").inner_text()
+    assert page.locator("#explorer b, #explorer img").count() == 0
+
+
+def test_the_examples_on_the_page_lead_to_their_nodes(page: Page) -> None:
+    links = page.locator("#explorer-tool p").filter(has_text="For example").locator("a")
+    assert links.count() >= 1
+    for name in links.all_inner_texts():
+        links.get_by_text(name, exact=True).click()
+        page.locator("#explorer-node").get_by_text(f"Node {name}", exact=True).wait_for()
+
+
+def test_direction_and_support_are_drawn(page: Page, run: Path) -> None:
+    content = json.loads((run / "explorer.json").read_text(encoding="utf-8"))
+    node = content["nodes"][content["ids"].index("n12")]
+    ask(page, "n12")
+    svg = page.locator("#explorer-result figure > svg")
+    assert svg.locator(".arrow").count() == sum(bits.bit_count() for bits in node["edges"])
+    widths = svg.locator(".edge").evaluate_all(
+        "all => all.map(e => +e.getAttribute('stroke-width'))"
+    )
+    strength = np.abs(node["support"])
+    assert widths == pytest.approx(1 + 6 * strength / max(strength.max(), 0.01), abs=0.06)
+    opposing = svg.locator(".edge").evaluate_all("all => all.map(e => e.matches('.opposing'))")
+    assert opposing == [value < 0 for value in node["support"]]
+    letters = svg.locator(".neighbor text:first-of-type").all_text_contents()
+    assert letters == ["AB"[content["counts_as"][u]] for u in node["neighbors"]]
+
+
+@pytest.mark.parametrize("width", [400, 1300])
+def test_the_page_is_never_wider_than_the_window(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    for node in ("n12", NAMES[-1], "no such node"):
+        ask(page, node)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_without_scripts_the_page_names_the_command(run: Path, browser: Browser) -> None:
+    context = browser.new_context(java_script_enabled=False, offline=True)
+    page = context.new_page()
+    page.goto((run / "report.html").resolve().as_uri())
+    section = page.locator("#explorer").inner_text()
+    assert "hpgmn explain RUN --node ID" in section
+    assert not page.get_by_label("Node id").is_visible()
+    context.close()
+
+
+def test_a_sample_says_so_and_leaves_out_what_it_has_not(
+    run: Path, browser: Browser, tmp_path: Path
+) -> None:
+    from hpgmn.report import write_report
+
+    part = Path(shutil.copytree(run, tmp_path / "part"))
+    content = json.loads((part / "explorer.json").read_text(encoding="utf-8"))
+    content["nodes"] = content["nodes"][:4]
+    first = next(row for row in content["nodes"] if row["degree"])
+    for key in ("support", "without", "turning"):
+        first.pop(key)
+    (part / "explorer.json").write_text(json.dumps(content), encoding="utf-8")
+    page = browser.new_page()
+    page.goto(write_report(part).resolve().as_uri())
+    assert "4 of 24 nodes are listed" in page.locator("#explorer").inner_text()
+    shown = content["ids"][content["nodes"].index(first)]
+    ask(page, shown)
+    linked = {content["ids"][u] for u in first["neighbors"] if u < 4}
+    assert set(page.locator("#explorer-result .neighbors a").all_inner_texts()) == linked
+    assert len(cells(page, "Neighbours")) == len(first["neighbors"])
+    assert "What each neighbour adds, and the class without them: hpgmn explain RUN" in (
+        page.locator("#explorer-result").inner_text()
+    )
+    away = content["ids"][5]
+    ask(page, away)
+    said = page.locator("#explorer-result").inner_text()
+    assert f"Node ‘{away}’ is not among the 4 of 24 nodes on this page." in said
+    assert "For any other node: hpgmn explain RUN --node" in said
+    page.close()
