@@ -70,13 +70,13 @@ def loss_curves(stage: Stage, name: str) -> str | None:
     shown = {key: kind for key, kind in kinds.items() if np.isfinite(stage.curves[key]).any()}
     if not shown:
         return None
-    with _figure(4.4, 2.9, name) as figure:
+    with drawing(4.4, 2.9, name) as figure:
         axes = _epoch_axes(figure, "loss")
         parts = []
         for key, (word, colour, dash) in shown.items():
             _draw_curve(axes, stage.epochs, stage.curves[key], colour, dash, word)
             parts.append(f"{word} loss {_course(stage.epochs, stage.curves[key], '{:.3g}')}")
-        _legend(axes)
+        legend(axes)
         sentence = f"Loss by epoch, stage {stage.name}{_runs(stage)}: {'; '.join(parts)}."
         return inline_svg(figure, name, sentence)
 
@@ -96,9 +96,9 @@ def score_curve(stage: Stage, metric: str, best_epochs: Array | None, name: str)
     scores = stage.curves["val_score"]
     if not np.isfinite(scores).any():
         return None
-    with _figure(4.4, 2.9, name) as figure:
+    with drawing(4.4, 2.9, name) as figure:
         axes = _epoch_axes(figure, f"validation {metric}")
-        _percent(axes)
+        percent_axis(axes)
         _draw_curve(axes, stage.epochs, scores, SCORE, "-", "validation")
         sentence = (
             f"Validation {metric} by epoch, stage {stage.name}{_runs(stage)}: "
@@ -119,7 +119,7 @@ def score_curve(stage: Stage, metric: str, best_epochs: Array | None, name: str)
                 transform=axes.get_xaxis_transform(),
                 label=label,
             )
-            _legend(axes)
+            legend(axes)
             if len(kept) == 1:
                 sentence += f" Best epoch: {kept[0]:g}."
             else:
@@ -145,7 +145,7 @@ def confusion_matrix(counts: Array, classes: Sequence[str], name: str) -> str:
         An ``<svg>`` element.
     """
     sentence = _confusion_sentence(counts, classes)
-    counts, labels = _condensed(counts, [_short(label) for label in classes])
+    counts, labels = _condensed(counts, [short(label) for label in classes])
     size = len(labels)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)  # an unseen class: zeros
     written = size <= MOST_CELLS_WITH_TEXT
@@ -156,7 +156,7 @@ def confusion_matrix(counts: Array, classes: Sequence[str], name: str) -> str:
     below = 0.75 + (0.06 * longest if slanted else 0.0)
     width = max(left + cell * size + (0.0 if written else 0.9), 2.8)
     height = max(cell * size + below, 2.0)
-    with _figure(width, height, name) as figure:
+    with drawing(width, height, name) as figure:
         axes = figure.add_subplot()
         mesh = axes.pcolormesh(shares, cmap="Blues", vmin=0, vmax=1, edgecolors="white", lw=0.8)
         axes.set_aspect("equal")
@@ -190,7 +190,7 @@ def confusion_matrix(counts: Array, classes: Sequence[str], name: str) -> str:
             bar.set_label("share of the true class")
             bar.outline.set_visible(False)
             bar.ax.grid(False)
-            _percent(bar.ax)
+            percent_axis(bar.ax)
         return inline_svg(figure, name, sentence)
 
 
@@ -206,14 +206,14 @@ def run_scores(scores: Array, splits: Sequence[object], metric: str, name: str) 
     Returns:
         An ``<svg>`` element.
     """
-    labels = [_short(split, 6) for split in splits]
+    labels = [short(split, 6) for split in splits]
     many = len(labels) > 15
-    with _figure(min(max(4.6, 1.4 + 0.5 * len(labels)), 8.4), 2.9, name) as figure:
+    with drawing(min(max(4.6, 1.4 + 0.5 * len(labels)), 8.4), 2.9, name) as figure:
         axes = figure.add_subplot()
         axes.grid(False, axis="x")
         axes.set_xlabel("split")
         axes.set_ylabel(f"test {metric}")
-        _percent(axes)
+        percent_axis(axes)
         num_seeds = scores.shape[1]
         # Seeds stand side by side, so that equal scores do not hide each other.
         offsets = (np.arange(num_seeds) - (num_seeds - 1) / 2) * min(0.12, 0.6 / num_seeds)
@@ -239,7 +239,7 @@ def run_scores(scores: Array, splits: Sequence[object], metric: str, name: str) 
                 axes.hlines(means, rows - 0.36, rows + 0.36, colors=INK, lw=1.2, label="split mean")
             if finite.size > 1:
                 axes.axhline(mean, color=VALIDATION, linestyle="--", lw=1.2, label="mean of all")
-                _legend(axes)
+                legend(axes)
                 sentence = (
                     f"Test {metric} of {finite.size} runs by split: between {finite.min():.1%} and "
                     f"{finite.max():.1%}, mean {mean:.1%}."
@@ -346,13 +346,14 @@ def _condensed(counts: Array, labels: list[str]) -> tuple[Array, list[str]]:
     return smaller, [*(labels[index] for index in kept), rest]
 
 
-def _short(value: object, longest: int = LONGEST_LABEL) -> str:
+def short(value: object, longest: int = LONGEST_LABEL) -> str:
+    """A value as a label that is not too long."""
     text = printable(value)
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 @contextmanager
-def _figure(width: float, height: float, name: str) -> Iterator[Figure]:
+def drawing(width: float, height: float, name: str) -> Iterator[Figure]:
     """A figure in inches, in our style whatever the user's matplotlib settings are."""
     import matplotlib
     from matplotlib.figure import Figure
@@ -374,12 +375,13 @@ def _epoch_axes(figure: Figure, label: str) -> Axes:
     return axes
 
 
-def _legend(axes: Axes) -> None:
+def legend(axes: Axes) -> None:
     """One line above the axes, where it hides nothing."""
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, borderaxespad=0.2)
 
 
-def _percent(axes: Axes) -> None:
+def percent_axis(axes: Axes) -> None:
+    """Shares on the vertical axis in percent."""
     from matplotlib.ticker import PercentFormatter
 
     axes.yaxis.set_major_formatter(PercentFormatter(xmax=1))
