@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Column, Table
 
-from hpgmn.cli.console import log_file, out, percent, say, stop_on_signal, training_progress
+from hpgmn.cli.console import (
+    log_file,
+    out,
+    percent,
+    say,
+    step_progress,
+    stop_on_signal,
+    training_progress,
+)
 from hpgmn.errors import HPGMNError, SettingError, unknown_name
 
 if TYPE_CHECKING:
@@ -70,7 +78,6 @@ def folder_name(model: str) -> str:
 def run_and_report(spec: RunSpec, graph: Graph, folder: Path) -> dict[str, Any]:
     """Train with progress, a log and the report page."""
     from hpgmn.experiments.run import LOG_FILE, run
-    from hpgmn.report import write_report
 
     with (
         log_file(folder / LOG_FILE),
@@ -78,8 +85,19 @@ def run_and_report(spec: RunSpec, graph: Graph, folder: Path) -> dict[str, Any]:
         stop_on_signal() as should_stop,
     ):
         metrics = run(spec, graph, folder, report=report, should_stop=should_stop)
-    write_report(folder)
+    explain_and_report(spec, graph, folder)
     return metrics
+
+
+def explain_and_report(spec: RunSpec, graph: Graph, folder: Path) -> None:
+    """What the graph and the trained model are like, as files, and the page made of them."""
+    from hpgmn.experiments.understanding import write_understanding
+    from hpgmn.report import write_report
+
+    with step_progress() as progress:
+        write_understanding(spec, graph, folder, progress)
+        progress("Report", 0, None)
+        write_report(folder)
 
 
 def train_into(
@@ -93,13 +111,12 @@ def train_into(
 ) -> dict[str, Any]:
     """The metrics of a run in a folder of its own; what was done before is not done again."""
     from hpgmn.experiments.run import finished_run, prepare_folder
-    from hpgmn.report import write_report
 
     prepare_folder(folder, spec, resume=resume, overwrite=overwrite, choice=choice)
     metrics = finished_run(folder) if resume else None
     if metrics is None:
         return run_and_report(spec, graph, folder)
-    write_report(folder)
+    explain_and_report(spec, graph, folder)
     return metrics
 
 

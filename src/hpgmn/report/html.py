@@ -19,8 +19,21 @@ import numpy as np
 from hpgmn.errors import HPGMNError
 from hpgmn.graph import Array
 from hpgmn.report import plots
+from hpgmn.report.calibration import calibration_sections
+from hpgmn.report.health import health_sections
 from hpgmn.report.page import Row, page, panel, table, text, tiles
-from hpgmn.report.reading import Run, Stage, mapping, number, read_run
+from hpgmn.report.reading import (
+    AUDIT_FILE,
+    METRICS_FILE,
+    UNDERSTANDING_FILE,
+    Run,
+    Stage,
+    mapping,
+    naming,
+    number,
+    read_run,
+)
+from hpgmn.report.understanding import understanding_sections
 from hpgmn.report.words import (
     NOTHING,
     counted,
@@ -82,13 +95,22 @@ def write_report(folder: Path) -> Path:
 def build_report(folder: Path) -> str:
     """The page of a run folder as text, or an HPGMNError that names the file at fault."""
     run = read_run(folder)
+    with naming(folder / METRICS_FILE):
+        calibration = calibration_sections(run)
+    with naming(folder / AUDIT_FILE):
+        health = health_sections(run)
+    with naming(folder / UNDERSTANDING_FILE):
+        understanding = understanding_sections(run)
     sections = [
         ("warnings", "Warnings", _warnings(run)),
         ("graph", "Graph", _graph(run)),
+        *health,
         ("scores", "Scores by split", _scores(run)),
         ("curves", "Learning curves", _curves(run)),
         ("confusion", "Confusion matrix", _confusion(run)),
         ("classes", "Scores by class", _per_class(run)),
+        *calibration,
+        *understanding,
         *_portfolio(run),
         ("settings", "Settings", _settings(run)),
         ("repeat", "How to repeat it", _repeat(run)),

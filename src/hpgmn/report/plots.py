@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 # Blue, vermilion and green of Okabe and Ito: told apart with every kind of colour blindness.
 TRAINING, VALIDATION, SCORE = "#0072b2", "#d55e00", "#00795a"
 INK, QUIET, FAINT = "#24292f", "#6e7781", "#d8dee4"
+# Their eight, the yellow darker than theirs to stand on white, and grey: for things of many kinds.
+COLOURS = (
+    *(TRAINING, VALIDATION, "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#a89800", INK),
+    "#8c959f",
+)
 
 MOST_POINTS = 150  # on one curve
 MOST_CELLS_WITH_TEXT = 12  # classes beyond which a confusion matrix shows colours only
@@ -380,11 +385,12 @@ def legend(axes: Axes) -> None:
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, borderaxespad=0.2)
 
 
-def percent_axis(axes: Axes) -> None:
-    """Shares on the vertical axis in percent."""
+def percent_axis(axes: Axes, which: str = "y") -> None:
+    """Shares on an axis in percent."""
     from matplotlib.ticker import PercentFormatter
 
-    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1))
+    axis = axes.yaxis if which == "y" else axes.xaxis
+    axis.set_major_formatter(PercentFormatter(xmax=1))
 
 
 def inline_svg(figure: Figure, name: str, sentence: str) -> str:
