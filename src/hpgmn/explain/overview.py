@@ -2,7 +2,8 @@
 
 The map shows nodes and patterns in one plane. The memory compares a node's query with each pattern
 by their product, so both are vectors of one space; the plane is that of the two directions in which
-the queries of the shown nodes differ most (principal components).
+the queries of the shown nodes differ most (principal components). Lengths of patterns and queries
+are of different size, so a picture may enlarge the patterns.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ class MemoryMap:
         pattern_variance: on each axis its share of the variance of the patterns.
         classes: for each shown node the number of its predicted class.
         nodes: their places.
-        patterns: the places of all patterns, by number.
+        patterns: for all patterns, by number, where they lie from the mean pattern. Attention
+            is a softmax of products, so the mean pattern and the place of the origin change
+            nothing: a node attends to a pattern the more, the further it lies that way.
     """
 
     all_nodes: int
@@ -158,14 +161,13 @@ def memory_map(opened: Opened, probabilities: Array, shown: int = SHOWN_NODES) -
     queries = opened.queries(nodes).double().cpu().numpy()
     patterns = head.memory.patterns[0].detach().double().cpu().numpy()
     axes = principal_axes(queries)
-    middle = queries.mean(axis=0)
     return MemoryMap(
         all_nodes=count,
         node_variance=_variance_on(queries, axes),
         pattern_variance=_variance_on(patterns, axes),
         classes=tuple(probabilities[nodes].argmax(axis=1).tolist()),
-        nodes=_places((queries - middle) @ axes),
-        patterns=_places((patterns - middle) @ axes),
+        nodes=_places((queries - queries.mean(axis=0)) @ axes),
+        patterns=_places((patterns - patterns.mean(axis=0)) @ axes),
     )
 
 

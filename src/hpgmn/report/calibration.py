@@ -23,8 +23,8 @@ from hpgmn.report.reading import Run, mapping, number
 from hpgmn.report.words import NOTHING, percent, value_range
 
 _ERRORS = {
-    "ece": "Calibration error (15 bins of equal width)",
-    "ece_equal_mass": "Calibration error (15 bins of equally many nodes)",
+    "ece": "Calibration error, bins of equal width",
+    "ece_equal_mass": "Calibration error, bins of equal size",
     "nll": "Log loss",
     "brier": "Brier score",
 }
@@ -198,14 +198,14 @@ def coverage_curve(
                 axes.annotate(
                     f"{own['threshold']:.2f}",
                     (place, height),
-                    (0, -5) if height > 0.5 else (0, 5),
+                    (4, 3),
                     textcoords="offset points",
-                    ha="right",
-                    va="top" if height > 0.5 else "bottom",
                     size=8.5,
+                    bbox={"fc": "white", "ec": "none", "pad": 0.6, "alpha": 0.8},
                 )
-        axes.set(xlabel="share of nodes answered", ylabel="accuracy of the answers", xlim=(0, 1.03))
+        axes.set(xlabel="share of nodes answered", ylabel="accuracy of the answers", xlim=(0, 1.12))
         percent_axis(axes)
+        axes.set_xticks(np.linspace(0, 1, 6))
         percent_axis(axes, "x")
         legend(axes)
         sentence = (

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpgmn.auditing.findings import ALIKE, MEASURES
-from hpgmn.report.page import table, text
+from hpgmn.report.page import table, text, with_rest
 from hpgmn.report.reading import Run, mapping, number
 from hpgmn.report.words import NOTHING, percent
 
@@ -25,16 +25,16 @@ def health_sections(run: Run) -> list[tuple[str, str, str]]:
 
 def _findings(found: Mapping[str, Any]) -> str:
     where = "" if found["split"] is None else f" of split {text(found['split'])}"
-    if not found["findings"]:
-        listed = "<p>Nothing stands out.</p>"
-    else:
-        items = "".join(
-            f'<li class="{"grave" if one["severity"] == "defect" else "light"}">'
-            f"<strong>{text(_NAMES.get(one['severity'], one['severity']))}.</strong> "
-            f'{text(one["message"])} <span class="rest">{text(one["advice"])}</span></li>'
+    listed = "<p>Nothing stands out.</p>"
+    if found["findings"]:
+        rows = [
+            (
+                f"<strong>{text(_NAMES.get(one['severity'], one['severity']))}</strong>",
+                with_rest(one["message"], one["advice"]),
+            )
             for one in found["findings"]
-        )
-        listed = f'<ul class="findings">{items}</ul>'
+        ]
+        listed = table("Findings, the worst first", ("Weight", "Finding"), rows, show=str)
     note = (
         f"Found by an audit{where} without training; <code>hpgmn audit</code> also tells whether "
         "the graph helps."
@@ -47,8 +47,8 @@ def _homophily(found: Mapping[str, Any]) -> str:
     for name, (words, meaning) in MEASURES.items():
         value = number(found["homophily"].get(name))
         shown = NOTHING if value != value else f"{value:.3f}"
-        rows.append((f"{words[:1].upper()}{words[1:]}", shown, meaning))
-    return table("How alike neighbours are", ("Homophily", "Value", "Meaning"), rows)
+        rows.append((with_rest(f"{words[:1].upper()}{words[1:]}", meaning), shown))
+    return table("How alike neighbours are", ("Homophily", "Value"), rows, show=str)
 
 
 def _twins(found: Mapping[str, Any]) -> str:

@@ -53,8 +53,8 @@ def memory_section(found: Mapping[str, Any], about: str) -> str:
     words = (
         f"{about}<p>The memory has {counted(len(patterns), 'pattern')}, "
         f"{len(found['unused'])} unused and {again} redundant. A row shows the classes of the "
-        "nodes that attend to a pattern more than others do, a bar the share of all attention it "
-        "gets.</p>"
+        "nodes that attend to a pattern more than others do (white: none, darkest blue: all), a "
+        "bar the share of all attention it gets.</p>"
     )
     rest = len(found["class_names"]) - MOST_CLASSES + 1
     notes = [line for line in found["notes"] if not line.startswith("Nodes to label")]
@@ -144,39 +144,32 @@ def pattern_picture(
     cell, line = 0.5 if size <= 8 else 0.26, 0.19
     longest = max(len(label) for label in labels)
     slanted = longest * 0.08 > cell
-    height = line * rows + 0.75 + (0.055 * longest if slanted else 0.0)
-    with drawing(cell * size + 3.4, max(height, 2.0), name) as figure:
-        left, right = figure.subplots(1, 2, sharey=True, width_ratios=[cell * size, 1.6])
-        mesh = left.pcolormesh(shares, cmap="Blues", vmin=0, vmax=1, edgecolors="white", lw=0.6)
+    above = 0.5 + (0.062 * longest if slanted else 0.0)
+    with drawing(cell * size + 3.2, line * rows + above + 0.6, name) as figure:
+        left, right = figure.subplots(1, 2, width_ratios=[cell * size, 1.6])
+        left.pcolormesh(shares, cmap="Blues", vmin=0, vmax=1, edgecolors="white", lw=0.6)
         middles = np.arange(rows) + 0.5
-        named = [f"{marks[own]}  {own}" if own in marks else str(own) for own in numbers]
+        named = [f"{own}, {marks[own]}" if own in marks else str(own) for own in numbers]
         left.set_yticks(middles, named)
+        left.xaxis.tick_top()
+        left.xaxis.set_label_position("top")
+        left.set_xticks(np.arange(size) + 0.5, labels)
         if slanted:
-            places = np.arange(size) + 0.5
-            left.set_xticks(places, labels, rotation=45, ha="right", rotation_mode="anchor")
-        else:
-            left.set_xticks(np.arange(size) + 0.5, labels)
+            for label in left.get_xticklabels():
+                label.set(rotation=45, ha="left", rotation_mode="anchor")
         left.set(xlabel="class of its nodes", ylabel="pattern, the most used first")
-        left.invert_yaxis()
         colours = [QUIET if own in marks else TRAINING for own in numbers]
         right.barh(middles, used, height=0.75, color=colours)
         right.axvline(1 / count, color=VALIDATION, linestyle="--", lw=1.2, label="even share")
-        right.legend(loc="lower right")
-        right.set_xlabel("share of attention")
-        right.grid(False, axis="y")
+        right.legend(loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2)
+        right.set(xlabel="share of attention", yticks=[])
         percent_axis(right, "x")
         left.grid(False)
         left.spines[:].set_visible(False)
         for axes in (left, right):
-            axes.tick_params(axis="y", length=0, labelsize=8)
+            axes.set_ylim(rows, 0)
+        left.tick_params(axis="y", length=0, labelsize=8)
         left.tick_params(axis="x", length=0, labelsize=9 if cell > 0.3 else 7.5)
-        bar = figure.colorbar(mesh, ax=right, shrink=min(1.0, 2.0 / height), aspect=16, pad=0.04)
-        assert bar.solids is not None
-        bar.solids.set(rasterized=False, edgecolor="face")  # shapes, not an image
-        bar.set_label("share of the class")
-        bar.outline.set_visible(False)
-        bar.ax.grid(False)
-        percent_axis(bar.ax)
         return inline_svg(figure, name, _pattern_sentence(patterns, marks))
 
 
@@ -216,15 +209,17 @@ def _map(found: Mapping[str, Any]) -> str:
     sampled = (
         f"{len(places):,} of {content['all_nodes']:,} nodes, drawn at random"
         if len(places) < content["all_nodes"]
-        else f"All {counted(len(places), 'node')}"
+        else f"All {len(places):,} nodes"
     )
     shares, own = content["node_variance"], content["pattern_variance"]
     note = (
-        f"{sampled}, and all patterns. The memory compares a node's query with each pattern, so "
-        "both are points of one space; shown is the plane in which the queries differ most. It "
+        f"{sampled}, and all patterns. The memory multiplies a node's query with each pattern, so "
+        "both are vectors of one space; shown is the plane in which the queries differ most. It "
         f"holds {sum(shares):.0%} of the variance of the queries ({shares[0]:.0%} across, "
         f"{shares[1]:.0%} upwards) and {sum(own):.0%} of that of the patterns: what lies apart "
-        "here is apart; what lies together may differ in directions that are not shown."
+        "here is apart; what lies together may differ in directions that are not shown. Patterns "
+        f"are drawn from the mean pattern, {enlargement(content):.3g} times as far as they lie: a "
+        "node attends to a pattern the more, the further it lies that way."
     )
     picture = memory_map(content, names, marks, "map")
     present, counts = np.unique(classes, return_counts=True)
@@ -239,7 +234,7 @@ def _map(found: Mapping[str, Any]) -> str:
         ],
     )
     by_pattern = table(
-        "Where the patterns lie",
+        "Where the patterns lie, from the mean pattern",
         ("Pattern", "Across", "Upwards"),
         [
             (str(place), *(f"{part:.3g}" for part in point))
@@ -251,6 +246,15 @@ def _map(found: Mapping[str, Any]) -> str:
         f'{panel(picture, wide="Map of nodes and patterns")}\n<p class="quiet">{text(note)}</p>\n'
         f"<details><summary>The map as tables</summary>{by_class}{by_pattern}</details>"
     )
+
+
+def enlargement(content: Mapping[str, Any]) -> float:
+    """How many times as far from the middle patterns are drawn: the furthest among outer nodes."""
+    reach = np.quantile(np.hypot(*np.array(content["nodes"], float).T), 0.9)
+    furthest = np.hypot(*np.array(content["patterns"], float).T).max()
+    if not reach or not furthest:
+        return 1.0
+    return float(f"{reach / furthest:.2g}")
 
 
 def memory_map(
@@ -265,7 +269,7 @@ def memory_map(
         name: what the ids inside the picture begin with; unique on the page.
     """
     classes, places = np.array(content["classes"], int), np.array(content["nodes"], float)
-    patterns = np.array(content["patterns"], float)
+    patterns = enlargement(content) * np.array(content["patterns"], float)
     present, counts = np.unique(classes, return_counts=True)
     frequent = present[np.argsort(-counts, kind="stable")].tolist()
     single = frequent if len(frequent) <= MOST_COLOURS else frequent[: MOST_COLOURS - 1]
@@ -299,7 +303,9 @@ def memory_map(
             xlabel=f"across: {content['node_variance'][0]:.0%} of the variance",
             ylabel=f"upwards: {content['node_variance'][1]:.0%} of the variance",
         )
-        axes.legend(loc="upper left", bbox_to_anchor=(1, 1), markerscale=1, borderaxespad=0.4)
+        shown = axes.legend(loc="upper left", bbox_to_anchor=(1, 1), borderaxespad=0.4)
+        for line in shown.get_lines():
+            line.set(markersize=7, alpha=1)
         sentence = (
             f"Map of {len(places):,} nodes by predicted class and of "
             f"{counted(len(patterns), 'pattern')}, {int(plain.sum())} of them with a number; the "

@@ -95,6 +95,15 @@ def tiles(facts: Iterable[Row], kind: str = "") -> str:
     return f'<dl class="{f"tiles {kind}".strip()}">{cells}</dl>'
 
 
+def with_rest(name: str, rest: str) -> str:
+    """The markup of a table's cell with a quiet line below its name.
+
+    >>> with_rest("edge", "inside & out")
+    'edge <span class="rest">inside &amp; out</span>'
+    """
+    return f'{text(name)} <span class="rest">{text(rest)}</span>'
+
+
 def table(
     caption: str,
     head: Row,
@@ -175,10 +184,6 @@ nav ul { display: flex; flex-wrap: wrap; gap: .25rem 1.1rem; margin: 1.25rem 0 0
   list-style: none; font-size: .925rem; }
 .warnings { margin: 0; padding: .75rem 1rem .75rem 2rem; border-left: .3rem solid var(--alarm-line);
   border-radius: .25rem; background: var(--alarm); }
-.findings { padding-left: 0; list-style: none; }
-.findings li { margin: .5rem 0; padding: .1rem 0 .1rem .9rem;
-  border-left: .3rem solid var(--line); }
-.findings .grave { border-color: var(--alarm-line); }
 .panel { width: fit-content; max-width: 100%; margin: .75rem 0; padding: .75rem; overflow-x: auto;
   border: 1px solid var(--line); border-radius: .5rem; background: #ffffff; }
 .panel svg { display: block; max-width: 100%; height: auto; }

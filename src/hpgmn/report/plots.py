@@ -12,7 +12,7 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from xml.etree import ElementTree
 
 import numpy as np
@@ -395,13 +395,16 @@ def percent_axis(axes: Axes, which: str = "y") -> None:
 
 def inline_svg(figure: Figure, name: str, sentence: str) -> str:
     """The figure as an element to inline: no namespace, no style sheet, ids of its own."""
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
     buffer = io.StringIO()
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     with warnings.catch_warnings():
         # Matplotlib's font lacks letters of many scripts; the browser's fonts will show them.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         warnings.filterwarnings("ignore", message="Matplotlib currently does not support")
-        figure.savefig(buffer, format="svg", metadata=nothing)
+        # As savefig does it, which would draw everything twice.
+        cast(Any, FigureCanvasSVG(figure)).print_svg(buffer, metadata=nothing)
     root = ElementTree.fromstring(buffer.getvalue())
     width, height = (float(size) for size in root.attrib["viewBox"].split()[2:])
     for parent in root.iter():

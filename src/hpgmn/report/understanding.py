@@ -9,7 +9,7 @@ import numpy as np
 
 from hpgmn.explain.explanation import STATISTICS
 from hpgmn.report.memory import memory_section
-from hpgmn.report.page import panel, table, text
+from hpgmn.report.page import panel, table, text, with_rest
 from hpgmn.report.plots import COLOURS, drawing, inline_svg, short
 from hpgmn.report.reading import Run, mapping
 from hpgmn.report.words import NOTHING, counted
@@ -70,8 +70,10 @@ def _statistics(found: Mapping[str, Any], about: str) -> str:
         "statistic that is taken away has the mean encoding of the train nodes instead."
         f"{cut}</p>"
     )
-    rows = [(name, f"{shares[name]:.3f}", STATISTICS.get(name, NOTHING)) for name in names]
-    overall = table("Share of each statistic", ("Statistic", "Mean size", "What it tells"), rows)
+    rows = [
+        (with_rest(name, STATISTICS.get(name, NOTHING)), f"{shares[name]:.3f}") for name in names
+    ]
+    overall = table("Share of each statistic", ("Statistic", "Mean size"), rows, show=str)
     by_class = table(
         "Share of each statistic by predicted class",
         ("Class", "Nodes", *names),
