@@ -94,14 +94,23 @@ def test_patterns_reach_as_far_as_the_outer_nodes() -> None:
 def test_map_has_numbers_at_the_used_patterns_only(make_understanding: Make) -> None:
     found = make_understanding()
     marks = pattern_marks(found)
-    words = texts(memory_map(found["map"], found["class_names"], marks, "map"))
+    used = [number for number in range(6) if number not in marks]
+    words = texts(memory_map(found["map"], found["class_names"], used, "map"))
     numbers = [word for word in words if re.fullmatch(r"\d", word)]
-    plain = [str(number) for number in range(6) if number not in marks]
-    assert [number for number in numbers if number in plain][-4:] == plain
-    assert "unused or redundant pattern" in words
-    assert "unused or redundant pattern" not in texts(
-        memory_map(found["map"], found["class_names"], {}, "map")
-    )
+    assert numbers[-4:] == [str(number) for number in used]
+    assert "unused or redundant" in words
+    every = list(range(6))
+    words = texts(memory_map(found["map"], found["class_names"], every, "map"))
+    assert "unused or redundant" not in words
+
+
+def test_map_numbers_the_most_used_of_many_patterns(make_understanding: Make) -> None:
+    found = make_understanding(num_patterns=41)
+    used = list(range(40, -1, -1))
+    words = texts(memory_map(found["map"], found["class_names"], used, "map"))
+    assert words.count("40") == 1
+    assert "10" not in words  # the 31st
+    assert "unused or redundant, or less used" in words
 
 
 def test_many_long_classes_are_joined_and_cut(make_understanding: Make) -> None:
@@ -114,7 +123,7 @@ def test_many_long_classes_are_joined_and_cut(make_understanding: Make) -> None:
     words = texts(pattern_picture(shown, LONG, {}, 72, "p"))
     assert "11 other classes" in words
     assert max(len(word) for word in words) <= 30
-    assert "33 other classes" in texts(memory_map(found["map"], LONG, {}, "map"))
+    assert "33 other classes" in texts(memory_map(found["map"], LONG, [0], "map"))
 
 
 def test_a_model_without_memory_says_so(make_understanding: Make) -> None:

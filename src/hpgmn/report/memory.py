@@ -27,6 +27,8 @@ from hpgmn.report.words import NOTHING, counted
 
 MOST_PATTERNS = 60
 """Patterns beyond which the picture shows the most used only."""
+MOST_NUMBERED = 30
+"""Patterns beyond which the map numbers the most used only."""
 MOST_COLOURS = 8
 """Classes beyond which the map shows the rarest in one colour."""
 
@@ -157,7 +159,7 @@ def pattern_picture(
         if slanted:
             for label in left.get_xticklabels():
                 label.set(rotation=45, ha="left", rotation_mode="anchor")
-        left.set(xlabel="class of its nodes", ylabel="pattern, the most used first")
+        left.set(xlabel="class of its nodes", ylabel="pattern" + ", most used first" * (rows > 9))
         colours = [QUIET if own in marks else TRAINING for own in numbers]
         right.barh(middles, used, height=0.75, color=colours)
         right.axvline(1 / count, color=VALIDATION, linestyle="--", lw=1.2, label="even share")
@@ -221,15 +223,18 @@ def _map(found: Mapping[str, Any]) -> str:
         f"are drawn from the mean pattern, {enlargement(content):.3g} times as far as they lie: a "
         "node attends to a pattern the more, the further it lies that way."
     )
-    picture = memory_map(content, names, marks, "map")
+    order = [one["number"] for one in found["patterns"]]
+    picture = memory_map(content, names, [k for k in order if k not in marks], "map")
     present, counts = np.unique(classes, return_counts=True)
-    order = np.argsort(-counts, kind="stable")
+    by_size = np.argsort(-counts, kind="stable")
     by_class = table(
         "Where the nodes of each predicted class lie",
         ("Predicted class", "Nodes shown", "Across", "Upwards"),
         [
             (names[label], f"{count:,}", *(f"{part:.3g}" for part in middle))
-            for label, count in zip(present[order].tolist(), counts[order].tolist(), strict=True)
+            for label, count in zip(
+                present[by_size].tolist(), counts[by_size].tolist(), strict=True
+            )
             for middle in [places[classes == label].mean(axis=0).tolist()]
         ],
     )
@@ -258,14 +263,15 @@ def enlargement(content: Mapping[str, Any]) -> float:
 
 
 def memory_map(
-    content: Mapping[str, Any], names: Sequence[str], marks: Mapping[int, str], name: str
+    content: Mapping[str, Any], names: Sequence[str], used: Sequence[int], name: str
 ) -> str:
     """Nodes as small marks coloured by predicted class, used patterns as large ones with numbers.
 
     Args:
         content: the map.
         names: of the classes.
-        marks: what is to be said of some patterns; these are drawn small, without a number.
+        used: patterns that are neither unused nor redundant, the most used first; the others, and
+            those beyond 30, are drawn without a number.
         name: what the ids inside the picture begin with; unique on the page.
     """
     classes, places = np.array(content["classes"], int), np.array(content["nodes"], float)
@@ -273,7 +279,7 @@ def memory_map(
     present, counts = np.unique(classes, return_counts=True)
     frequent = present[np.argsort(-counts, kind="stable")].tolist()
     single = frequent if len(frequent) <= MOST_COLOURS else frequent[: MOST_COLOURS - 1]
-    plain = np.array([number not in marks for number in range(len(patterns))])
+    plain = np.isin(np.arange(len(patterns)), used[:MOST_NUMBERED])
     with drawing(7.4, 5.0, name) as figure:
         axes = figure.add_subplot()
         groups = [(short(names[label]), classes == label) for label in single]
@@ -293,7 +299,8 @@ def memory_map(
                 label=label,
             )
         if not plain.all():
-            words = "unused or redundant pattern"
+            rare = ", or less used" if len(used) > MOST_NUMBERED else ""
+            words = f"unused or redundant{rare}"
             axes.plot(*patterns[~plain].T, "x", ms=5, color=QUIET, label=words)
         axes.plot(*patterns[plain].T, "o", ms=13, mfc="white", mec=INK, mew=1.2, label="pattern")
         for number in np.flatnonzero(plain).tolist():

@@ -116,7 +116,7 @@ def share_bars(shares: Mapping[str, float], name: str) -> str:
         axes.invert_yaxis()
         axes.grid(False, axis="y")
         axes.tick_params(axis="y", length=0)
-        axes.set_xlabel("mean size of the share, all classes")
+        axes.set_xlabel("mean size, all classes")
         axes.margins(x=0.14)
         listed = ", ".join(f"{one} {value:.2f}" for one, value in shares.items())
         return inline_svg(figure, name, f"Mean size of each statistic's share: {listed}.")
@@ -143,7 +143,7 @@ def class_bars(names: Sequence[str], groups: Sequence[Mapping[str, Any]], name: 
         axes.invert_yaxis()
         axes.grid(False, axis="y")
         axes.tick_params(axis="y", length=0)
-        axes.set_xlabel("mean size of the shares, by predicted class (nodes)")
+        axes.set_xlabel("mean size, by class (nodes)")
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2)
         leading = [max(names, key=lambda key: one["statistics"][key]) for one in groups]
         listed = ", ".join(
