@@ -25,7 +25,13 @@ def page_of(folder: Path, content: Any) -> str:
 
 def test_an_audit_is_told(make_run: MakeRun, small_graph: Graph, tables_of: Tables) -> None:
     found = audit(small_graph, training=False)
-    page = page_of(make_run(), found.as_dict())
+    content = found.as_dict()
+    kinds = ("out-neighbors", "in-neighbors", "attributes")
+    content["twins"] = [
+        {"alike": kind, "nodes": 6 * place, "test_share": 0.5, "agreement": None}
+        for place, kind in zip((1, 0, 2), kinds, strict=True)
+    ]
+    page = page_of(make_run(), content)
     tables = tables_of(page)
     edges = found.structure
     assert ["Self-loops and repeats listed", "1, 3"] in tables["Edges and attributes"]
@@ -38,7 +44,10 @@ def test_an_audit_is_told(make_run: MakeRun, small_graph: Graph, tables_of: Tabl
     ]
     assert measures[5][1] == f"{found.homophily.label_informativeness:.3f}"
     twins = tables["Duplicate nodes"]
-    assert [row[1] for row in twins[1:]] == [str(one.nodes) for one in found.twins]
+    assert twins[1:] == [
+        ["The same out-neighbours", "6", "50.00%", "–"],
+        ["The same attributes", "12", "50.00%", "–"],
+    ]
     assert found.findings
     for one in found.findings:
         assert one.advice.split("`")[0].replace("'", "&#x27;") in page

@@ -146,8 +146,10 @@ def reliability_diagram(bins: Sequence[Mapping[str, Any]], name: str) -> str:
         np.array([float(own[key]) for own in bins])
         for key in ("low", "high", "count", "confidence", "accuracy")
     )
-    with drawing(4.4, 3.6, name) as figure:
-        above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
+    with drawing(4.4, 3.6, name, (0.75, 0.12, 0.5, 0.3)) as figure:
+        above, below = figure.subplots(
+            2, 1, sharex=True, height_ratios=[3, 1], gridspec_kw={"hspace": 0.12}
+        )
         above.bar(low, accuracy, high - low, align="edge", color=TRAINING, ec="white", lw=0.6)
         above.plot(
             [0, 1], [0, 1], color=VALIDATION, linestyle="--", lw=1.4, label="as sure as right"
@@ -187,7 +189,7 @@ def coverage_curve(
     accuracy = np.array([float(own["accuracy"]) for own in coverage])
     order = np.argsort(shares, kind="stable")
     found = [own for own in thresholds if own.get("threshold") is not None]
-    with drawing(4.4, 2.9, name) as figure:
+    with drawing(4.4, 2.9, name, (0.8, 0.12, 0.5, 0.3)) as figure:
         axes = figure.add_subplot()
         axes.plot(shares[order], accuracy[order], color=SCORE, lw=1.6, marker=".", label="test")
         if found:

@@ -60,6 +60,7 @@ def _twins(found: Mapping[str, Any]) -> str:
             percent(number(one["agreement"])),
         )
         for one in found["twins"]
+        if one["nodes"]
     ]
     if not rows:
         return ""

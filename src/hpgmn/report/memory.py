@@ -13,6 +13,7 @@ from hpgmn.report.page import panel, table, text
 from hpgmn.report.plots import (
     COLOURS,
     INK,
+    LETTER,
     MOST_CELLS_WITH_TEXT,
     MOST_CLASSES,
     QUIET,
@@ -146,12 +147,16 @@ def pattern_picture(
     cell, line = 0.5 if size <= 8 else 0.26, 0.19
     longest = max(len(label) for label in labels)
     slanted = longest * 0.08 > cell
-    above = 0.5 + (0.062 * longest if slanted else 0.0)
-    with drawing(cell * size + 3.2, line * rows + above + 0.6, name) as figure:
-        left, right = figure.subplots(1, 2, width_ratios=[cell * size, 1.6])
+    named = [f"{own}, {marks[own]}" if own in marks else str(own) for own in numbers]
+    beside = 0.4 + 0.85 * LETTER * max(len(label) for label in named)
+    overhang = 0.048 * longest if slanted else 0.0
+    width, height = beside + cell * size + max(overhang, 0.2) + 1.75, line * rows + 1.1 + overhang
+    margins = (beside, 0.15, 0.55, 0.55 + overhang)
+    with drawing(width, height, name, margins) as figure:
+        ratios, gap = [cell * size, 1.6], max(overhang, 0.2) / (cell * size + 1.6) * 2
+        left, right = figure.subplots(1, 2, width_ratios=ratios, gridspec_kw={"wspace": gap})
         left.pcolormesh(shares, cmap="Blues", vmin=0, vmax=1, edgecolors="white", lw=0.6)
         middles = np.arange(rows) + 0.5
-        named = [f"{own}, {marks[own]}" if own in marks else str(own) for own in numbers]
         left.set_yticks(middles, named)
         left.xaxis.tick_top()
         left.xaxis.set_label_position("top")
@@ -280,7 +285,7 @@ def memory_map(
     frequent = present[np.argsort(-counts, kind="stable")].tolist()
     single = frequent if len(frequent) <= MOST_COLOURS else frequent[: MOST_COLOURS - 1]
     plain = np.isin(np.arange(len(patterns)), used[:MOST_NUMBERED])
-    with drawing(7.4, 5.0, name) as figure:
+    with drawing(7.4, 5.0, name, (0.7, 2.5, 0.5, 0.1)) as figure:
         axes = figure.add_subplot()
         groups = [(short(names[label]), classes == label) for label in single]
         others = ~np.isin(classes, single)

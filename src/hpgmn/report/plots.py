@@ -37,6 +37,8 @@ MOST_POINTS = 150  # on one curve
 MOST_CELLS_WITH_TEXT = 12  # classes beyond which a confusion matrix shows colours only
 MOST_CLASSES = 30  # classes beyond which the smallest are drawn as one
 LONGEST_LABEL = 18
+_CURVE_MARGINS = (0.78, 0.15, 0.5, 0.3)
+LETTER = 0.078  # inches of a letter of usual width
 
 _STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
@@ -75,7 +77,7 @@ def loss_curves(stage: Stage, name: str) -> str | None:
     shown = {key: kind for key, kind in kinds.items() if np.isfinite(stage.curves[key]).any()}
     if not shown:
         return None
-    with drawing(4.4, 2.9, name) as figure:
+    with drawing(4.4, 2.9, name, _CURVE_MARGINS) as figure:
         axes = _epoch_axes(figure, "loss")
         parts = []
         for key, (word, colour, dash) in shown.items():
@@ -101,7 +103,7 @@ def score_curve(stage: Stage, metric: str, best_epochs: Array | None, name: str)
     scores = stage.curves["val_score"]
     if not np.isfinite(scores).any():
         return None
-    with drawing(4.4, 2.9, name) as figure:
+    with drawing(4.4, 2.9, name, _CURVE_MARGINS) as figure:
         axes = _epoch_axes(figure, f"validation {metric}")
         percent_axis(axes)
         _draw_curve(axes, stage.epochs, scores, SCORE, "-", "validation")
@@ -358,15 +360,34 @@ def short(value: object, longest: int = LONGEST_LABEL) -> str:
 
 
 @contextmanager
-def drawing(width: float, height: float, name: str) -> Iterator[Figure]:
-    """A figure in inches, in our style whatever the user's matplotlib settings are."""
+def drawing(
+    width: float, height: float, name: str, margins: tuple[float, float, float, float] | None = None
+) -> Iterator[Figure]:
+    """A figure in our style whatever the user's matplotlib settings are.
+
+    Args:
+        width: in inches.
+        height: in inches.
+        name: what the ids inside the picture begin with.
+        margins: left, right, below and above the axes, in inches; None finds them by measuring all
+            labels, which takes as long as drawing.
+    """
     import matplotlib
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update({**_STYLE, "svg.hashsalt": name})
-        yield Figure(figsize=(width, height), layout="constrained")
+        figure = Figure(figsize=(width, height), layout=None if margins else "constrained")
+        if margins:
+            left, right, below, above = margins
+            figure.subplots_adjust(
+                left=left / width,
+                right=1 - right / width,
+                bottom=below / height,
+                top=1 - above / height,
+            )
+        yield figure
 
 
 def _epoch_axes(figure: Figure, label: str) -> Axes:

@@ -10,7 +10,7 @@ import numpy as np
 from hpgmn.explain.explanation import STATISTICS
 from hpgmn.report.memory import memory_section
 from hpgmn.report.page import panel, table, text, with_rest
-from hpgmn.report.plots import COLOURS, drawing, inline_svg, short
+from hpgmn.report.plots import COLOURS, LETTER, drawing, inline_svg, short
 from hpgmn.report.reading import Run, mapping
 from hpgmn.report.words import NOTHING, counted
 
@@ -109,7 +109,8 @@ def share_bars(shares: Mapping[str, float], name: str) -> str:
         name: what the ids inside the picture begin with; unique on the page.
     """
     names, values = list(shares), np.array(list(shares.values()))
-    with drawing(4.4, 0.8 + 0.3 * len(names), name) as figure:
+    left = 0.15 + LETTER * max(len(one) for one in names)
+    with drawing(4.4, 0.7 + 0.3 * len(names), name, (left, 0.12, 0.55, 0.1)) as figure:
         axes = figure.add_subplot()
         bars = axes.barh(names, values, color=_colours(len(names)), height=0.7)
         axes.bar_label(bars, labels=[f"{value:.2f}" for value in values], padding=3)
@@ -133,7 +134,10 @@ def class_bars(names: Sequence[str], groups: Sequence[Mapping[str, Any]], name: 
     labels = [f"{short(one['name'])} ({one['nodes']})" for one in groups]
     start = np.zeros(len(groups))
     places = np.arange(len(groups))
-    with drawing(4.4, 1.0 + 0.3 * max(len(groups), 2) + 0.16 * len(names), name) as figure:
+    left = 0.15 + LETTER * max(len(label) for label in labels)
+    above = 0.15 + 0.19 * -(-len(names) // 2)
+    height = 0.6 + 0.3 * max(len(groups), 2) + above
+    with drawing(4.4, height, name, (left, 0.12, 0.55, above)) as figure:
         axes = figure.add_subplot()
         for statistic, colour in zip(names, _colours(len(names)), strict=True):
             values = np.array([one["statistics"][statistic] for one in groups])
