@@ -24,7 +24,8 @@ Contents = Callable[[Path], dict[str, bytes | None]]
 
 RUN_FILES = {
     *("config.yaml", "metrics.json", "history.jsonl", "predictions.parquet"),
-    *("model.safetensors", "report.html", "explorer.json", "log.txt"),
+    *("model.safetensors", "report.html", "log.txt", "audit.json", "understanding.json"),
+    "explorer.json",
 }
 # The keys that INTERFACE.md promises.
 PROMISED = {
@@ -574,6 +575,16 @@ def test_probabilities_may_stay_as_they_are(hpgmn: Command, tiny: Tiny, graph_fi
     assert_same_results(Path("scaled"), Path("other"))
     answer = hpgmn("train", graph_file, *options, "--out", "plain", "--resume")
     assert "calibrate (False, now True)" in answer.err
+
+
+def test_the_report_tells_of_graph_and_model(trained: Path) -> None:
+    page = (trained / "report.html").read_text(encoding="utf-8")
+    for name in ("health", "calibration", "statistics", "memory", "label-next"):
+        assert f'<section id="{name}"' in page
+    learned = json.loads((trained / "understanding.json").read_text(encoding="utf-8"))
+    assert f"The memory has {len(learned['patterns'])} patterns" in page
+    found = json.loads((trained / "audit.json").read_text(encoding="utf-8"))
+    assert f"{found['homophily']['adjusted']:.3f}" in page
 
 
 def test_the_report_shows_the_calibration_error(trained: Path) -> None:

@@ -139,7 +139,8 @@ def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
 def test_overwriting_deletes_what_runs_write_and_no_more(tmp_path: Path) -> None:
     prepare_folder(tmp_path, SPEC, resume=False, overwrite=False)
     ours = ("metrics.json", "history.jsonl", "predictions.parquet", "model.safetensors")
-    for name in (*ours, "report.html", "log.txt", "metrics.json.unfinished", "notes.txt"):
+    later = ("report.html", "log.txt", "audit.json", "understanding.json")
+    for name in (*ours, *later, "metrics.json.unfinished", "notes.txt"):
         (tmp_path / name).write_text("old")
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "plan.json").write_text("[]")

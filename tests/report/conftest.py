@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -146,3 +148,85 @@ def make_run(tmp_path: Path) -> MakeRun:
         return folder
 
     return make
+
+
+Tables = Callable[[str], dict[str, list[list[str]]]]
+
+
+@pytest.fixture
+def tables_of() -> Tables:
+    """Reads the tables of a page by their captions, cells as plain text."""
+
+    def plain(markup: str) -> str:
+        return html.unescape(re.sub(r"<[^>]*>", "", markup))
+
+    def read(page: str) -> dict[str, list[list[str]]]:
+        found = {}
+        for one in re.findall(r"<table.*?</table>", page, flags=re.S):
+            [caption] = re.findall(r"<caption>(.*?)</caption>", one)
+            rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in one.split("<tr>")[1:]]
+            found[plain(caption)] = [[plain(cell) for cell in row] for row in rows]
+        return found
+
+    return read
+
+
+def understanding(
+    classes: Sequence[str] = ("course", "faculty", "student"),
+    num_patterns: int = 6,
+    num_nodes: int = 40,
+    **changes: Any,
+) -> dict[str, Any]:
+    """What ``understanding.json`` holds: the last pattern is unused, the last but one redundant."""
+    random = np.random.default_rng(3)
+    use = np.sort(random.dirichlet(np.full(num_patterns, 3.0)))[::-1]
+
+    def shares() -> dict[str, float]:
+        return dict(zip(classes, random.dirichlet(np.ones(len(classes))).tolist(), strict=True))
+
+    patterns = [
+        {
+            "number": (5 * place + 2) % num_patterns if num_patterns % 5 else place,
+            "attention": float(use[place]),
+            "classes": shares(),
+            "neighborhood": {"out": shares(), "in": shares()},
+            "typical_nodes": [f"n{place}", f"n{place + 1}", f"n{place + 2}"],
+        }
+        for place in range(num_patterns)
+    ]
+    numbers = [one["number"] for one in patterns]
+    names = ("class_counts", "attributes")
+    return {
+        "split": 0,
+        "seeds": 2,
+        "class_names": list(classes),
+        "model": "hpgmn",
+        "statistics": {"class_counts": 0.75, "attributes": 0.25},
+        "sampled": 30,
+        "patterns": patterns,
+        "redundant": [sorted([numbers[0], numbers[-2]])],
+        "unused": [numbers[-1]],
+        "label_next": [
+            {"node": "n7", "prediction": classes[0], "entropy": 1.0986, "degree": 1234},
+            {"node": "n3", "prediction": classes[1], "entropy": 0.5, "degree": 0},
+        ],
+        "notes": ["Unused: hardly attended.", "Nodes to label next are chosen so."],
+        "statistics_by_class": [
+            {"name": name, "nodes": place + 1, "statistics": {names[0]: 0.5 + place, names[1]: 0.1}}
+            for place, name in enumerate(classes)
+        ],
+        "map": {
+            "all_nodes": num_nodes,
+            "node_variance": [0.5, 0.25],
+            "pattern_variance": [0.3, 0.1],
+            "classes": [place % len(classes) for place in range(num_nodes)],
+            "nodes": random.normal(size=(num_nodes, 2)).round(3).tolist(),
+            "patterns": (0.01 * random.normal(size=(num_patterns, 2))).round(5).tolist(),
+        },
+    } | changes
+
+
+@pytest.fixture
+def make_understanding() -> Callable[..., dict[str, Any]]:
+    """Makes what ``understanding.json`` holds."""
+    return understanding

@@ -15,7 +15,7 @@ import pytest
 from hpgmn.errors import HPGMNError
 from hpgmn.models import MODELS
 from hpgmn.report import build_report, write_report
-from hpgmn.report.html import _STAGE_NAMES, _duration, _facts, _moment, command
+from hpgmn.report.html import _STAGE_NAMES, _facts, command
 
 MakeRun = Callable[..., Path]
 VOID = {"meta", "br", "hr", "link", "img", "input"}
@@ -422,19 +422,6 @@ def test_folder_that_cannot_be_written_is_named(
     with pytest.raises(HPGMNError, match=r"Cannot write .*report\.html \(Permission denied\)"):
         write_report(folder)
     assert sorted(folder.iterdir()) == before
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(0.31, "0.3 s"), (14.2, "14 s"), (125, "2 min 05 s"), (3599.9, "1 h 00 min")],
-)
-def test_durations_are_readable(seconds: float, words: str) -> None:
-    assert _duration(seconds) == words
-
-
-def test_moments_are_readable() -> None:
-    assert _moment("2026-01-31T12:34:56+00:00") == "2026-01-31 12:34"
-    assert _moment("yesterday") == "yesterday"
 
 
 def test_facts_of_any_kind_become_rows() -> None:

@@ -35,12 +35,24 @@ NAMED = 3
 """How many columns or classes a sentence names."""
 
 _PARTS = {"train": "train", "val": "validation", "test": "test"}
-_ALIKE = {
+ALIKE = {
     "out-neighbors": "the same out-neighbours",
     "in-neighbors": "the same in-neighbours",
     "neighbors": "the same neighbours",
     "attributes": "the same attributes",
 }
+"""What twins share, in words."""
+MEASURES = {
+    "node": ("node", "mean share of neighbours with a node's class"),
+    "edge": ("edge", "share of edges inside a class"),
+    "class_insensitive": ("class-insensitive", "beyond class sizes; 0 by chance, 1 at most"),
+    "adjusted": ("adjusted", "beyond class degrees; 0 by chance, 1 at most"),
+    "label_informativeness": (
+        "label informativeness",
+        "what a neighbour's class tells, from 0 to 1",
+    ),
+}
+"""The measures of homophily, each with its name and meaning."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +151,7 @@ def _twins(found: tuple[Twins, ...], largest_share: float) -> Iterator[Finding]:
         yield Finding(
             "defect" if agrees >= PLAIN_AGREEMENT else "warning",
             "twins",
-            f"{worst.test_share:.1%} of the test nodes have exactly {_ALIKE[worst.alike]} as a "
+            f"{worst.test_share:.1%} of the test nodes have exactly {ALIKE[worst.alike]} as a "
             f"train node{says}.",
             "Test scores reward remembering: remove such duplicates, or keep each group of them "
             "in one part of the split.",

@@ -35,16 +35,6 @@ if TYPE_CHECKING:
 _STYLES = {"defect": "bold red", "warning": "yellow", "info": "dim"}
 _WIDTH = 80
 _MOST_CLASSES = 12
-_MEASURES = {
-    "node": ("node", "mean share of neighbours with a node's class"),
-    "edge": ("edge", "share of edges inside a class"),
-    "class_insensitive": ("class-insensitive", "beyond class sizes; 0 by chance, 1 at most"),
-    "adjusted": ("adjusted", "beyond class degrees; 0 by chance, 1 at most"),
-    "label_informativeness": (
-        "label informativeness",
-        "what a neighbour's class tells, from 0 to 1",
-    ),
-}
 _TRAINED_ON = {
     "label estimator": "attributes, label estimator",
     "attributes": "attributes, hpgmn",
@@ -164,9 +154,11 @@ def _difference(found: Any) -> str:
 
 
 def _print_homophily(found: Audit) -> None:
+    from hpgmn.auditing.findings import MEASURES
+
     _heading("How alike neighbours are")
     table = _table("measure", "value", "meaning", right=(1,))
-    for name, (words, meaning) in _MEASURES.items():
+    for name, (words, meaning) in MEASURES.items():
         table.add_row(words, _number(getattr(found.homophily, name)), meaning)
     out.print(table, width=_WIDTH)
 

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Column, Table
 
-from hpgmn.cli.console import log_file, out, percent, say, stop_on_signal, training_progress
+from hpgmn.cli.console import (
+    log_file,
+    out,
+    percent,
+    say,
+    step_progress,
+    stop_on_signal,
+    training_progress,
+)
 from hpgmn.errors import HPGMNError, SettingError, unknown_name
 
 if TYPE_CHECKING:
@@ -77,17 +85,22 @@ def run_and_report(spec: RunSpec, graph: Graph, folder: Path) -> dict[str, Any]:
         stop_on_signal() as should_stop,
     ):
         metrics = run(spec, graph, folder, report=report, should_stop=should_stop)
-    _write_page(spec, graph, folder)
+    explain_and_report(spec, graph, folder)
     return metrics
 
 
-def _write_page(spec: RunSpec, graph: Graph, folder: Path) -> None:
-    """The report page of a finished run, with what its node explorer shows."""
+def explain_and_report(spec: RunSpec, graph: Graph, folder: Path) -> None:
+    """What the graph and the trained model are like, as files, and the page made of them."""
     from hpgmn.experiments.explorer import write_explorer
+    from hpgmn.experiments.understanding import write_understanding
     from hpgmn.report import write_report
 
-    write_explorer(spec, graph, folder)
-    write_report(folder)
+    with step_progress() as progress:
+        write_understanding(spec, graph, folder, progress)
+        progress("Node explorer", 0, None)
+        write_explorer(spec, graph, folder)
+        progress("Report", 0, None)
+        write_report(folder)
 
 
 def train_into(
@@ -106,7 +119,7 @@ def train_into(
     metrics = finished_run(folder) if resume else None
     if metrics is None:
         return run_and_report(spec, graph, folder)
-    _write_page(spec, graph, folder)
+    explain_and_report(spec, graph, folder)
     return metrics
 
 

@@ -9,10 +9,9 @@ import pyarrow.parquet as pq
 import torch
 
 from hpgmn.experiments.run import EXPLORER_FILE, PREDICTIONS_FILE, RunSpec, write_text
+from hpgmn.experiments.understanding import LARGEST_OVERVIEW, first_split
 from hpgmn.explain.dossier import as_json, dossier
 from hpgmn.graph import Graph
-from hpgmn.models.own import is_own
-from hpgmn.training.saved import MODEL_FILE, SavedModel
 
 logger = logging.getLogger(__name__)
 
@@ -21,16 +20,18 @@ def write_explorer(spec: RunSpec, graph: Graph, folder: Path) -> None:
     """Write ``explorer.json``: the first split's answers, its seeds averaged.
 
     It is what ``hpgmn predict`` and ``hpgmn explain`` answer. Roles and labels are those that the
-    run has written. Where the device has not enough memory the page goes without.
+    run has written. Where the graph is too large, or the device has not enough memory, the page
+    goes without.
 
     Args:
         spec: what was trained.
         graph: the graph it was trained on.
         folder: the finished run.
     """
+    if graph.num_nodes > LARGEST_OVERVIEW:
+        return
     split = spec.splits[0]
-    saved = SavedModel.read(folder / MODEL_FILE, spec.model if is_own(spec.model) else None)
-    chosen = saved.choose([r for r, one in enumerate(saved.replicas) if one.split == split])
+    chosen = first_split(spec, folder)
     roles, labels = _roles_and_labels(folder / PREDICTIONS_FILE, split)
     try:
         content = dossier(chosen, graph, roles, labels, device=spec.device)

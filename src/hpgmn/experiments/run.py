@@ -42,11 +42,12 @@ logger = logging.getLogger(__name__)
 CONFIG_FILE, METRICS_FILE, HISTORY_FILE = "config.yaml", "metrics.json", "history.jsonl"
 PREDICTIONS_FILE, LOG_FILE, STATE_FOLDER = "predictions.parquet", "log.txt", "state"
 REPORT_FILE, PORTFOLIO_FILE, EXPLORER_FILE = "report.html", "portfolio.json", "explorer.json"
+AUDIT_FILE, UNDERSTANDING_FILE = "audit.json", "understanding.json"
 
 # What a run leaves in its folder. In this order it is deleted: a run folder is known by its config.
 _WRITTEN = (
     *(MODEL_FILE, PREDICTIONS_FILE, HISTORY_FILE, METRICS_FILE, REPORT_FILE, LOG_FILE),
-    *(EXPLORER_FILE, PORTFOLIO_FILE, CONFIG_FILE),
+    *(EXPLORER_FILE, AUDIT_FILE, UNDERSTANDING_FILE, PORTFOLIO_FILE, CONFIG_FILE),
 )
 
 

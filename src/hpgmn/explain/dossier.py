@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpgmn.explain.explanation import WORDS
+from hpgmn.explain.explanation import STATISTICS
 from hpgmn.explain.neighbors import (
     EXACT_UP_TO,
     Support,
@@ -253,7 +253,7 @@ def _shared(part: _Part) -> dict[str, Any]:
         "directed": part.graph.directed,
         "modes": first.neighbor_modes,
         "classes": list(part.names),
-        "statistics": [[name, WORDS[name]] for name in statistics],
+        "statistics": [[name, STATISTICS[name]] for name in statistics],
         "patterns": _patterns(part),
         "notes": [SHARES_NOTE, *notes] if statistics else notes,
     }

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-WORDS = {
+STATISTICS = {
     "attributes": "its own attributes",
     "class_counts": "how many neighbours of each class it has",
     "class_means": "its neighbours' attributes, class by class",
@@ -19,13 +19,13 @@ WORDS = {
     "neighbor_class_means": "the attributes two steps away, class by class",
     "neighbor_adjacency": "which nodes its neighbours are linked to",
 }
-"""What each statistic tells about a node."""
-
-_DIRECTIONS = {
+"""What each statistic tells of a node, in words."""
+DIRECTIONS = {
     "out": "their out-neighbours",
     "in": "their in-neighbours",
     "undirected": "their neighbours",
 }
+"""The neighbours of several nodes in each neighbour mode, in words."""
 _SHOWN = 8  # rows of a long list in text and HTML; JSON has all
 
 
@@ -117,7 +117,7 @@ class Explanation:
         text = f"Node {self.node} is '{self.prediction}' ({100 * chance:.0f} %)."
         speaking = [(name, value) for name, value in self.statistics.items() if value > 0]
         if speaking:
-            reasons = [f"{WORDS[name]} ({value:+.2f})" for name, value in speaking[:2]]
+            reasons = [f"{STATISTICS[name]} ({value:+.2f})" for name, value in speaking[:2]]
             text += f" Mostly because of {' and '.join(reasons)}."
         elif self.statistics:
             text += " No statistic speaks for it more than those of an average train node."
@@ -129,7 +129,7 @@ class Explanation:
         """Headings with their rows, for text and HTML."""
         found = []
         if self.statistics:
-            rows = [(WORDS[name], _signed(value)) for name, value in self.statistics.items()]
+            rows = [(STATISTICS[name], _signed(value)) for name, value in self.statistics.items()]
             found.append((f"Share of each statistic in the log-probability{self._start()}", rows))
         if self.patterns:
             found.append(("Memory patterns it attends to", [_row(one) for one in self.patterns]))
@@ -219,7 +219,7 @@ class ModelExplanation:
         found = []
         if self.statistics:
             rows = [
-                (WORDS[name].replace("it has", "a node has"), f"{value:.2f}")
+                (STATISTICS[name].replace("it has", "a node has"), f"{value:.2f}")
                 for name, value in self.statistics.items()
             ]
             heading = f"Mean size of each statistic's share over {self.sampled} nodes"
@@ -290,7 +290,7 @@ def _row(one: Pattern) -> tuple[str, str]:
     """A pattern in a line: whose it is, how their neighbourhood looks, and examples."""
     parts = [f"nodes of class {_largest(one.classes)}"]
     parts += [
-        f"{_DIRECTIONS[mode]} {_largest(shares)}"
+        f"{DIRECTIONS[mode]} {_largest(shares)}"
         for mode, shares in one.neighborhood.items()
         if any(shares.values())
     ]

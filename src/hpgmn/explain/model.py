@@ -15,9 +15,14 @@ from hpgmn.explain.patterns import (
     Patterns,
     describe_patterns,
 )
-from hpgmn.explain.shapley import statistic_shares
+from hpgmn.explain.shapley import SampledShares, sampled_shares
 from hpgmn.graph import Array, Graph
 from hpgmn.training.saved import SavedModel
+
+SAMPLE = 200
+"""Over so many nodes the statistics' shares are averaged."""
+WANTED = 10
+"""So many nodes to label next are named."""
 
 LABEL_NOTE = (
     "Nodes to label next are chosen one after the other by entropy · (1 + log(1 + degree)) · "
@@ -30,8 +35,8 @@ def explain_model(
     graph: Graph,
     *,
     device: torch.device | str = "cpu",
-    sample: int = 200,
-    wanted: int = 10,
+    sample: int = SAMPLE,
+    wanted: int = WANTED,
 ) -> ModelExplanation:
     """Explain what the replicas of a trained model have learned.
 
@@ -43,42 +48,52 @@ def explain_model(
         wanted: how many nodes to label next are named.
     """
     opened = open_replicas(saved, graph, device)
+    return explain_opened(opened, saved.class_names, sample=sample, wanted=wanted)
+
+
+def explain_opened(
+    opened: list[Opened],
+    names: tuple[str, ...],
+    *,
+    shares: SampledShares | None = None,
+    sample: int = SAMPLE,
+    wanted: int = WANTED,
+) -> ModelExplanation:
+    """The same for replicas that are open already.
+
+    Args:
+        opened: the replicas.
+        names: of the classes they know.
+        shares: of the statistics, where they are known already.
+        sample: the size of the sample, where they are not.
+        wanted: how many nodes to label next are named.
+    """
     chances = mean_probabilities(opened)
     first, notes = opened[0], missing_notes(opened)
-    shares: dict[str, float] = {}
-    count = min(sample, graph.num_nodes)
-    if first.reads_statistics:
-        shares = _mean_shares(opened, chances, count)
+    if shares is None and first.reads_statistics:
+        shares = sampled_shares(opened, chances, sample)
     redundant: tuple[tuple[int, ...], ...] = ()
     patterns: tuple[Pattern, ...] = ()
     unused: tuple[int, ...] = ()
     if first.attention is not None:
         found = describe_patterns(first, chances)
-        patterns = _ranked(graph, found, saved.class_names)
+        patterns = _ranked(first.graph, found, names)
         redundant, unused = tuple(map(tuple, found.redundant())), tuple(found.unused)
         notes.append(
             f"Unused: mean attention below {UNUSED_BELOW:g}/K. The same nodes attend to two "
             f"patterns where the cosine of their attention is above {REDUNDANT_FROM:g}."
         )
-    ranking = _wanted(opened, chances, wanted, saved.class_names)
+    ranking = _wanted(opened, chances, wanted, names)
     return ModelExplanation(
         model=first.entry.name,
-        statistics=shares,
-        sampled=count if shares else 0,
+        statistics=shares.mean_sizes() if shares else {},
+        sampled=shares.labels.size if shares else 0,
         patterns=patterns,
         redundant=redundant,
         unused=unused,
         label_next=ranking,
         notes=(*notes, LABEL_NOTE) if ranking else tuple(notes),
     )
-
-
-def _mean_shares(opened: list[Opened], chances: Array, count: int) -> dict[str, float]:
-    """The mean size of each statistic's Shapley value for the predicted class."""
-    nodes = np.random.default_rng(0).choice(chances.shape[0], count, replace=False)
-    every = statistic_shares(opened, nodes, chances[nodes].argmax(axis=1))
-    mean = {name: float(np.mean([abs(own[name]) for own in every])) for name in every[0]}
-    return dict(sorted(mean.items(), key=lambda pair: -pair[1]))
 
 
 def _ranked(graph: Graph, found: Patterns, names: tuple[str, ...]) -> tuple[Pattern, ...]:

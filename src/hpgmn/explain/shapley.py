@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -93,3 +94,44 @@ def statistic_shares(
         dict(zip(names, shapley_values(values).tolist(), strict=True))
         for values in subset_values(opened, nodes, labels)
     ]
+
+
+@dataclass(frozen=True, eq=False)
+class SampledShares:
+    """The shares of every statistic in the decisions about a sample of nodes.
+
+    Attributes:
+        names: the S statistics.
+        labels: (n,) the predicted class of each node.
+        values: (n, S) Shapley values for that class.
+    """
+
+    names: tuple[str, ...]
+    labels: Array
+    values: Array
+
+    def mean_sizes(self, label: int | None = None) -> dict[str, float]:
+        """Mean absolute value of each statistic, the largest first.
+
+        Args:
+            label: over the nodes of this predicted class, of which there must be one; None for all.
+        """
+        chosen = self.values if label is None else self.values[self.labels == label]
+        mean = dict(zip(self.names, np.abs(chosen).mean(axis=0).tolist(), strict=True))
+        return dict(sorted(mean.items(), key=lambda pair: -pair[1]))
+
+
+def sampled_shares(opened: Sequence[Opened], probabilities: Array, sample: int) -> SampledShares:
+    """The shares of at most so many nodes, drawn with seed 0.
+
+    Args:
+        opened: the replicas of HP-GMN on local statistics.
+        probabilities: (N, C) of the prediction.
+        sample: how many nodes.
+    """
+    count = min(sample, probabilities.shape[0])
+    nodes = np.random.default_rng(0).choice(probabilities.shape[0], count, replace=False)
+    labels = probabilities[nodes].argmax(axis=1)
+    every = statistic_shares(opened, nodes, labels)
+    names = tuple(players(opened[0]))
+    return SampledShares(names, labels, np.array([[own[name] for name in names] for own in every]))

@@ -20,9 +20,35 @@ import numpy as np
 from hpgmn.errors import HPGMNError
 from hpgmn.graph import Array
 from hpgmn.report import plots
+from hpgmn.report.calibration import calibration_sections
 from hpgmn.report.explorer import explorer, explorer_script
+from hpgmn.report.health import health_sections
 from hpgmn.report.page import Row, page, panel, table, text, tiles
-from hpgmn.report.reading import Run, Stage, mapping, number, read_run
+from hpgmn.report.reading import (
+    AUDIT_FILE,
+    METRICS_FILE,
+    UNDERSTANDING_FILE,
+    Run,
+    Stage,
+    mapping,
+    naming,
+    number,
+    read_run,
+)
+from hpgmn.report.understanding import understanding_sections
+from hpgmn.report.words import (
+    NOTHING,
+    counted,
+    deviation,
+    duration,
+    finite_mean,
+    moment,
+    percent,
+    points,
+    share_of,
+    typed,
+    value_range,
+)
 
 _METRIC_NAMES = {
     "roc_auc": "ROC-AUC",
@@ -49,7 +75,6 @@ _FACT_NAMES = {
     "gpu": "GPU",
     "torch": "PyTorch",
 }
-_NOTHING = "–"
 
 
 def write_report(folder: Path) -> Path:
@@ -72,13 +97,22 @@ def write_report(folder: Path) -> Path:
 def build_report(folder: Path) -> str:
     """The page of a run folder as text, or an HPGMNError that names the file at fault."""
     run = read_run(folder)
+    with naming(folder / METRICS_FILE):
+        calibration = calibration_sections(run)
+    with naming(folder / AUDIT_FILE):
+        health = health_sections(run)
+    with naming(folder / UNDERSTANDING_FILE):
+        understanding = understanding_sections(run)
     sections = [
         ("warnings", "Warnings", _warnings(run)),
         ("graph", "Graph", _graph(run)),
+        *health,
         ("scores", "Scores by split", _scores(run)),
         ("curves", "Learning curves", _curves(run)),
         ("confusion", "Confusion matrix", _confusion(run)),
         ("classes", "Scores by class", _per_class(run)),
+        *calibration,
+        *understanding,
         *explorer(folder),
         *_portfolio(run),
         ("settings", "Settings", _settings(run)),
@@ -103,9 +137,9 @@ def class_scores(confusion: Array) -> dict[str, Array]:
     """
     hits, support, predicted = np.diag(confusion), confusion.sum(axis=1), confusion.sum(axis=0)
     return {
-        "precision": _share(hits, predicted),
-        "recall": _share(hits, support),
-        "f1": _share(2 * hits, support + predicted),
+        "precision": share_of(hits, predicted),
+        "recall": share_of(hits, support),
+        "f1": share_of(2 * hits, support + predicted),
         "support": support,
     }
 
@@ -120,7 +154,7 @@ def command(config: Mapping[str, Any]) -> list[str]:
         if config.get(name):
             words += [f"--{name}", str(config[name])]
     for name, value in config["settings"].items():
-        words += ["--set", f"{name}={_setting(value)}"]
+        words += ["--set", f"{name}={typed(value)}"]
     return [*words, "--no-calibration"] if config.get("calibrate") is False else words
 
 
@@ -131,7 +165,7 @@ def _made(run: Run) -> str:
     version, created = run.metrics.get("version"), run.metrics.get("created")
     parts = [f"hpgmn {text(version)}" if version else "hpgmn"]
     if created:
-        parts.append(f'<time datetime="{text(created)}">{text(_moment(created))}</time>')
+        parts.append(f'<time datetime="{text(created)}">{text(moment(created))}</time>')
     return f'<p class="quiet">{" · ".join(parts)}</p>'
 
 
@@ -139,7 +173,7 @@ def _headline(run: Run) -> str:
     metrics, metric = run.metrics, _metric(run)
     score = _spread(run, metrics, "test_score")
     num_splits, num_seeds = run.test_score.shape
-    runs = f"{_count(num_splits, 'split')} × {_count(num_seeds, 'seed')}"
+    runs = f"{counted(num_splits, 'split')} × {counted(num_seeds, 'seed')}"
     over = f"mean and standard deviation over {run.num_runs} runs"
     over = over if run.num_runs > 1 else "of a single run"
     facts = [(f"Test {metric}", score, over)]
@@ -154,11 +188,11 @@ def _headline(run: Run) -> str:
     calibration = mapping(metrics.get("calibration"))
     error = number(calibration.get("ece_after_mean"))
     if not math.isnan(error):
-        before = _percent(number(calibration.get("ece_before_mean")))
-        facts.append(("Calibration error", _percent(error), f"{before} without temperature"))
+        before = percent(number(calibration.get("ece_before_mean")))
+        facts.append(("Calibration error", percent(error), f"{before} without temperature"))
     facts.append(("Runs", f"{run.num_runs}", runs))
     if not math.isnan(number(metrics.get("seconds"))):
-        facts.append(("Time", _duration(metrics["seconds"]), "for all runs together"))
+        facts.append(("Time", duration(metrics["seconds"]), "for all runs together"))
     return tiles(facts) + (f"\n<p>{said}</p>" if said else "")
 
 
@@ -208,10 +242,17 @@ def _scores(run: Run) -> str:
         flat = (run.test_score.ravel(), run.val_score.ravel(), run.best_epochs.ravel())
         groups.append(("All", *flat))
     for split, test, val, epochs in groups:
-        rows.append([split, _percent(_mean(test)), _percent(_mean(val)), _range(epochs, "{:g}")])
+        rows.append(
+            [
+                split,
+                percent(finite_mean(test)),
+                percent(finite_mean(val)),
+                value_range(epochs, "{:g}"),
+            ]
+        )
         if num_seeds > 1 or num_splits > 1:
-            low_high = _range(test, "{:.2%}") if len(test) > 1 else _NOTHING
-            rows[-1][2:2] = [_points(_deviation(test)), low_high]
+            low_high = value_range(test, "{:.2%}") if len(test) > 1 else NOTHING
+            rows[-1][2:2] = [points(deviation(test)), low_high]
     if num_seeds > 1 or num_splits > 1:
         head[2:2] = ["Deviation (points)", "Lowest to highest"]
     caption = f"{metric[:1].upper()}{metric[1:]} by split"
@@ -289,7 +330,7 @@ def _mistakes(run: Run, most: int = 15) -> list[Row]:
         true, predicted = divmod(int(place), len(run.classes))
         count = wrong[true, predicted]
         if count:
-            share = _percent(count / run.confusion[true].sum())
+            share = percent(count / run.confusion[true].sum())
             mistake = f"{run.classes[true]} taken for {run.classes[predicted]}"
             rows.append((mistake, f"{count:,}", share))
     return rows
@@ -301,10 +342,10 @@ def _per_class(run: Run) -> str:
     scores = class_scores(run.confusion)
     columns = [scores[name] for name in ("precision", "recall", "f1")]
     rows = [
-        [label, *(_percent(column[index]) for column in columns), f"{scores['support'][index]:,}"]
+        [label, *(percent(column[index]) for column in columns), f"{scores['support'][index]:,}"]
         for index, label in enumerate(run.classes)
     ]
-    means = [_percent(_mean(column)) for column in columns]
+    means = [percent(finite_mean(column)) for column in columns]
     rows.append(["Mean, total support", *means, f"{scores['support'].sum():,}"])
     head = ["Class", "Precision", "Recall", "F1", "Support"]
     if run.num_runs > 1:
@@ -313,8 +354,8 @@ def _per_class(run: Run) -> str:
         for row, support in zip(rows, supports, strict=True):
             row.append(f"{support / run.num_runs:,.1f}")
     caption = "Test nodes by class" + (", all runs together" if run.num_runs > 1 else "")
-    note = f"{_NOTHING} marks a share of nothing (0 of 0); the means leave it out."
-    dashed = any(_NOTHING in row for row in rows)
+    note = f"{NOTHING} marks a share of nothing (0 of 0); the means leave it out."
+    dashed = any(NOTHING in row for row in rows)
     return table(caption, head, rows, foot=True) + (
         f'\n<p class="quiet">{note}</p>' if dashed else ""
     )
@@ -330,13 +371,13 @@ def _portfolio(run: Run) -> list[tuple[str, str, str]]:
         (
             str(row.get("name")),
             str(row.get("model")),
-            _percent(number(row.get("val_score_mean"))),
-            _duration(float(row.get("seconds") or 0)),
+            percent(number(row.get("val_score_mean"))),
+            duration(float(row.get("seconds") or 0)),
             "chosen" if row.get("name") == content.get("chosen") else str(row.get("failure") or ""),
         )
         for row in members
     ]
-    splits = _count(len(content.get("splits") or ()), "split")
+    splits = counted(len(content.get("splits") or ()), "split")
     words = (
         f"<p>Model and settings were chosen among these by {text(_metric(run))} on the validation "
         f"nodes of {splits}.</p>"
@@ -346,7 +387,7 @@ def _portfolio(run: Run) -> list[tuple[str, str, str]]:
 
 
 def _settings(run: Run) -> str:
-    rows = [(str(name), _setting(value)) for name, value in run.config["settings"].items()]
+    rows = [(str(name), typed(value)) for name, value in run.config["settings"].items()]
     return table(f"Settings of {run.config['model']}", ("Setting", "Value"), rows)
 
 
@@ -360,7 +401,7 @@ def _repeat(run: Run) -> str:
             lines.append("   ")
         lines[-1] += f" {option}"
     metrics = run.metrics
-    rows = [("hpgmn", str(metrics.get("version") or run.config.get("version") or _NOTHING))]
+    rows = [("hpgmn", str(metrics.get("version") or run.config.get("version") or NOTHING))]
     rows += _facts(mapping(metrics.get("hardware")))
     for key, name in (
         ("seconds", "Time, all"),
@@ -368,7 +409,7 @@ def _repeat(run: Run) -> str:
         ("seconds_training", "Time, training"),
     ):
         if not math.isnan(number(metrics.get(key))):
-            rows.append((name, _duration(metrics[key])))
+            rows.append((name, duration(metrics[key])))
     if not math.isnan(number(metrics.get("peak_memory_mb"))):
         rows.append(("Peak memory", f"{metrics['peak_memory_mb']:,.0f} MB"))
     typed = "\n".join(text(part) for line in lines for part in line.split("\n"))
@@ -384,15 +425,15 @@ def _facts(content: Mapping[str, Any]) -> list[tuple[str, str]]:
         if isinstance(value, dict):
             rows += [(f"{name}, {inner[0].lower()}", inner[1]) for inner in _facts(value)]
         elif isinstance(value, float):
-            rows.append((name, f"{value:.3g}" if math.isfinite(value) else _NOTHING))
+            rows.append((name, f"{value:.3g}" if math.isfinite(value) else NOTHING))
         elif isinstance(value, int) and not isinstance(value, bool):
             rows.append((name, f"{value:,}"))
         elif value is not None:
-            rows.append((name, _setting(value)))
+            rows.append((name, typed(value)))
     return rows
 
 
-# Numbers and values in words.
+# What several sections say.
 
 
 def _metric(run: Run) -> str:
@@ -407,66 +448,7 @@ def _accuracy(run: Run) -> float:
 
 def _spread(run: Run, content: Mapping[str, Any], name: str) -> str:
     """``84.12 ± 4.20%`` from ``<name>_mean`` and ``<name>_std``."""
-    mean, deviation = number(content.get(f"{name}_mean")), number(content.get(f"{name}_std"))
-    if run.num_runs == 1 or math.isnan(mean) or math.isnan(deviation):
-        return _percent(mean)
-    return f"{100 * mean:.2f} ± {100 * deviation:.2f}%"
-
-
-def _percent(value: float) -> str:
-    return _NOTHING if math.isnan(value) else f"{value:.2%}"
-
-
-def _points(value: float) -> str:
-    return _NOTHING if math.isnan(value) else f"{100 * value:.2f}"
-
-
-def _range(values: Array, form: str) -> str:
-    known = values[np.isfinite(values)]
-    if not known.size:
-        return _NOTHING
-    low, high = form.format(known.min()), form.format(known.max())
-    return low if low == high else f"{low} to {high}"
-
-
-def _mean(values: Array) -> float:
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if known.size else math.nan
-
-
-def _deviation(values: Array) -> float:
-    """The sample standard deviation."""
-    known = values[np.isfinite(values)]
-    return float(known.std(ddof=1)) if known.size > 1 else math.nan
-
-
-def _share(part: Array, whole: Array) -> Array:
-    return np.where(whole > 0, part / np.maximum(whole, 1), np.nan)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 99.5:
-        return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-def _moment(created: object) -> str:
-    """``2026-01-31T12:34:56+00:00`` as ``2026-01-31 12:34``; anything else as it is."""
-    said = str(created)
-    return f"{said[:10]} {said[11:16]}" if said[10:11] == "T" and len(said) >= 16 else said
-
-
-def _setting(value: object) -> str:
-    """A setting as one would type it after ``--set``."""
-    if value is None or isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list):
-        return ",".join(_setting(part) for part in value)
-    return str(value)
+    mean, spread = number(content.get(f"{name}_mean")), number(content.get(f"{name}_std"))
+    if run.num_runs == 1 or math.isnan(mean) or math.isnan(spread):
+        return percent(mean)
+    return f"{100 * mean:.2f} ± {100 * spread:.2f}%"

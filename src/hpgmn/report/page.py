@@ -114,6 +114,15 @@ def tiles(facts: Iterable[Row], kind: str = "") -> str:
     return f'<dl class="{f"tiles {kind}".strip()}">{cells}</dl>'
 
 
+def with_rest(name: str, rest: str) -> str:
+    """The markup of a table's cell with a quiet line below its name.
+
+    >>> with_rest("edge", "inside & out")
+    'edge <span class="rest">inside &amp; out</span>'
+    """
+    return f'{text(name)} <span class="rest">{text(rest)}</span>'
+
+
 def table(
     caption: str,
     head: Row,

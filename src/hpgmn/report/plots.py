@@ -12,7 +12,7 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from xml.etree import ElementTree
 
 import numpy as np
@@ -27,11 +27,18 @@ if TYPE_CHECKING:
 # Blue, vermilion and green of Okabe and Ito: told apart with every kind of colour blindness.
 TRAINING, VALIDATION, SCORE = "#0072b2", "#d55e00", "#00795a"
 INK, QUIET, FAINT = "#24292f", "#6e7781", "#d8dee4"
+# Their eight, the yellow darker than theirs to stand on white, and grey: for things of many kinds.
+COLOURS = (
+    *(TRAINING, VALIDATION, "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#a89800", INK),
+    "#8c959f",
+)
 
 MOST_POINTS = 150  # on one curve
 MOST_CELLS_WITH_TEXT = 12  # classes beyond which a confusion matrix shows colours only
 MOST_CLASSES = 30  # classes beyond which the smallest are drawn as one
 LONGEST_LABEL = 18
+_CURVE_MARGINS = (0.78, 0.15, 0.5, 0.3)
+LETTER = 0.078  # inches of a letter of usual width
 
 _STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
@@ -70,13 +77,13 @@ def loss_curves(stage: Stage, name: str) -> str | None:
     shown = {key: kind for key, kind in kinds.items() if np.isfinite(stage.curves[key]).any()}
     if not shown:
         return None
-    with _figure(4.4, 2.9, name) as figure:
+    with drawing(4.4, 2.9, name, _CURVE_MARGINS) as figure:
         axes = _epoch_axes(figure, "loss")
         parts = []
         for key, (word, colour, dash) in shown.items():
             _draw_curve(axes, stage.epochs, stage.curves[key], colour, dash, word)
             parts.append(f"{word} loss {_course(stage.epochs, stage.curves[key], '{:.3g}')}")
-        _legend(axes)
+        legend(axes)
         sentence = f"Loss by epoch, stage {stage.name}{_runs(stage)}: {'; '.join(parts)}."
         return inline_svg(figure, name, sentence)
 
@@ -96,9 +103,9 @@ def score_curve(stage: Stage, metric: str, best_epochs: Array | None, name: str)
     scores = stage.curves["val_score"]
     if not np.isfinite(scores).any():
         return None
-    with _figure(4.4, 2.9, name) as figure:
+    with drawing(4.4, 2.9, name, _CURVE_MARGINS) as figure:
         axes = _epoch_axes(figure, f"validation {metric}")
-        _percent(axes)
+        percent_axis(axes)
         _draw_curve(axes, stage.epochs, scores, SCORE, "-", "validation")
         sentence = (
             f"Validation {metric} by epoch, stage {stage.name}{_runs(stage)}: "
@@ -119,7 +126,7 @@ def score_curve(stage: Stage, metric: str, best_epochs: Array | None, name: str)
                 transform=axes.get_xaxis_transform(),
                 label=label,
             )
-            _legend(axes)
+            legend(axes)
             if len(kept) == 1:
                 sentence += f" Best epoch: {kept[0]:g}."
             else:
@@ -145,7 +152,7 @@ def confusion_matrix(counts: Array, classes: Sequence[str], name: str) -> str:
         An ``<svg>`` element.
     """
     sentence = _confusion_sentence(counts, classes)
-    counts, labels = _condensed(counts, [_short(label) for label in classes])
+    counts, labels = _condensed(counts, [short(label) for label in classes])
     size = len(labels)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)  # an unseen class: zeros
     written = size <= MOST_CELLS_WITH_TEXT
@@ -156,7 +163,7 @@ def confusion_matrix(counts: Array, classes: Sequence[str], name: str) -> str:
     below = 0.75 + (0.06 * longest if slanted else 0.0)
     width = max(left + cell * size + (0.0 if written else 0.9), 2.8)
     height = max(cell * size + below, 2.0)
-    with _figure(width, height, name) as figure:
+    with drawing(width, height, name) as figure:
         axes = figure.add_subplot()
         mesh = axes.pcolormesh(shares, cmap="Blues", vmin=0, vmax=1, edgecolors="white", lw=0.8)
         axes.set_aspect("equal")
@@ -190,7 +197,7 @@ def confusion_matrix(counts: Array, classes: Sequence[str], name: str) -> str:
             bar.set_label("share of the true class")
             bar.outline.set_visible(False)
             bar.ax.grid(False)
-            _percent(bar.ax)
+            percent_axis(bar.ax)
         return inline_svg(figure, name, sentence)
 
 
@@ -206,14 +213,14 @@ def run_scores(scores: Array, splits: Sequence[object], metric: str, name: str) 
     Returns:
         An ``<svg>`` element.
     """
-    labels = [_short(split, 6) for split in splits]
+    labels = [short(split, 6) for split in splits]
     many = len(labels) > 15
-    with _figure(min(max(4.6, 1.4 + 0.5 * len(labels)), 8.4), 2.9, name) as figure:
+    with drawing(min(max(4.6, 1.4 + 0.5 * len(labels)), 8.4), 2.9, name) as figure:
         axes = figure.add_subplot()
         axes.grid(False, axis="x")
         axes.set_xlabel("split")
         axes.set_ylabel(f"test {metric}")
-        _percent(axes)
+        percent_axis(axes)
         num_seeds = scores.shape[1]
         # Seeds stand side by side, so that equal scores do not hide each other.
         offsets = (np.arange(num_seeds) - (num_seeds - 1) / 2) * min(0.12, 0.6 / num_seeds)
@@ -239,7 +246,7 @@ def run_scores(scores: Array, splits: Sequence[object], metric: str, name: str) 
                 axes.hlines(means, rows - 0.36, rows + 0.36, colors=INK, lw=1.2, label="split mean")
             if finite.size > 1:
                 axes.axhline(mean, color=VALIDATION, linestyle="--", lw=1.2, label="mean of all")
-                _legend(axes)
+                legend(axes)
                 sentence = (
                     f"Test {metric} of {finite.size} runs by split: between {finite.min():.1%} and "
                     f"{finite.max():.1%}, mean {mean:.1%}."
@@ -346,21 +353,41 @@ def _condensed(counts: Array, labels: list[str]) -> tuple[Array, list[str]]:
     return smaller, [*(labels[index] for index in kept), rest]
 
 
-def _short(value: object, longest: int = LONGEST_LABEL) -> str:
+def short(value: object, longest: int = LONGEST_LABEL) -> str:
+    """A value as a label that is not too long."""
     text = printable(value)
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 @contextmanager
-def _figure(width: float, height: float, name: str) -> Iterator[Figure]:
-    """A figure in inches, in our style whatever the user's matplotlib settings are."""
+def drawing(
+    width: float, height: float, name: str, margins: tuple[float, float, float, float] | None = None
+) -> Iterator[Figure]:
+    """A figure in our style whatever the user's matplotlib settings are.
+
+    Args:
+        width: in inches.
+        height: in inches.
+        name: what the ids inside the picture begin with.
+        margins: left, right, below and above the axes, in inches; None finds them by measuring all
+            labels, which takes as long as drawing.
+    """
     import matplotlib
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update({**_STYLE, "svg.hashsalt": name})
-        yield Figure(figsize=(width, height), layout="constrained")
+        figure = Figure(figsize=(width, height), layout=None if margins else "constrained")
+        if margins:
+            left, right, below, above = margins
+            figure.subplots_adjust(
+                left=left / width,
+                right=1 - right / width,
+                bottom=below / height,
+                top=1 - above / height,
+            )
+        yield figure
 
 
 def _epoch_axes(figure: Figure, label: str) -> Axes:
@@ -374,26 +401,31 @@ def _epoch_axes(figure: Figure, label: str) -> Axes:
     return axes
 
 
-def _legend(axes: Axes) -> None:
+def legend(axes: Axes) -> None:
     """One line above the axes, where it hides nothing."""
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, borderaxespad=0.2)
 
 
-def _percent(axes: Axes) -> None:
+def percent_axis(axes: Axes, which: str = "y") -> None:
+    """Shares on an axis in percent."""
     from matplotlib.ticker import PercentFormatter
 
-    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1))
+    axis = axes.yaxis if which == "y" else axes.xaxis
+    axis.set_major_formatter(PercentFormatter(xmax=1))
 
 
 def inline_svg(figure: Figure, name: str, sentence: str) -> str:
     """The figure as an element to inline: no namespace, no style sheet, ids of its own."""
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
     buffer = io.StringIO()
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     with warnings.catch_warnings():
         # Matplotlib's font lacks letters of many scripts; the browser's fonts will show them.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         warnings.filterwarnings("ignore", message="Matplotlib currently does not support")
-        figure.savefig(buffer, format="svg", metadata=nothing)
+        # As savefig does it, which would draw everything twice.
+        cast(Any, FigureCanvasSVG(figure)).print_svg(buffer, metadata=nothing)
     root = ElementTree.fromstring(buffer.getvalue())
     width, height = (float(size) for size in root.attrib["viewBox"].split()[2:])
     for parent in root.iter():

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import math
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from hpgmn.errors import HPGMNError, SettingError
 from hpgmn.graph import Array
 
 CURVES = ("loss", "val_loss", "val_score")
+METRICS_FILE, AUDIT_FILE = "metrics.json", "audit.json"
+UNDERSTANDING_FILE = "understanding.json"
 REMEDY = "Train again with --overwrite, or restore the file."
 
 _CONFIG = ("graph", "model", "metric", "splits", "seeds", "settings")
@@ -49,6 +52,8 @@ class Run:
     stages: tuple[Stage, ...]
     classes: tuple[str, ...]
     confusion: Array  # (C, C): test nodes of all runs by class (row) and prediction (column)
+    audit: Mapping[str, Any]  # what was found in the graph; empty where not recorded
+    understanding: Mapping[str, Any]  # what the model has learned; empty where not recorded
 
     @property
     def num_runs(self) -> int:
@@ -63,7 +68,7 @@ def read_run(folder: Path) -> Run:
             f"There is no run folder {folder}. Give the folder that 'hpgmn train' wrote."
         )
     config = _read_config(_existing(folder, "config.yaml"))
-    path = _existing(folder, "metrics.json")
+    path = _existing(folder, METRICS_FILE)
     metrics = _read_metrics(path)
     shape = (len(metrics["splits"]), metrics["seeds"])
     classes, confusion = _read_confusion(
@@ -78,7 +83,18 @@ def read_run(folder: Path) -> Run:
         stages=_read_history(_existing(folder, "history.jsonl")),
         classes=classes,
         confusion=confusion,
+        audit=_read_later(folder / AUDIT_FILE),
+        understanding=_read_later(folder / UNDERSTANDING_FILE),
     )
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """A content that is not what a run writes becomes an HPGMNError that names the file."""
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise _broken(path, f"does not hold what a run writes ({error!r})") from None
 
 
 def printable(value: object) -> str:
@@ -141,13 +157,23 @@ def _read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def _read_metrics(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, Any]:
     try:
-        metrics = json.loads(_text(path))
+        content = json.loads(_text(path))
     except ValueError as error:
         raise _broken(path, f"is not valid JSON ({error})") from None
-    if not isinstance(metrics, dict):
+    if not isinstance(content, dict):
         raise _broken(path, "must hold one JSON object")
+    return content
+
+
+def _read_later(path: Path) -> dict[str, Any]:
+    """What runs of earlier versions did not write."""
+    return _read_json(path) if path.is_file() else {}
+
+
+def _read_metrics(path: Path) -> dict[str, Any]:
+    metrics = _read_json(path)
     _require(path, metrics, _METRICS)
     splits, seeds = metrics["splits"], metrics["seeds"]
     if not isinstance(splits, list) or not splits:
