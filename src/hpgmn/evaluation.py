@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import stats
+from scipy import special
 from torch import Tensor
 
 from hpgmn.calibration import (
@@ -292,5 +292,5 @@ def paired_difference(
         variance = float(sum(shares))
         spread = shares[0] ** 2 / (ours.size - 1) + shares[1] ** 2 / (theirs.size - 1)
         freedom = variance**2 / spread if spread else count - 1.0
-    half = float(stats.t.ppf(0.975, freedom)) * math.sqrt(variance)
+    half = float(special.stdtrit(freedom, 0.975)) * math.sqrt(variance)
     return Difference(mean, mean - half, mean + half, count, over)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,11 +31,16 @@ def output_of(name: str) -> str:
     return done.stdout
 
 
-def majority(num_nodes: int) -> float:
-    """The share of the built-in graph's largest class."""
+def trading(num_nodes: int) -> Any:
+    """The built-in graph."""
     from hpgmn.datasets import trading_network
 
-    y = trading_network(num_nodes=num_nodes, seed=0).graph.y
+    return trading_network(num_nodes=num_nodes, seed=0).graph
+
+
+def majority(num_nodes: int) -> float:
+    """The share of the built-in graph's largest class."""
+    y = trading(num_nodes).y
     return float(np.bincount(y).max() / len(y))
 
 
@@ -64,3 +72,35 @@ def test_the_grid_is_decided_by_validation_and_tested_once() -> None:
     assert majority(500) < 0.85 < float(mean) < 1
     assert 0 < float(deviation) < 0.1
     assert re.search(r"^node 0: [a-z]+, probability [01]\.\d\d$", text, re.M)
+
+
+@pytest.mark.slow
+def test_own_tables_are_audited_trained_and_predicted() -> None:
+    text = output_of("own_tables.py")
+    # Eight habits, two regions and one attribute for an unknown region.
+    assert text.startswith("Graph('accounts': 800 nodes, ")
+    assert "edges, 11 attributes, 5 classes)\n" in text
+    assert "info: 160 nodes (20.0%) have no label." in text
+    [score] = re.findall(r"^test accuracy (0\.\d+)$", text, re.M)
+    assert majority(800) < 0.85 < float(score) < 1
+    [path] = re.findall(r"^160 predictions in (.*)$", text, re.M)
+    with Path(path).open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    shutil.rmtree(Path(path).parents[1])
+    assert [row["id"] for row in rows] == [f"account-{number}" for number in range(0, 800, 5)]
+    network = trading(800)
+    truth = [network.class_names[label] for label in network.y[::5]]
+    right = np.mean([row["prediction"] == name for row, name in zip(rows, truth, strict=True)])
+    assert right > 0.85
+    assert all(0.2 <= float(row["confidence"]) <= 1 for row in rows)
+
+
+@pytest.mark.slow
+def test_accounts_of_tomorrow_get_their_classes() -> None:
+    text = output_of("new_nodes.py")
+    assert text.startswith("today 800 accounts, tomorrow 840\n")
+    named = re.findall(r"^(a-\d+): ([a-z]+), probability ([01]\.\d\d)$", text, re.M)
+    assert [name for name, _, _ in named] == ["a-800", "a-801", "a-802"]
+    assert {kind for _, kind, _ in named} <= set(trading(840).class_names)
+    [right] = re.findall(r"^right about ([01]\.\d+) of 40 new accounts$", text, re.M)
+    assert majority(840) < 0.8 <= float(right)

@@ -240,3 +240,26 @@ def test_numba_is_imported_by_those_who_push_alone() -> None:
         check=True,
     )
     assert done.stdout.split() == ["False"]
+
+
+@pytest.mark.parametrize("wanted", [[], [3], [0, 1, 2, 7], [5, 6, 38, 39]])
+def test_some_rows_are_those_of_all_and_others_are_empty(
+    wanted: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(push, "_CHUNK", 2)
+    random = np.random.default_rng(0)
+    graph = Graph(np.ones((40, 1)), random.integers(0, 40, (2, 200)))
+    matrix = transition(graph.adjacency("out"), "column")
+    every = largest_entries(matrix, count=5, teleport=0.3).toarray()
+    told: list[tuple[int, int]] = []
+    some = largest_entries(
+        matrix,
+        count=5,
+        teleport=0.3,
+        nodes=np.array(wanted, np.int64),
+        progress=lambda done, total: told.append((done, total)),
+    ).toarray()
+    expected = np.zeros_like(every)
+    expected[wanted] = every[wanted]
+    np.testing.assert_array_equal(some, expected)
+    assert [pair for pair in told if pair[0] == len(wanted)] == [(len(wanted),) * 2][: len(wanted)]

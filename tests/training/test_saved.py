@@ -204,7 +204,7 @@ def test_a_model_tied_to_its_nodes_refuses_a_graph_of_strangers(small_graph: Gra
     fitted = fit_replicas(small_graph, entry, [replica], [(split.train, split.val)])
     saved = SavedModel.of(entry, fitted, small_graph, [split.train])
     strangers = Graph(small_graph.x[:9], small_graph.edge_index % 9)
-    with pytest.raises(HPGMNError, match=r"reads adjacency rows.*or train another model\."):
+    with pytest.raises(HPGMNError, match=r"--model hpgmn --set statistics=attributes,class"):
         saved.logits(strangers)
 
 
@@ -261,14 +261,18 @@ def test_known_names_keep_their_directions(small_graph: Graph) -> None:
 @pytest.mark.parametrize("form", ["dense", "implicit", "topk"])
 def test_a_form_whose_columns_are_nodes_refuses_strangers(small_graph: Graph, form: str) -> None:
     model, _ = trained(small_graph, replace(TINY, diffusion_form=form))
-    with pytest.raises(HPGMNError, match="reads diffusion rows"):
+    told = r"reads diffusion rows.*or train with --set diffusion_form=sketch\."
+    with pytest.raises(HPGMNError, match=told):
         model.logits(strangers(small_graph))
 
 
 def test_beside_a_sketch_adjacency_rows_still_belong_to_their_nodes(small_graph: Graph) -> None:
     statistics = ("attributes", "diffusion", "adjacency")
     model, _ = trained(small_graph, replace(TINY, diffusion_form="sketch", statistics=statistics))
-    told = r"reads adjacency rows.*--set statistics=attributes,diffusion\."
+    told = (
+        r"reads adjacency rows.*train with --set statistics=attributes,diffusion "
+        r"--set diffusion_form=sketch\."
+    )
     with pytest.raises(HPGMNError, match=told):
         model.logits(strangers(small_graph))
 

@@ -11,19 +11,44 @@ import typer
 from rich.table import Table
 
 from hpgmn.cli.console import err, out, say
+from hpgmn.cli.tables import (
+    DropUnknownEdges,
+    IdColumn,
+    LabelColumn,
+    SourceColumn,
+    TargetColumn,
+    WeightColumn,
+    named_columns,
+)
 from hpgmn.errors import HPGMNError, SettingError, unknown_name
 
 if TYPE_CHECKING:
     from hpgmn.experiments.run import RunSpec
-    from hpgmn.graph import Graph
+    from hpgmn.graph import Array, Graph
+    from hpgmn.tables import Columns
     from hpgmn.training.saved import SavedModel
 
 
 OWN = typer.Option("--model", help="Your own model, package.module:Class, if the run has one.")
 
 
-def opened(run: Path, source: str | None, own: str | None) -> tuple[SavedModel, RunSpec, Graph]:
-    """The model, the specification and the graph of a run folder (or another graph)."""
+def opened(
+    run: Path,
+    source: str | None,
+    own: str | None,
+    *,
+    add: bool = False,
+    columns: Columns | None = None,
+) -> tuple[SavedModel, RunSpec, Graph]:
+    """The model, the specification and the graph of a run folder (or another graph).
+
+    Args:
+        run: the run folder.
+        source: another graph; None for the trained one.
+        own: the name of the user's own model.
+        add: whether ``source`` holds only what is new, to be added to the trained graph.
+        columns: what the user says of the columns of ``source``.
+    """
     from hpgmn.config import read_yaml
     from hpgmn.datasets import load
     from hpgmn.experiments.comparison import COMPARISON_FILE
@@ -46,20 +71,22 @@ def opened(run: Path, source: str | None, own: str | None) -> tuple[SavedModel, 
     trained = model.about["fingerprint"]
     fitted = model.about.get("preparation")  # older files: none
     prepared: dict[str, Any] = {"preparation": fitted, "prepare": fitted is not None}
-    if source is not None:
-        graph = load(source, **prepared, tell=say)
+    if source is not None and not add:
+        graph = load(source, **prepared, columns=columns, known=model.node_ids, tell=say)
         if graph.fingerprint == trained and spec.protocol is not None:
             graph = load(source, spec.protocol)
         return model, spec, graph
+    whole = "give all nodes and edges, old and new, without --add"
     try:
         graph = load(spec.graph, spec.protocol, **prepared)
     except HPGMNError as error:
-        raise HPGMNError(f"{error} Or name the graph after the run folder.") from None
+        remedy = whole if add else "name the graph after the run folder"
+        raise HPGMNError(f"{error} Or {remedy}.") from None
     if graph.fingerprint != trained:
-        raise HPGMNError(
-            f"{spec.graph} is no longer the graph the model was trained on. To use it, name it "
-            "after the run folder."
-        )
+        remedy = f"Restore it, or {whole}" if add else "To use it, name it after the run folder"
+        raise HPGMNError(f"{spec.graph} is no longer the graph the model was trained on. {remedy}.")
+    if source is not None:
+        graph = load(source, columns=columns, onto=graph, tell=say)
     return model, spec, graph
 
 
@@ -88,8 +115,33 @@ def predict(
             "wanted accuracy: metrics.json, calibration."
         ),
     ] = 0.0,
+    add: Annotated[
+        bool,
+        typer.Option(
+            "--add",
+            help="GRAPH holds only what is new, as tables; it is added to the trained graph, whose "
+            "nodes its edges may name.",
+        ),
+    ] = False,
+    only_new: Annotated[
+        bool | None,
+        typer.Option(
+            "--only-new/--all-nodes",
+            help="Write the nodes alone that the model was not trained on [with --add].",
+        ),
+    ] = None,
+    id_: IdColumn = None,
+    label: LabelColumn = None,
+    source: SourceColumn = None,
+    target: TargetColumn = None,
+    weight: WeightColumn = None,
+    drop_unknown_edges: DropUnknownEdges = False,
 ) -> None:
-    """Class and calibrated probabilities per node: averaged over seeds, never over splits."""
+    """Class and calibrated probabilities per node: averaged over seeds, never over splits.
+
+    Tables are read as those of the training were, so options for columns are needed only where
+    names differ from then.
+    """
     import numpy as np
     import pyarrow as pa
 
@@ -97,27 +149,62 @@ def predict(
         raise SettingError(f"--out must end in .csv or .parquet (got '{out_file}').")
     if not 0 <= min_confidence <= 1:
         raise SettingError(f"--min-confidence must be 0 to 1 (got {min_confidence:g}).")
-    model, spec, loaded = opened(run, graph, own)
+    columns = named_columns(id_, label, None, source, target, weight, None)
+    columns = dataclasses.replace(columns, drop_unknown_edges=drop_unknown_edges)
+    if graph is None and (add or only_new or columns.as_dict()):
+        raise SettingError(
+            "--add, --only-new and options for columns are about another graph than the trained "
+            "one. Name it after the run folder."
+        )
+    model, spec, loaded = opened(run, graph, own, add=add, columns=columns)
     number, places = seeds_of(model, spec, split)
-    chances = model.choose(places).mean_probabilities(loaded).numpy()
+    nodes, which = _wanted(model, loaded, add if only_new is None else only_new)
+    chances = model.choose(places).mean_probabilities(loaded, nodes=nodes).numpy()
     names = np.asarray(model.class_names, dtype=object)
     ids = loaded.node_ids if loaded.node_ids is not None else np.arange(loaded.num_nodes)
+    ids = ids if nodes is None else ids[nodes]
     best, confidence = chances.argmax(axis=1), chances.max(axis=1)
     unsure = confidence < min_confidence
-    columns: dict[str, Any] = {
+    written: dict[str, Any] = {
         "node_id": ids,
         "prediction": pa.array(names[best], pa.string(), mask=unsure),
         "confidence": confidence,
     }
-    columns |= {f"probability_{name}": chances[:, c] for c, name in enumerate(names)}
-    _write_table(pa.table(columns), out_file)
+    written |= {f"probability_{name}": chances[:, c] for c, name in enumerate(names)}
+    _write_table(pa.table(written), out_file)
     silent = f", {unsure.sum()} below {min_confidence:g} left empty" if min_confidence else ""
     err.print(
-        f"{loaded.num_nodes} nodes, split {number}, {len(places)} seed(s){silent}: {out_file}",
+        f"{len(ids)} {which}, split {number}, {len(places)} seed(s){silent}: {out_file}",
         markup=False,
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _wanted(model: SavedModel, graph: Graph, only_new: bool) -> tuple[Array | None, str]:
+    """Positions of the nodes to predict, None for all, and what they are in words."""
+    import numpy as np
+
+    known = model.known_positions(graph)
+    if known is None:
+        new = np.empty(0, np.int64)
+        which = "nodes"
+    else:
+        new = np.flatnonzero(known < 0)
+        which = f"nodes ({len(new)} of them new to the model)"
+    if not only_new:
+        return None, which
+    if model.node_ids is None or graph.node_ids is None:
+        raise HPGMNError(
+            "Which nodes are new is told by node_ids, and one of the graphs has none. Leave out "
+            "--only-new."
+        )
+    if not len(new):
+        raise HPGMNError(
+            f"The model was trained on every node of '{graph.name}', so no new one is left to "
+            "write. Leave out --only-new."
+        )
+    return new, f"new nodes of {graph.num_nodes}"
 
 
 def _write_table(table: Any, path: Path) -> None:

@@ -14,8 +14,9 @@ import numpy as np
 from hpgmn.datasets.files import FOLDER_ENDING, graph_name, is_graph_folder, read_graph
 from hpgmn.datasets.splits import random_splits
 from hpgmn.errors import DataNotFoundError, GraphError, HPGMNError, SettingError, unknown_name
-from hpgmn.graph import Graph, Splits
+from hpgmn.graph import Array, Graph, Splits
 from hpgmn.tables import Columns, Preparation, open_tables, read_tables
+from hpgmn.tables.joining import as_in, preparation_of
 from hpgmn.tables.reading import Progress, silent
 from hpgmn.tables.sources import TABLES
 
@@ -237,6 +238,8 @@ def load(
     prepare: bool = True,
     tell: Callable[[str], None] = logger.info,
     progress: Progress = silent,
+    onto: Graph | None = None,
+    known: Array | None = None,
 ) -> Graph:
     """A graph by dataset name, from a graph file or folder, or from tables of nodes and edges.
 
@@ -254,6 +257,9 @@ def load(
         prepare: False takes attributes as they are; all must then be numbers.
         tell: told what the columns of tables are taken for, and what becomes of them.
         progress: told how far the reading of tables is.
+        onto: a graph to which the tables are added: they hold new nodes only, and their edges may
+            name its nodes. New nodes are in no part of its splits.
+        known: ids of an earlier graph, which a message about edges to unknown nodes looks at.
 
     Returns:
         The graph, with splits wherever two classes or more have labels.
@@ -268,12 +274,24 @@ def load(
                 f"{', '.join(columns.as_dict())}."
             )
         graph = read_graph(_file(source))
+        if onto is not None:
+            raise SettingError(
+                f"--add takes a folder with tables of the new nodes and edges ('{source}' is a "
+                "whole graph). Leave out --add."
+            )
     else:
         fitted = None if preparation is None else Preparation.from_dict(preparation)
-        found = open_tables(tables, columns or Columns(), prepare=prepare, preparation=fitted)
+        columns = columns or Columns()
+        if onto is not None:
+            columns, fitted = as_in(onto, columns), preparation_of(onto)
+            prepare = fitted is not None
+        directed = None if onto is None else onto.directed
+        found = open_tables(tables, columns, directed=directed, prepare=prepare, preparation=fitted)
         for sentence in found.sentences():
             tell(sentence)
-        graph = read_tables(found, graph_name(tables), progress, tell)
+        graph = read_tables(found, graph_name(tables), progress, tell, onto=onto, known=known)
+        if onto is not None:
+            return graph
         if fitted is None and not graph.num_listed_edges:
             raise GraphError(f"{found.edges.label} has no edges. Add a row for each edge.")
     dataset = DATASETS.get(graph.name)

@@ -91,6 +91,8 @@ class LocalStatistics:
         columns: for another graph than the one trained on: for each of its nodes the position in
             the training graph, -1 where it was not there.
         width: the number of nodes of the training graph, where ``columns`` is given.
+        wanted: positions of the only nodes whose rows will be read, ascending; rows that cost as
+            much one by one as together are left empty for others. None: all nodes.
 
     Attributes:
         progress: told what is computed, how much of it is done and how much there is.
@@ -103,8 +105,10 @@ class LocalStatistics:
         *,
         columns: Array | None = None,
         width: int | None = None,
+        wanted: Array | None = None,
     ) -> None:
         self.graph = graph
+        self._wanted = wanted
         self.device = torch.device(device)
         self._columns = None if columns is None else torch.from_numpy(columns).to(self.device)
         self._width = width
@@ -403,9 +407,12 @@ class LocalStatistics:
                 "self_entry": settings.diffusion_self_entry,
             }
             progress = None if self.progress is None else partial(self.progress, "diffusion")
+            of_some = {} if self._wanted is None else {"wanted": digest(self._wanted)}
             entries = self._cache.sparse(  # the same bits whatever the number of threads
-                self._recipe(what, mode, made_from | most),
-                lambda: largest_entries(matrix, kind, progress=progress, **most, **parameters),
+                self._recipe(what, mode, made_from | most, **of_some),
+                lambda: largest_entries(
+                    matrix, kind, progress=progress, nodes=self._wanted, **most, **parameters
+                ),
                 lambda: prepare_push(kind),
             )
             rows = scaled_attributes(entries, settings.diffusion_scaling)

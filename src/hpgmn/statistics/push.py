@@ -61,6 +61,7 @@ def largest_entries(
     self_entry: bool = True,
     threads: int | None = None,
     progress: Callable[[int, int], None] | None = None,
+    nodes: Array | None = None,
     **parameters: float,
 ) -> sp.csr_array:
     """The largest entries of each row of S, the smaller column first where two are equal.
@@ -75,7 +76,8 @@ def largest_entries(
         threshold: ε, the largest residual that is left where it is.
         self_entry: whether S[v, v] may be among them.
         threads: how many; None for as many as torch uses.
-        progress: called with the rows done and N, after each chunk of rows.
+        progress: called with the rows done and how many there are, after each chunk of rows.
+        nodes: positions of the rows that are wanted, ascending; others stay empty. None for all.
         **parameters: teleport, heat_time and tolerance.
 
     Returns:
@@ -101,27 +103,48 @@ def largest_entries(
     theta = coefficients(kind, **parameters)
     columns = np.empty((num_nodes, count), np.int32)
     values = np.empty((num_nodes, count), np.float32)
-    found = np.empty(num_nodes, np.int32)
+    found = np.zeros(num_nodes, np.int32)
     threads = threads or torch.get_num_threads()
     kernel = _compiled(kind)
     idle: SimpleQueue[tuple[Array, Array, Array]] = SimpleQueue()
     for _ in range(threads):
         idle.put(_work_arrays(num_nodes, kind))
 
-    def rows(first: int) -> int:
-        last, work = min(first + _CHUNK, num_nodes), idle.get()
-        kernel(first, last, *edges, theta, threshold, self_entry, *work, columns, values, found)
+    def rows(chunk: tuple[int, int]) -> int:
+        work = idle.get()
+        kernel(*chunk, *edges, theta, threshold, self_entry, *work, columns, values, found)
         idle.put(work)
-        return last
+        return chunk[1] - chunk[0]
 
-    pool = ThreadPoolExecutor(threads)
+    pool, done = ThreadPoolExecutor(threads), 0
     try:
-        for done in pool.map(rows, range(0, num_nodes, _CHUNK)):
+        for count_done in pool.map(rows, _chunks(num_nodes, nodes)):
+            done += count_done
             if progress is not None:
-                progress(done, num_nodes)
+                progress(done, num_nodes if nodes is None else len(nodes))
     finally:
         pool.shutdown(cancel_futures=True)
     return _compact(columns, values, found)
+
+
+def _chunks(num_nodes: int, nodes: Array | None) -> list[tuple[int, int]]:
+    """First row and the row after the last, of pieces that one thread computes at a time.
+
+    >>> _chunks(9, np.array([2, 3, 7]))
+    [(2, 4), (7, 8)]
+    """
+    runs = [np.arange(num_nodes)] if nodes is None else np.split(nodes, _breaks(nodes))
+    return [
+        (first, min(first + _CHUNK, int(run[-1]) + 1))
+        for run in runs
+        if run.size
+        for first in range(int(run[0]), int(run[-1]) + 1, _CHUNK)
+    ]
+
+
+def _breaks(nodes: Array) -> Array:
+    """Where ascending positions are not consecutive."""
+    return np.flatnonzero(np.diff(nodes) != 1) + 1
 
 
 def _compact(columns: Array, values: Array, found: Array) -> sp.csr_array:

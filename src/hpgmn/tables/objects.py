@@ -14,15 +14,16 @@ from typing import Any
 import pyarrow as pa
 
 from hpgmn.errors import GraphError, HPGMNError, SettingError
-from hpgmn.graph import Graph
+from hpgmn.graph import Array, Graph
 from hpgmn.tables.graphml import network_tables
+from hpgmn.tables.joining import as_in, preparation_of
 from hpgmn.tables.layout import Columns, arranged
 from hpgmn.tables.preparation import Preparation
 from hpgmn.tables.reading import read_tables
 from hpgmn.tables.sources import HeldTable
 
 _OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)( '')?")
-_KEYWORDS = {"category": "categories"}  # where a keyword is not the option's name
+_KEYWORDS = {"category": "categories", "add": "onto"}  # where a keyword is not the option's name
 
 
 def from_tables(
@@ -43,6 +44,7 @@ def from_tables(
     drop_unknown_edges: bool = False,
     prepare: bool = True,
     like: Graph | None = None,
+    onto: Graph | None = None,
     name: str = "graph",
 ) -> Graph:
     """A graph from a table of nodes and a table of edges, as ``hpgmn train`` reads them from files.
@@ -71,6 +73,8 @@ def from_tables(
         prepare: False takes attributes as they are; all must then be numbers.
         like: a graph made by this function, for instance the one trained on: columns, scales,
             categories and classes are then as there, not found anew.
+        onto: a graph to which the tables are added: they hold new nodes only, their edges may name
+            its nodes, and columns are prepared like its own. New nodes come after the others.
         name: what to call the graph.
 
     >>> people = {"id": ["ann", "bob", "cat"], "age": [41, 35, 28], "label": ["good", "bad", None]}
@@ -86,13 +90,29 @@ def from_tables(
         split_by=split_by,
         drop_unknown_edges=drop_unknown_edges,
     )
+    if like is not None and onto is not None:
+        raise SettingError("like and onto exclude each other; give one.")
     fitted = None
     if like is not None:
         if like.preparation is None:
             raise SettingError("like takes a graph whose tables were prepared; leave it out.")
         fitted = Preparation.from_dict(like.preparation)
+    if onto is not None:
+        with _in_python():
+            columns = as_in(onto, columns)
+        fitted, directed = preparation_of(onto), onto.directed
+        prepare = fitted is not None
     both = _table(nodes, "nodes"), _table(edges, "edges")
-    return _graph(*both, columns, directed=directed, name=name, prepare=prepare, preparation=fitted)
+    return _graph(
+        *both,
+        columns,
+        directed=directed,
+        name=name,
+        prepare=prepare,
+        preparation=fitted,
+        onto=onto,
+        known=None if like is None else like.node_ids,
+    )
 
 
 def from_networkx(
@@ -145,6 +165,8 @@ def _graph(
     name: str,
     prepare: bool,
     preparation: Preparation | None = None,
+    onto: Graph | None = None,
+    known: Array | None = None,
 ) -> Graph:
     """The graph in two tables."""
     with _in_python():
@@ -158,7 +180,7 @@ def _graph(
             prepare=prepare,
             preparation=preparation,
         )
-        return read_tables(found, name)
+        return read_tables(found, name, onto=onto, known=known)
 
 
 def _names(names: Sequence[str], parts: Mapping[str, Sequence[str]], what: str) -> tuple[str, ...]:

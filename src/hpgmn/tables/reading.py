@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from hpgmn.edges import SortedEdges
 from hpgmn.errors import GraphError
 from hpgmn.graph import Array, Graph
+from hpgmn.tables.joining import NewNodes, all_names, joined, refuse_other_edges
 from hpgmn.tables.layout import Tables
 from hpgmn.tables.preparation import Preparation, Tell, fit, with_roles
 from hpgmn.tables.sources import NUMBER, TEXT, Table, as_numbers, as_text, plain
@@ -52,7 +53,13 @@ def silent(what: str, done: int, total: int | None) -> None:
 
 
 def read_tables(
-    tables: Tables, name: str = "graph", progress: Progress = silent, tell: Tell = logger.info
+    tables: Tables,
+    name: str = "graph",
+    progress: Progress = silent,
+    tell: Tell = logger.info,
+    *,
+    onto: Graph | None = None,
+    known: Array | None = None,
 ) -> Graph:
     """The graph in two tables.
 
@@ -64,8 +71,10 @@ def read_tables(
         name: what to call the graph.
         progress: told after each batch.
         tell: told what becomes of columns and edges.
+        onto: a graph with ``node_ids`` to which the tables are added; edges may name its nodes.
+        known: ids of an earlier graph, to tell edges that lead there from other mistakes.
     """
-    whole = all(
+    whole = onto is None and all(
         table.has_whole(column)
         for table, column in (
             (tables.nodes, tables.id),
@@ -74,8 +83,12 @@ def read_tables(
         )
     )
     ids, labels, roles = _names(tables, whole, progress)
+    every = ids if onto is None else all_names(onto, tables, ids)
+    if onto is not None:
+        refuse_other_edges(onto, tables)
     fitted = tables.preparation
-    y, class_names = labels.classes(() if fitted is None else fitted.class_names)
+    given = fitted if fitted is not None else onto
+    y, class_names = labels.classes(() if given is None else given.class_names)
     if tables.prepare and fitted is None and y is not None:
         refuse_labels(tables, y, class_names or [])
     splits = _splits(tables, roles, y)
@@ -88,11 +101,15 @@ def read_tables(
         progress(f"Preparing the attributes in {tables.nodes.label}", 0, None)
         fitted, x = _prepared(tables, class_names or (), tell)
         feature_names = fitted.feature_names
-    edges = SortedEdges.of(*_edges(tables, ids, whole, progress, tell))
+    edges = _edges(tables, every, whole, progress, tell, known)
     progress("Checking the graph", 0, None)
+    if onto is not None:
+        ends, _, weights = edges
+        new = NewNodes(x, y, class_names, _text_array(ids), ends, weights)
+        return joined(onto, new, name)
     graph = Graph(
         x,
-        edges,
+        SortedEdges.of(*edges),
         y,
         directed=tables.directed,
         node_ids=_text_array(ids),
@@ -325,9 +342,18 @@ def _attributes(
 
 
 def _edges(
-    tables: Tables, ids: Any, whole: bool, progress: Progress, tell: Tell
+    tables: Tables, ids: Any, whole: bool, progress: Progress, tell: Tell, known: Array | None
 ) -> tuple[Array, int, Array | None]:
-    """(2, E) positions, N and (E,) weights, or None; edges that name no node are refused."""
+    """(2, E) positions, N and (E,) weights, or None; edges that name no node are refused.
+
+    Args:
+        tables: where they are.
+        ids: the nodes' ids, in the form in which they are compared.
+        whole: whether that is as whole numbers.
+        progress: told after each batch.
+        tell: told of edges that are left out.
+        known: ids of an earlier graph.
+    """
     table, what = tables.edges, f"Reading the edges in {tables.edges.label}"
     count = f"Counting the edges in {table.label}"
     num_edges = table.num_rows(lambda rows: progress(count, rows, None))
@@ -337,6 +363,7 @@ def _edges(
     edge_index = np.empty((2, num_edges), np.int32)
     edge_weight = None if tables.weight is None else np.empty(num_edges, np.float32)
     unknown, unusable = _Faults(), _Faults()
+    missing: set[str] = set()  # ends that are no id, where it matters what they are
     start = 0
     batches = table.batches(kinds, min(_EDGES, 1 << 18))
     for group in _groups(batches, max(_EDGES, len(ids))):
@@ -349,6 +376,8 @@ def _edges(
         block = edge_index[:, start : start + size]
         block[:] = found.to_numpy().reshape(2, size)
         unknown.note(block.min(axis=0) < 0, start, partial(_unknown_end, ends, block))
+        if known is not None and unknown.count:
+            missing.update(map(str, both.filter(pc.equal(found, -1)).unique().to_pylist()))
         if edge_weight is not None:
             given = group.column(tables.weight)
             with np.errstate(over="ignore"):
@@ -365,11 +394,13 @@ def _edges(
         is_empty = value is None or value == "" or value != value  # null, empty, not a number
         told = f"no {end}" if is_empty else f"the {end} '{value}', no id in {tables.nodes.label}"
         fault = f"{table.label}: {table.row(unknown.place)} has {told}{unknown.such('edge')}"
+        earlier = _earlier(missing, known)
+        remedy = f"{earlier} Otherwise add" if earlier else "Add"
         if not tables.drop_unknown_edges:
             raise GraphError(
-                f"{fault}. Add the node, or remove the edge (--drop-unknown-edges does)."
+                f"{fault}. {remedy} the node, or remove the edge (--drop-unknown-edges does)."
             )
-        tell(f"{fault}; left out.")
+        tell(f"{fault}; left out. {earlier}".rstrip())
     if unusable.count:
         value = unusable.value.as_py()
         told = "no weight" if value is None else f"weight {value:g}"
@@ -383,6 +414,17 @@ def _edges(
         edge_index = edge_index[:, kept]
         edge_weight = None if edge_weight is None else edge_weight[kept]
     return edge_index, len(ids), edge_weight
+
+
+def _earlier(missing: set[str], known: Array | None) -> str:
+    """A sentence about ends of edges that are nodes of an earlier graph; empty if there is none."""
+    count = 0 if known is None else len(missing.intersection(known.tolist()))
+    if not count:
+        return ""
+    return (
+        f"The model was trained on {count:,} of the nodes that are missing: give --add if the "
+        "tables hold only what is new."
+    )
 
 
 def _unknown_end(ends: list[Any], block: Array, row: int) -> tuple[str, Any]:

@@ -240,26 +240,37 @@ class SavedModel:
         ]
         return SavedModel(self.entry, replicas, done, labels, self.about, self.node_ids, *scales)
 
-    def logits(self, graph: Graph, device: torch.device | str = "cpu") -> Tensor:
-        """(R, M, C) for the nodes of a graph, the training graph or another."""
-        task = self.task(graph, device)
+    def logits(
+        self, graph: Graph, device: torch.device | str = "cpu", nodes: Array | None = None
+    ) -> Tensor:
+        """(R, M, C) for the nodes of a graph, the training graph or another; or for some of them.
+
+        Args:
+            graph: the graph.
+            device: where to compute.
+            nodes: positions of the nodes that are wanted, ascending; None for all.
+        """
+        task = self.task(graph, device, nodes)
         done = {
             stage: {name: value.to(task.device) for name, value in parameters.items()}
             for stage, parameters in self.done.items()
         }
-        return logits(task, self.entry, done).cpu()
+        wanted = None if nodes is None else torch.from_numpy(nodes)
+        return logits(task, self.entry, done, wanted).cpu()
 
     def probabilities(self, graph: Graph, device: torch.device | str = "cpu") -> Tensor:
         """(R, M, C) class probabilities, calibrated by each replica's temperature."""
         return calibrated(self.logits(graph, device), self.temperatures)
 
-    def mean_probabilities(self, graph: Graph, device: torch.device | str = "cpu") -> Tensor:
+    def mean_probabilities(
+        self, graph: Graph, device: torch.device | str = "cpu", nodes: Array | None = None
+    ) -> Tensor:
         """(M, C) class probabilities averaged over the replicas, the seeds of one split.
 
         The average is calibrated, not what is averaged: so it has the classes of the average that
         ``metrics.json`` scores.
         """
-        mean = averaged(self.logits(graph, device))[None]
+        mean = averaged(self.logits(graph, device, nodes))[None]
         return calibrated(mean, self.mean_temperatures[:1])[0].float()
 
     def estimator_logits(self, graph: Graph, device: torch.device | str = "cpu") -> Tensor | None:
@@ -270,40 +281,71 @@ class SavedModel:
         parameters = {name: value.to(task.device) for name, value in self.done["estimator"].items()}
         return estimator_logits(task, parameters).cpu()
 
-    def task(self, graph: Graph, device: torch.device | str = "cpu") -> Task:
-        """The task of this model on a graph: its statistics, and the train labels it was given."""
+    def task(
+        self, graph: Graph, device: torch.device | str = "cpu", nodes: Array | None = None
+    ) -> Task:
+        """The task of this model on a graph: its statistics, and the train labels it was given.
+
+        Args:
+            graph: the graph.
+            device: where to compute.
+            nodes: positions of the only nodes that will be classified; None for all.
+        """
         if graph.num_features != self.about["num_features"]:
             raise HPGMNError(
                 f"The model was trained on {self.about['num_features']} attributes, graph "
                 f"'{graph.name}' has {graph.num_features}. Give the same columns in the same order."
             )
-        columns = self._columns(graph)
+        columns = self.known_positions(graph)
+        if columns is not None:
+            self._refuse_strangers(graph, columns)
         width = int(self.about["num_nodes"])
-        statistics = LocalStatistics(graph, device, columns=columns, width=width)
+        # Rows of its own nodes are all that HP-GMN reads, unless a first model guesses all labels.
+        reads_all = self.entry.name != "hpgmn" or "refinement" in self.done
+        wanted = None if reads_all else nodes
+        statistics = LocalStatistics(graph, device, columns=columns, width=width, wanted=wanted)
         known = np.arange(width) if columns is None else columns
         labels = np.where(known >= 0, self.train_labels[:, np.maximum(known, 0)], -1)
         nothing = np.full_like(labels, -1)
         return Task(statistics, tuple(self.replicas), labels, nothing, len(self.class_names))
 
-    def _columns(self, graph: Graph) -> Array | None:
-        """For each node of another graph its position in the training graph, -1 if it is new."""
+    def known_positions(self, graph: Graph) -> Array | None:
+        """For each node of another graph its position in the training graph, -1 if it is new.
+
+        None for the training graph itself. Nodes are the same where their ``node_ids`` are.
+        """
         if graph.fingerprint == self.about["fingerprint"]:
             return None
-        columns = np.full(graph.num_nodes, -1, np.int64)
-        if self.node_ids is not None and graph.node_ids is not None:
-            place = {name: number for number, name in enumerate(self.node_ids.tolist())}
-            columns = np.asarray([place.get(name, -1) for name in graph.node_ids.tolist()])
+        if self.node_ids is None or graph.node_ids is None:
+            return np.full(graph.num_nodes, -1, np.int64)
+        place = {name: number for number, name in enumerate(self.node_ids.tolist())}
+        return np.asarray([place.get(name, -1) for name in graph.node_ids.tolist()], np.int64)
+
+    def _refuse_strangers(self, graph: Graph, columns: Array) -> None:
+        """Refuse a graph without a known node, if the model reads rows that belong to nodes."""
         settings = self.replicas[0].settings
         used = getattr(settings, "statistics", ())
         tied = [name for name in _TIED if name in used or name in self.entry.tied]
         if "diffusion" in tied and settings.diffusion_form == "sketch":
             tied.remove("diffusion")  # its columns are random directions, which any node has
-        if tied and (columns < 0).all():
-            free = ",".join(name for name in used if name not in tied) or "attributes"
-            remedy = f"train with --set statistics={free}" if used else "train another model"
-            raise HPGMNError(
-                f"The model reads {' and '.join(tied)} rows, which belong to the nodes it was "
-                f"trained on, and graph '{graph.name}' shares no node_ids with them. Give both "
-                f"graphs node_ids, or {remedy}."
-            )
-        return columns
+        if not tied or (columns >= 0).any():
+            return
+        remedy = f"train with {_free_options(used)}"
+        raise HPGMNError(
+            f"The model reads {' and '.join(tied)} rows, which belong to the nodes it was trained "
+            f"on, and graph '{graph.name}' shares no node_ids with them. Give both graphs "
+            f"node_ids that are the same for the same node, or {remedy}."
+        )
+
+
+def _free_options(used: Sequence[str]) -> str:
+    """The options of a training whose model serves any graph, near what was used."""
+    free = [name for name in used if name not in _TIED or name == "diffusion"]
+    if not used:  # a model that is tied by its nature
+        free = ["attributes", "class_counts", "class_means"]
+    options = [] if used else ["--model hpgmn"]
+    if not used or len(free) < len(used):
+        options.append(f"--set statistics={','.join(free) or 'attributes'}")
+    if "diffusion" in free:
+        options.append("--set diffusion_form=sketch")
+    return " ".join(options)

@@ -163,8 +163,20 @@ class _Epochs:
         return self.running.epoch(self.optimizer, self.current, epoch, noises)
 
 
-def logits(task: Task, entry: ModelEntry, done: Mapping[str, Parameters]) -> Tensor:
-    """A trained model's logits for all nodes of the task's graph: (R, N, C), dropout off."""
+def logits(
+    task: Task,
+    entry: ModelEntry,
+    done: Mapping[str, Parameters],
+    nodes: Tensor | None = None,
+) -> Tensor:
+    """A trained model's logits, dropout off: (R, N, C), or (R, B, C) of some nodes.
+
+    Args:
+        task: the graph and the replicas.
+        entry: the model.
+        done: the parameters of every stage.
+        nodes: (B,) positions of the nodes that are wanted; None for all.
+    """
     *_, build = entry.stages.values()
     stage = build(task, done)
     model = stage.model.to(task.device)
@@ -175,9 +187,8 @@ def logits(task: Task, entry: ModelEntry, done: Mapping[str, Parameters]) -> Ten
             "changed. Restore the code, or train again."
         )
     load_parameters(model, done[stage.name])
-    nodes = None
-    if stage.batch_size:
-        every = torch.arange(task.graph.num_nodes, device=task.device)
-        nodes = every.expand(len(task.replicas), -1)
+    if nodes is None and stage.batch_size:
+        nodes = torch.arange(task.graph.num_nodes)
+    wanted = None if nodes is None else nodes.to(task.device).expand(len(task.replicas), -1)
     with torch.no_grad():
-        return logits_of(model, stage, nodes)
+        return logits_of(model, stage, wanted)
