@@ -74,8 +74,14 @@ def test_weights_and_direction_are_those_of_the_graph() -> None:
     plain = from_tables(NEW, new, onto=from_tables(TODAY, EDGES))
     assert plain.directed
     assert plain.edge_weight is None
-    with pytest.raises(HPGMNError, match=r"edges has no weights, but the edges of graph 'graph'"):
+    with pytest.raises(HPGMNError, match=r"^edges has no column 'weight', which the model was"):
         from_tables(NEW, NEW_EDGES, onto=weighted)
+    numbers = changed(TODAY, age=[1, 2, 3, 4])
+    plain = from_tables(
+        numbers, changed(EDGES, weight=[1.0] * 4), attributes=["age"], prepare=False
+    )
+    with pytest.raises(HPGMNError, match=r"edges has no weights, but the edges of graph 'graph'"):
+        from_tables(NEW, NEW_EDGES, onto=plain)
 
 
 def numbers(nodes: Table) -> Table:

@@ -129,7 +129,10 @@ def test_the_first_text_is_found_and_missing_values_are_none(tmp_path: Path) -> 
 UNREADABLE = {
     "empty.csv": (b"", r"empty\.csv' cannot be read as a csv file \(.*Empty CSV file.*\): write"),
     "blank.csv": (b"\n\n", r"cannot be read as a csv file"),
-    "ragged.csv": (b"a,b\n1\n", r"cannot be read as a csv file \(CSV parse error: .*Expected 2"),
+    "ragged.csv": (
+        b"a,b\n1\n",
+        r"^ragged.csv: row 2 of the file has 1 of 2 values; the file may be",
+    ),
     "latin.csv": (
         "a,b\nü,1\n".encode("latin-1"),
         r"is not UTF-8 text \(line 2 holds the byte 0xfc\)",
@@ -138,7 +141,10 @@ UNREADABLE = {
     "cut.parquet": (b"PAR1", r"cannot be read as a parquet file"),
     "twice.csv": (b"a,b,a\n1,2,3\n", r"^twice\.csv has two columns named 'a'\. Rename or remove"),
     "nothing.txt": (b"# nothing\n\n", r"^nothing\.txt lists no edges\. Give a file with one edge"),
-    "spaces.txt": (b"1 2\n1  2\n", r"cannot be read as a txt file \(.*Expected 2 columns, got 3"),
+    "spaces.txt": (
+        b"1 2\n1  2\n",
+        r"^spaces.txt: row 2 of the file has 3 values for 2 columns\. Put",
+    ),
 }
 
 
@@ -186,7 +192,9 @@ def test_values_that_are_not_of_the_type_of_the_first_rows_are_told(
     with pytest.raises(GraphError, match=r"column 'day' holds 'later' in row 21 below the header"):
         list(open_table(path).batches({"ago": OWN, "day": OWN}))
     path.write_text("day\n" + "2020-01-01\n" * 20 + "2020-01-02,7\n")
-    with pytest.raises(GraphError, match=r"cannot be read as a csv file \(.*got 2"):
+    with pytest.raises(
+        GraphError, match=r"row 22 of the file has 2 values for 1 column\. Put values"
+    ):
         list(open_table(path).batches({"day": OWN}))
 
 

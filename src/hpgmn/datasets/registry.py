@@ -287,7 +287,7 @@ def load(
             prepare = fitted is not None
         directed = None if onto is None else onto.directed
         found = open_tables(tables, columns, directed=directed, prepare=prepare, preparation=fitted)
-        for sentence in found.sentences():
+        for sentence in [*found.sentences(), *found.ignored()]:
             tell(sentence)
         graph = read_tables(found, graph_name(tables), progress, tell, onto=onto, known=known)
         if onto is not None:

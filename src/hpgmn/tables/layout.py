@@ -7,6 +7,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from hpgmn.errors import GraphError, SettingError, nearest, unknown_name
 from hpgmn.tables.graphml import read_graphml
 from hpgmn.tables.preparation import Preparation
@@ -128,11 +130,22 @@ class Tables:
                 lines.append(f"{self.nodes.label}: no {role} column.")
         roles = [("source", self.source), ("target", self.target), ("weight", self.weight)]
         second = ", ".join(f"{role} is '{name}'" for role, name in roles if name is not None)
-        used = {name for _, name in roles}
-        unused = [f"'{name}'" for name in self.edges.types if name not in used]
-        ignored = f"; ignored: {', '.join(unused)}" if unused else ""
         kind = "directed" if self.directed else "undirected"
-        return [*lines, f"{self.edges.label}: {second}, {kind}{ignored}."]
+        return [*lines, f"{self.edges.label}: {second}, {kind}."]
+
+    def ignored(self) -> list[str]:
+        """A sentence about columns of the edge table that nothing uses, if there are any."""
+        names = []
+        for name, kind in self.edges.types.items():
+            if name in (self.source, self.target, self.weight):
+                continue
+            hint = ""
+            if self.weight is None and is_numeric(kind) and not pa.types.is_null(kind):
+                hint = f" (--weight {name} uses it)"
+                if self.preparation is not None:
+                    hint = " (the model was trained without weights)"
+            names.append(f"'{name}'{hint}")
+        return [f"{self.edges.label}: ignored: {', '.join(names)}."] if names else []
 
 
 def open_tables(
@@ -202,6 +215,7 @@ def arranged(
         preparation: see :func:`open_tables`.
     """
     if preparation is not None:
+        _refuse_unweighted(edge_table, columns, preparation.roles)
         columns = _as_trained(node_table, edge_table, columns, preparation.roles)
     found = {
         role: _find(edge_table if role in _EDGE_ROLES else node_table, role, getattr(columns, role))
@@ -247,13 +261,25 @@ def _as_trained(
         table = edge_table if role in _EDGE_ROLES else node_table
         name = roles[role]
         is_absent = name is None or (role not in _NEEDED and name not in table.types)
-        if getattr(columns, role) is None:
+        if role == "weight" and name is None:  # trained without, so used without
+            found[role] = ""
+        elif getattr(columns, role) is None:
             found[role] = "" if is_absent else name
     by = columns.split_by or roles["split_by"]
     if by is not None and by[1] in node_table.types:
         found["split_by"] = tuple(by)
     dropped = columns.drop_unknown_edges or roles["drop_unknown_edges"]
     return replace(columns, drop_unknown_edges=dropped, **found)
+
+
+def _refuse_unweighted(table: Table, columns: Columns, roles: Mapping[str, Any]) -> None:
+    """Refuse edges without weights where those trained on had some."""
+    name = roles["weight"]
+    if name is not None and columns.weight is None and name not in table.types:
+        raise GraphError(
+            f"{table.label} has no column '{name}', which the model was trained with. "
+            "Add it, or name the column of weights with --weight."
+        )
 
 
 def _split_column(table: Table, columns: Columns, found: Mapping[str, Any]) -> str:

@@ -15,6 +15,8 @@ A column with missing numbers has one more attribute, which says where. Labels h
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -38,6 +40,7 @@ from hpgmn.tables.sources import (
     mixed,
     not_numbers,
 )
+from hpgmn.tables.words import canonical
 
 ONE_HOT = 32
 """Up to this many different words a category has an attribute for each."""
@@ -50,6 +53,7 @@ _NUMBER, _DATE, _FLAG, _CATEGORY, _HASHED = "number", "date", "flag", "category"
 _KINDS = {_NUMBER: NUMBER, _FLAG: NUMBER, _DATE: OWN, _CATEGORY: TEXT, _HASHED: TEXT}
 _LARGEST = float(np.finfo(np.float32).max)
 _SECONDS_A_DAY = 86_400
+_OTHER_DATES = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%d.%m.%y", "%Y/%m/%d", "%Y.%m.%d")
 
 Tell = Callable[[str], None]
 
@@ -263,6 +267,8 @@ def _values(table: Table, kinds: Mapping[str, str]) -> dict[str, Array]:
             column = batch.column(name)
             if kind == TEXT:
                 part = _words(as_text(table, name, column))
+                if pa.types.is_boolean(table.types[name]):  # true, TRUE: one word in every file
+                    part = np.asarray([one and canonical(one) for one in part], object)
             elif kind == OWN:
                 part = days(column)
             else:
@@ -285,7 +291,14 @@ def read_times(table: Table, name: str) -> Array:
     """The numbers of a column, or its dates in days; NaN where one is missing."""
     kind = _read_as(table.types[name])
     if kind not in (NUMBER, OWN):
-        raise ValueError("holds neither numbers nor dates such as 2024-03-01")
+        place, value = table.first_text(name) or (0, "")
+        told = f" ('{value}' in {table.row(place)})" if value else ""
+        for form in _OTHER_DATES:
+            with contextlib.suppress(ValueError):
+                date = datetime.datetime.strptime(value, form).date()
+                told += f"; write them as {date}"
+                break
+        raise ValueError(f"holds neither numbers nor dates such as 2024-03-01{told}")
     return _values(table, {name: kind})[name]
 
 

@@ -8,9 +8,8 @@ What is held at any time is the graph, one batch, and the names of the nodes.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -26,6 +25,7 @@ from hpgmn.tables.layout import Tables
 from hpgmn.tables.preparation import Preparation, Tell, fit, with_roles
 from hpgmn.tables.sources import NUMBER, TEXT, Table, as_numbers, as_text, plain
 from hpgmn.tables.splitting import split_by
+from hpgmn.tables.words import Words, alike, canonical
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,6 @@ MOST_CLASSES, MANY_CLASSES, FEW_NODES = 1_000, 100, 5
 _VALUES = 1 << 22  # numbers of a batch of attributes
 _LEAST_ROWS = 1 << 10
 _EDGES = 1 << 21  # edges that are looked up at once, or more: as many as there are nodes
-_WHOLE = re.compile(r"-?\d+(\.0+)?")
 
 
 def silent(what: str, done: int, total: int | None) -> None:
@@ -91,6 +90,7 @@ def read_tables(
     y, class_names = labels.classes(() if given is None else given.class_names)
     if tables.prepare and fitted is None and y is not None:
         refuse_labels(tables, y, class_names or [])
+    _warn_of_alike(tables, class_names or [])
     splits = _splits(tables, roles, y)
     if tables.split_by is not None and y is not None:
         splits = split_by(tables.nodes, *tables.split_by, y, tell)
@@ -162,6 +162,19 @@ def refuse_labels(tables: Tables, y: Array, class_names: Sequence[str]) -> None:
         )
 
 
+def _warn_of_alike(tables: Tables, class_names: Sequence[str]) -> None:
+    """Warn of classes that are probably one."""
+    pairs = [f"'{one}' and '{other}'" for one, other in alike(class_names)]
+    if pairs:
+        logger.warning(
+            "%s: column '%s' has classes that differ only by case, spaces or a trailing '.0': %s. "
+            "Spell them alike if they are one class.",
+            tables.nodes.label,
+            tables.label,
+            ", ".join(pairs[:3]),
+        )
+
+
 @dataclass
 class _Faults:
     """How many rows are wrong in one way, and the first of them."""
@@ -185,45 +198,6 @@ class _Faults:
         return f" ({self.count:,} such {noun}s in all)" if self.count > 1 else ""
 
 
-@dataclass
-class _Words:
-    """A column of words as numbers: the words in the order they came, -1 where empty."""
-
-    numbers: dict[str, int] = field(default_factory=dict)
-    codes: list[Array] = field(default_factory=list)
-
-    def add(self, column: Any) -> None:
-        """Add a batch of text."""
-        encoded = column.dictionary_encode()
-        places = [
-            self.numbers.setdefault(word, len(self.numbers)) if word.strip() else -1
-            for word in encoded.dictionary.to_pylist()
-        ]
-        index = encoded.indices.fill_null(len(places)).to_numpy()
-        self.codes.append(np.asarray([*places, -1], np.int32)[index])
-
-    def classes(self, known: Sequence[str] = ()) -> tuple[Array | None, list[str] | None]:
-        """Labels (N,) and the names of the classes, both None where there is no column.
-
-        Args:
-            known: classes that come first, in their order.
-        """
-        if not self.codes:
-            return None, list(known) or None
-        words = list(self.numbers)
-        names = words
-        if all(_WHOLE.fullmatch(word) for word in words):
-            order = sorted(range(len(words)), key=lambda place: int(words[place].split(".")[0]))
-            short = [word.split(".")[0] for word in words]  # 1.0 is class 1
-            names = short if len(set(short)) == len(short) else words
-        else:
-            order = sorted(range(len(words)), key=words.__getitem__)
-        every = list(dict.fromkeys([*known, *(names[place] for place in order)]))
-        number = {name: place for place, name in enumerate(every)}
-        rank = np.asarray([*(number[name] for name in names), -1], np.int64)
-        return rank[np.concatenate(self.codes)], every
-
-
 def _keys(table: Table, name: str, column: Any, whole: bool) -> Any:
     """Ids in the form in which they are compared: int64 or text, null where empty."""
     column = plain(column)
@@ -241,17 +215,20 @@ def _keys(table: Table, name: str, column: Any, whole: bool) -> Any:
     return pc.if_else(pc.equal(text, ""), pa.scalar(None, text.type), text)
 
 
-def _names(tables: Tables, whole: bool, progress: Progress) -> tuple[Any, _Words, _Words]:
+def _names(tables: Tables, whole: bool, progress: Progress) -> tuple[Any, Words, Words]:
     """The ids, checked to be there and distinct, with the labels and the split words."""
     table, what = tables.nodes, f"Reading the names in {tables.nodes.label}"
     kinds = {name: TEXT for name in (tables.id, tables.label, tables.split) if name is not None}
-    chunks, labels, roles = [], _Words(), _Words()
+    chunks, labels, roles = [], Words(), Words()
     count = 0
     for batch in table.batches(kinds):
         chunks.append(_keys(table, tables.id, batch.column(tables.id), whole))
-        for words, name in ((labels, tables.label), (roles, tables.split)):
-            if name is not None:
-                words.add(as_text(table, name, batch.column(name)))
+        if tables.label is not None:
+            # What a CSV file calls true or TRUE has the name it has elsewhere.
+            spelt = canonical if pa.types.is_boolean(table.types[tables.label]) else str
+            labels.add(as_text(table, tables.label, batch.column(tables.label)), spelt)
+        if tables.split is not None:
+            roles.add(as_text(table, tables.split, batch.column(tables.split)))
         count += batch.num_rows
         progress(what, count, None)
     if not count:
@@ -275,7 +252,7 @@ def _names(tables: Tables, whole: bool, progress: Progress) -> tuple[Any, _Words
     return ids, labels, roles
 
 
-def _splits(tables: Tables, words: _Words, y: Array | None) -> dict[str, Array]:
+def _splits(tables: Tables, words: Words, y: Array | None) -> dict[str, Array]:
     """The masks of the split column."""
     if not words.codes:
         return {}
