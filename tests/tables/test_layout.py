@@ -86,6 +86,7 @@ def test_the_columns_are_said(write_tables: WriteTables) -> None:
         "nodes.csv: no split column.",
     ]
     assert many.sentences()[3].endswith("target is 'target', undirected.")
+    assert replace(tables, attributes=()).sentences()[0].endswith("'split'; no attributes.")
     one = replace(tables, attributes=("a",))
     assert one.sentences()[0].endswith("; 1 attribute: a.")
 
@@ -148,7 +149,21 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], Columns, str]] = {
         {},
         {},
         Columns(split="zzz"),
-        "--split-column: nodes.csv has no column 'zzz'. It has: id, age, rich, label, split.",
+        "--split-column: nodes.csv has no column 'zzz'. Did you mean 'split'? It has: id, age, "
+        "rich, label, split.",
+    ),
+    "another word for the label": (
+        {},
+        {},
+        Columns(label="kind"),  # nearer to 'id' than to 'label', by letters
+        "--label: nodes.csv has no column 'kind'. Did you mean 'label'? It has: id, age, rich, "
+        "label, split.",
+    ),
+    "absent category": (
+        {},
+        {},
+        Columns(categories=("zzz",)),
+        "--category: nodes.csv has no column 'zzz'. It has: id, age, rich, label, split.",
     ),
     "absent dropped column": (
         {},
@@ -168,13 +183,6 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], Columns, str]] = {
         {},
         Columns(source="target"),
         "--source and --target are both column 'target'. Name another for one.",
-    ),
-    "no attributes": (
-        {"age": None},
-        {},
-        Columns(drop=("rich",)),
-        "nodes.csv has no attributes: add at least one column of numbers, for example each node's "
-        "degree.",
     ),
     "text": (
         {"city": ["1", "Rome", "Oslo", "2"], "zip": list("abcd")},

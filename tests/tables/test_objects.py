@@ -210,12 +210,10 @@ def test_lists_of_numbers_become_columns() -> None:
         from_networkx(made)
 
 
-def test_words_missing_numbers_and_no_attributes_are_refused() -> None:
+def test_words_and_missing_numbers_are_refused() -> None:
     made = network(networkx.Graph)
     with pytest.raises(GraphError, match=r"column 'role' holds 'good' in row 1.*\(drop for an"):
         from_networkx(made)
-    with pytest.raises(GraphError, match="nodes has no attributes: add at least one column"):
-        from_networkx(networkx.path_graph(3))
     made.nodes[7]["age"] = "old"
     with pytest.raises(GraphError, match="'age' holds 'old' in row 2, which is not a number"):
         from_networkx(made, label="role")
@@ -316,3 +314,27 @@ def test_text_is_read_as_in_a_csv_file(write_tables: Callable[..., Path]) -> Non
     assert graph.node_ids.tolist() == nodes["id"] == expected.node_ids.tolist()
     assert graph.class_names == expected.class_names == ("0.0", "1.0")
     assert graph.edge_weight.tolist() == [1, 2.5]
+
+
+def test_a_network_without_attributes_has_degrees(caplog: pytest.LogCaptureFixture) -> None:
+    club = networkx.karate_club_graph()
+    graph = any_network(club, label="club")
+    expected = np.log1p([degree for _, degree in club.degree()])
+    expected = (expected - expected.mean()) / expected.std()
+    np.testing.assert_allclose(graph.x[:, 0], expected, rtol=1e-5)
+    assert graph.feature_names is not None
+    assert graph.feature_names.tolist() == ["degree"]
+    assert graph.class_names == ("Mr. Hi", "Officer")
+    told = (
+        "nodes has no attributes that can be used, so nodes have one: degree, the logarithm of 1 + "
+        "their edges."
+    )
+    assert caplog.messages == [told]
+    raw = from_networkx(club, label="club")
+    np.testing.assert_allclose(raw.x[:, 0], np.log1p([degree for _, degree in club.degree()]))
+
+
+def test_columns_of_edges_that_nothing_uses_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    edges = {"source": ["a"], "target": ["b"], "paid": [3.0], "when": ["now"]}
+    any_tables(NODES, edges)
+    assert caplog.messages == ["edges: ignored: 'paid' (weight=\"paid\" uses it), 'when'."]

@@ -47,7 +47,7 @@ def test_nodes_without_a_group_are_in_no_part_and_counted() -> None:
     y = np.array([0, 1, 0, 1, 0, -1])
     told: list[str] = []
     masks = split_by(held(team=groups), "group", "team", y, told.append)
-    used = np.any([mask for mask in masks.values()], axis=0)
+    used = np.any(list(masks.values()), axis=0)
     assert used.all(axis=1).tolist() == used.any(axis=1).tolist() == [1, 0, 1, 1, 0, 0]
     assert told[0].endswith(
         "is in one part; labelled nodes in no part, because they have no group: 2."

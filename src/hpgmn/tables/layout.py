@@ -115,6 +115,7 @@ class Tables:
             "split_by": None if self.split_by is None else list(self.split_by),
             "drop_unknown_edges": self.drop_unknown_edges,
             "directed": self.directed,
+            "has_whole_ids": self.nodes.has_whole(self.id),
         }
 
     def sentences(self) -> list[str]:
@@ -124,7 +125,8 @@ class Tables:
         names = ", ".join(self.attributes[:5]) + (", …" if len(self.attributes) > 5 else "")
         count = len(self.attributes)
         what = "more column" if self.prepare else "attribute"
-        lines = [f"{self.nodes.label}: {first}; {count:,} {what}{'s'[: count > 1]}: {names}."]
+        rest = f"{count:,} {what}{'s'[: count > 1]}: {names}" if count else f"no {what}s"
+        lines = [f"{self.nodes.label}: {first}; {rest}."]
         for role in ("label", "split"):
             if getattr(self, role) is None and not (role == "split" and self.split_by):
                 lines.append(f"{self.nodes.label}: no {role} column.")
@@ -237,7 +239,7 @@ def arranged(
     if preparation is None:
         attributes = _attributes(node_table, used, columns, prepare=prepare)
     else:
-        attributes = tuple(column.name for column in preparation.columns)
+        attributes = preparation.names
     return Tables(
         node_table,
         edge_table,
@@ -351,7 +353,10 @@ def _find(table: Table, role: str, chosen: str | None) -> Any:
 def _known(table: Table, option: str, name: str) -> str:
     if name in table.types:
         return name
-    best = nearest(name, table.types)
+    role = option.removeprefix("--").removesuffix("-column")
+    spelt = {column.strip().casefold(): column for column in reversed(table.types)}
+    usual = [spelt[one] for one in NAMES.get(role, ()) if one in spelt]
+    best = nearest(name, table.types, 0.75) or next(iter(usual), None)
     hint = f" Did you mean '{best}'?" if best else ""
     raise SettingError(
         f"{option}: {table.label} has no column '{name}'.{hint} It has: {_some(table.types)}."
@@ -374,11 +379,6 @@ def _attributes(
             if _known(table, option, name) in used:
                 raise SettingError(f"{option}: column '{name}' of {table.label} is in use already.")
     names = tuple(name for name in wanted if name not in used and name not in columns.drop)
-    if not names:
-        raise GraphError(
-            f"{table.label} has no attributes: add at least one column of numbers, for example "
-            "each node's degree."
-        )
     for name in () if prepare else names:
         if not is_numeric(table.types[name]):
             raise not_numbers(table, name, table.first_text(name))

@@ -49,6 +49,9 @@ HASHED = 32
 LONG_TEXT = 40
 """Words of this mean length that seldom repeat are free text."""
 
+DEGREE = "degree"
+"""The one attribute of nodes whose table has none, and its kind."""
+
 _NUMBER, _DATE, _FLAG, _CATEGORY, _HASHED = "number", "date", "flag", "category", "hashed"
 _KINDS = {_NUMBER: NUMBER, _FLAG: NUMBER, _DATE: OWN, _CATEGORY: TEXT, _HASHED: TEXT}
 _LARGEST = float(np.finfo(np.float32).max)
@@ -137,6 +140,16 @@ class Preparation:
     class_names: tuple[str, ...] = ()
 
     @property
+    def degree(self) -> Column | None:
+        """What becomes of the nodes' degrees, if they are the only attribute."""
+        return next((column for column in self.columns if column.kind == DEGREE), None)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns of the table that are used."""
+        return tuple(column.name for column in self.columns if column.kind != DEGREE)
+
+    @property
     def feature_names(self) -> list[str]:
         """F names."""
         return [name for column in self.columns for name in column.feature_names]
@@ -206,8 +219,10 @@ class Preparation:
 
 def fit(
     table: Table, names: Sequence[str], categories: Sequence[str], tell: Tell, warn: Tell
-) -> tuple[Preparation, Array]:
+) -> tuple[Preparation, Array | None]:
     """Look at all rows of some columns; returns what becomes of them, and their attributes.
+
+    The attributes are None where no column can be used.
 
     Args:
         table: the nodes.
@@ -235,12 +250,7 @@ def fit(
             del values[name]
     found = Preparation(tuple(columns), left_out)
     _report(table, found, tell, warn)
-    if not columns:
-        raise GraphError(
-            f"{table.label} has no attributes that can be used: add at least one column that "
-            "varies, for example each node's degree."
-        )
-    return found, found._matrix(values, tell, table)
+    return found, found._matrix(values, tell, table) if columns else None
 
 
 def _read_as(kind: pa.DataType) -> str | None:
@@ -437,6 +447,25 @@ def _report(table: Table, found: Preparation, tell: Tell, warn: Tell) -> None:
                 f"{table.label}: {_some(names)}: {reason}, left out. Turn it into numbers to use "
                 f"it, or read it as a category (--category {names[0]}; in Python: categories)."
             )
+
+
+def original_ids(node_ids: Array, preparation: Mapping[str, Any] | None) -> Array:
+    """Ids of the type that they had in the node table: whole numbers where it had such.
+
+    Args:
+        node_ids: ids as a graph keeps them.
+        preparation: that of the graph.
+
+    >>> original_ids(np.array(["7", "9"]), {"roles": {"has_whole_ids": True}}).tolist()
+    [7, 9]
+    """
+    roles = {} if preparation is None else preparation["roles"]
+    if not roles.get("has_whole_ids", False):  # older models do not know
+        return node_ids
+    try:
+        return node_ids.astype(np.int64)
+    except ValueError:  # nodes that were added from a table of text
+        return node_ids
 
 
 def with_roles(

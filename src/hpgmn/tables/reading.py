@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -20,9 +20,11 @@ import pyarrow.compute as pc
 from hpgmn.edges import SortedEdges
 from hpgmn.errors import GraphError
 from hpgmn.graph import Array, Graph
+from hpgmn.tables.degrees import degree_column, log_degrees
+from hpgmn.tables.ends import earlier, other_names
 from hpgmn.tables.joining import NewNodes, all_names, joined, refuse_other_edges
 from hpgmn.tables.layout import Tables
-from hpgmn.tables.preparation import Preparation, Tell, fit, with_roles
+from hpgmn.tables.preparation import DEGREE, Preparation, Tell, fit, with_roles
 from hpgmn.tables.sources import NUMBER, TEXT, Table, as_numbers, as_text, plain
 from hpgmn.tables.splitting import split_by
 from hpgmn.tables.words import Words, alike, canonical
@@ -94,14 +96,18 @@ def read_tables(
     splits = _splits(tables, roles, y)
     if tables.split_by is not None and y is not None:
         splits = split_by(tables.nodes, *tables.split_by, y, tell)
-    if not tables.prepare:
-        x = _attributes(tables.nodes, tables.attributes, len(ids), progress)
-        feature_names = list(tables.attributes)
-    else:
+    x = None
+    feature_names = list(tables.attributes) or [DEGREE]
+    if tables.prepare:
         progress(f"Preparing the attributes in {tables.nodes.label}", 0, None)
         fitted, x = _prepared(tables, class_names or (), tell)
-        feature_names = fitted.feature_names
+    elif tables.attributes:
+        x = _attributes(tables.nodes, tables.attributes, len(ids), progress)
     edges = _edges(tables, every, whole, progress, tell, known)
+    if x is None:
+        fitted, x = _by_degree(tables, fitted, log_degrees(edges[0], len(every))[-len(ids) :])
+    if fitted is not None:
+        feature_names = fitted.feature_names
     progress("Checking the graph", 0, None)
     if onto is not None:
         ends, _, weights = edges
@@ -124,13 +130,18 @@ def read_tables(
     return graph
 
 
-def _prepared(tables: Tables, class_names: Sequence[str], tell: Tell) -> tuple[Preparation, Array]:
-    """How the attributes are made, fitted to these nodes or to earlier ones, and themselves."""
+def _prepared(
+    tables: Tables, class_names: Sequence[str], tell: Tell
+) -> tuple[Preparation, Array | None]:
+    """How the attributes are made, fitted to these nodes or to earlier ones, and themselves.
+
+    They are None where no column can be used.
+    """
     table, fitted = tables.nodes, tables.preparation
     if fitted is None:
         fitted, x = fit(table, tables.attributes, tables.categories, tell, logger.warning)
         return with_roles(fitted, tables.roles, class_names), x
-    x = fitted.attributes(table, tell)
+    x = fitted.attributes(table, tell) if tables.attributes else None
     known = {*tables.attributes, *fitted.left_out, tables.id, tables.label, tables.split}
     known |= {fitted.roles["label"], fitted.roles["split"], *(tables.split_by or ())}
     classes = [f"'{name}'" for name in class_names if name not in fitted.class_names]
@@ -142,7 +153,31 @@ def _prepared(tables: Tables, class_names: Sequence[str], tell: Tell) -> tuple[P
     extra = [f"'{name}'" for name in table.types if name not in known]
     if extra:
         tell(f"{table.label}: ignored, because the model does not know it: {', '.join(extra)}.")
-    return fitted, x
+    own = {"has_whole_ids": table.has_whole(tables.id)}
+    return replace(fitted, roles=fitted.roles | own), x
+
+
+def _by_degree(
+    tables: Tables, fitted: Preparation | None, degrees: Array
+) -> tuple[Preparation | None, Array]:
+    """The degrees as the only attribute, and the preparation that knows of it."""
+    column = None if fitted is None else fitted.degree
+    if column is None:
+        if not degrees.any():
+            raise GraphError(
+                f"{tables.nodes.label} has no attributes that can be used, and "
+                f"{tables.edges.label} no edges, so there is nothing to learn from. Add a column "
+                "that varies, or edges."
+            )
+        logger.warning(
+            "%s has no attributes that can be used, so nodes have one: degree, the logarithm of "
+            "1 + their edges.",
+            tables.nodes.label,
+        )
+    if fitted is None:
+        return None, degrees[:, None].astype(np.float32)
+    column = column or degree_column(degrees)
+    return replace(fitted, columns=(column,)), column.attributes(degrees).astype(np.float32)
 
 
 def refuse_labels(tables: Tables, y: Array, class_names: Sequence[str]) -> None:
@@ -340,7 +375,7 @@ def _edges(
     edge_index = np.empty((2, num_edges), np.int32)
     edge_weight = None if tables.weight is None else np.empty(num_edges, np.float32)
     unknown, unusable = _Faults(), _Faults()
-    missing: set[str] = set()  # ends that are no id, where it matters what they are
+    missing: set[str | None] = set()  # ends that are no id
     start = 0
     batches = table.batches(kinds, min(_EDGES, 1 << 18))
     for group in _groups(batches, max(_EDGES, len(ids))):
@@ -353,8 +388,8 @@ def _edges(
         block = edge_index[:, start : start + size]
         block[:] = found.to_numpy().reshape(2, size)
         unknown.note(block.min(axis=0) < 0, start, partial(_unknown_end, ends, block))
-        if known is not None and unknown.count:
-            missing.update(map(str, both.filter(pc.equal(found, -1)).unique().to_pylist()))
+        if unknown.count:
+            missing.update(both.filter(pc.equal(found, -1)).unique().cast(pa.string()).to_pylist())
         if edge_weight is not None:
             given = group.column(tables.weight)
             with np.errstate(over="ignore"):
@@ -371,13 +406,17 @@ def _edges(
         is_empty = value is None or value == "" or value != value  # null, empty, not a number
         told = f"no {end}" if is_empty else f"the {end} '{value}', no id in {tables.nodes.label}"
         fault = f"{table.label}: {table.row(unknown.place)} has {told}{unknown.such('edge')}"
-        earlier = _earlier(missing, known)
-        remedy = f"{earlier} Otherwise add" if earlier else "Add"
+        words = {end for end in missing if end is not None}
+        why = earlier(words, known)
+        remedy = "Add the node, or remove the edge (--drop-unknown-edges does)."
+        if why:
+            remedy = f"{why} Otherwise add{remedy.removeprefix('Add')}"
+        elif 2 * unknown.count > num_edges:
+            why = other_names(tables, ids.cast(pa.string()).to_pylist(), words)
+            remedy = why or remedy
         if not tables.drop_unknown_edges:
-            raise GraphError(
-                f"{fault}. {remedy} the node, or remove the edge (--drop-unknown-edges does)."
-            )
-        tell(f"{fault}; left out. {earlier}".rstrip())
+            raise GraphError(f"{fault}. {remedy}")
+        tell(f"{fault}; left out. {why}".rstrip())
     if unusable.count:
         value = unusable.value.as_py()
         told = "no weight" if value is None else f"weight {value:g}"
@@ -391,17 +430,6 @@ def _edges(
         edge_index = edge_index[:, kept]
         edge_weight = None if edge_weight is None else edge_weight[kept]
     return edge_index, len(ids), edge_weight
-
-
-def _earlier(missing: set[str], known: Array | None) -> str:
-    """A sentence about ends of edges that are nodes of an earlier graph; empty if there is none."""
-    count = 0 if known is None else len(missing.intersection(known.tolist()))
-    if not count:
-        return ""
-    return (
-        f"The model was trained on {count:,} of the nodes that are missing: give --add if the "
-        "tables hold only what is new."
-    )
 
 
 def _unknown_end(ends: list[Any], block: Array, row: int) -> tuple[str, Any]:

@@ -78,8 +78,8 @@ def group_splits(y: Array, groups: Sequence[str | None]) -> dict[str, Array]:
     """
     used = (y >= 0) & np.asarray([name is not None for name in groups])
     names = sorted({name for name in groups if name is not None})
-    number = {name: place for place, name in enumerate(names)}
-    code = np.asarray([number[name] if name is not None else 0 for name in groups])
+    places = {name: place for place, name in enumerate(names)}
+    code = np.asarray([places[name] if name is not None else 0 for name in groups])
     sizes = np.bincount(code[used], minlength=len(names))
     labelled = np.flatnonzero(sizes)
     if labelled.size < len(PARTS):
