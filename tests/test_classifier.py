@@ -413,17 +413,45 @@ def test_an_edge_from_a_node_changes_its_prediction(small_graph: Graph) -> None:
     np.testing.assert_allclose(after[:17], before[:17], atol=1e-5)
 
 
+def test_tables_of_new_nodes_are_predicted_as_in_the_whole_graph() -> None:
+    count, new = 30, 4
+    ids = [f"n{number}" for number in range(count + new)]
+    x = np.random.default_rng(0).normal(size=count + new).tolist()
+    label = ["a", "b", "c"] * 10
+    split = [("train", "train", "val", "test", "test")[number % 5] for number in range(count)]
+    ends = [
+        (one, (5 * one + step) % (count + new)) for one in range(count + new) for step in (1, 2)
+    ]
+
+    def edges(is_wanted: Callable[[int], bool]) -> dict[str, list[str]]:
+        kept = [pair for pair in ends if is_wanted(max(pair))]
+        return {
+            "source": [ids[source] for source, _ in kept],
+            "target": [ids[target] for _, target in kept],
+        }
+
+    old = {"id": ids[:count], "x": x[:count], "label": label, "split": split}
+    today = hpgmn.from_tables(old, edges(lambda last: last < count))
+    model = classifier().fit(today)
+    only = {"id": ids[count:], "x": x[count:]}
+    tomorrow = hpgmn.from_tables(only, edges(lambda last: last >= count), onto=today)
+    whole = hpgmn.from_tables({"id": ids, "x": x}, edges(lambda last: True), like=today)
+    chances = model.predict_proba(tomorrow)
+    assert chances.shape == (count + new, 3)
+    np.testing.assert_allclose(chances, model.predict_proba(whole), atol=1e-5)
+
+
 def test_without_ids_a_statistic_tied_to_nodes_is_refused(
     small_graph: Graph, fitted: HPGMNClassifier
 ) -> None:
     other = Graph(small_graph.x + 1, small_graph.edge_index)
     told = (
-        r"reads diffusion rows.*Give both graphs node_ids, or train with "
-        r"--set statistics=attributes,class_counts,class_means\."
+        r"reads diffusion rows.*Give both graphs node_ids that are the same for the same node, or "
+        r"train with --set diffusion_form=sketch\."
     )
     with pytest.raises(HPGMNError, match=told):
         fitted.predict(other)
-    alone = classifier(statistics=("diffusion",)).fit(small_graph)
+    alone = classifier(statistics=("adjacency",)).fit(small_graph)
     with pytest.raises(HPGMNError, match=r"--set statistics=attributes\."):
         alone.predict(other)
 

@@ -435,8 +435,8 @@ OTHER_GRAPHS = {
     ),
     "identity": (
         {"x": np.ones((18, 5))},
-        "shares no node_ids with them. Give both graphs node_ids, or train with --set "
-        "statistics=attributes,class_counts,class_means.",
+        "shares no node_ids with them. Give both graphs node_ids that are the same for the same "
+        "node, or train with --set diffusion_form=sketch.",
     ),
 }
 
