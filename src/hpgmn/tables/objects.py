@@ -55,7 +55,9 @@ def from_tables(
 
     Columns are found by their usual names unless you name them. Ids become ``node_ids``; a node
     without a label is unknown; every other node column is prepared: numbers are standardised,
-    words become attributes of their own, missing values are filled in and marked.
+    words become attributes of their own, missing values are filled in and marked. Text is read as
+    that of a CSV file: a column whose text is all numbers or dates holds numbers or dates. Nodes
+    without attributes have one, their degree.
 
     Args:
         nodes: a pandas DataFrame, a pyarrow Table, or a mapping of columns. A named index of a
@@ -130,7 +132,7 @@ def from_networkx(
     """A graph from a networkx graph, whose nodes' names become ``node_ids``.
 
     Attributes of nodes are as in :func:`from_tables`, or lists of numbers of one length, which
-    become columns such as ``x[0]`` and ``x[1]``. Edges run both ways unless the network is
+    become columns such as ``x[0]`` and ``x[1]``; without any, nodes have their degree. Edges run both ways unless the network is
     directed.
 
     Args:
