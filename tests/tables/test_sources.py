@@ -223,3 +223,29 @@ def test_the_beginning_of_a_file_may_cut_a_character(
 
 def with_large_blocks(opened: Callable[..., object]) -> Callable[..., object]:
     return lambda table, path, types, block: opened(table, path, types, 64)
+
+
+def test_text_in_memory_has_the_type_of_a_file() -> None:
+    long = "x" * (1 << 21)  # longer than a block of the CSV reader
+    columns = {
+        "number": ["1", "", None],
+        "day": ["2024-01-01", None, "NA"],
+        "words": ["1", "x", None],
+        "long": [long, "a\nb", '"'],
+        "chosen": pa.array(["1", "2", "1"]).dictionary_encode(),
+        "nothing": pa.array([None, None, None], pa.string()),
+    }
+    table = HeldTable(Path("t"), pa.table(columns), "t")
+    assert table.types["number"] == pa.int64()
+    assert table.types["day"] == pa.date32()
+    assert table.types["words"] == table.types["long"] == pa.string()
+    assert pa.types.is_dictionary(table.types["chosen"])
+    assert table.types["nothing"] == pa.null()
+    (batch,) = table.batches({"number": NUMBER, "day": OWN, "long": TEXT})
+    assert batch.column("number").to_pylist() == [1, None, None]
+    assert str(batch.column("day")[0]) == "2024-01-01"
+    assert batch.column("long").to_pylist() == [long, "a\nb", '"']
+    (text,) = table.batches({"number": TEXT})
+    assert text.column(0).to_pylist() == ["1", "", None]
+    assert not table.has_whole("number")
+    assert HeldTable(Path("t"), pa.table({"a": [1]}), "t").has_whole("a")

@@ -132,8 +132,8 @@ def from_networkx(
     """A graph from a networkx graph, whose nodes' names become ``node_ids``.
 
     Attributes of nodes are as in :func:`from_tables`, or lists of numbers of one length, which
-    become columns such as ``x[0]`` and ``x[1]``; without any, nodes have their degree. Edges run both ways unless the network is
-    directed.
+    become columns such as ``x[0]`` and ``x[1]``; without any, nodes have their degree. Edges run
+    both ways unless the network is directed.
 
     Args:
         network: a ``networkx`` Graph, DiGraph, MultiGraph or MultiDiGraph.

@@ -36,6 +36,7 @@ MISSING = frozenset(pacsv.ConvertOptions().null_values)
 _PROBE_BYTES = 1 << 22
 _BLOCK_BYTES = 1 << 22
 _PAGE_BYTES = 1 << 20
+_LARGEST_BLOCK = (1 << 31) - 1
 _UTF8 = "is not UTF-8 text{}. Save it with the encoding UTF-8."
 _SEPARATORS = {".csv": (",", ";", "\t"), ".tsv": ("\t",)}
 _COMMENTS = ("#", "%")
@@ -237,8 +238,10 @@ def _read_text(column: Any) -> Any:
     pacsv.write_csv(pa.table({"text": column}), file)
     parse = pacsv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False)
     convert = pacsv.ConvertOptions(strings_can_be_null=True)
+    # One block where possible: a value must not be longer than a block.
+    read = pacsv.ReadOptions(block_size=min(file.tell() + 1, _LARGEST_BLOCK))
     file.seek(0)
-    found = pacsv.read_csv(file, pacsv.ReadOptions(), parse, convert).column(0)
+    found = pacsv.read_csv(file, read, parse, convert).column(0)
     is_text = pa.types.is_string(found.type) or pa.types.is_binary(found.type)
     return column if is_text else found
 
