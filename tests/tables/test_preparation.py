@@ -300,3 +300,11 @@ def test_truth_as_a_category_has_one_spelling() -> None:
     assert preparation.feature_names == ["ok=False", "ok=True", "ok is missing"]
     assert x is not None
     assert x.tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 1], [0, 1, 0]]
+
+
+def test_dates_in_another_form_are_told() -> None:
+    days = [f"{1 + n % 28:02d}.{1 + n // 28:02d}.2024" for n in range(60)]
+    fitted = Fitted({"since": days, "age": list(range(60))})
+    assert fitted.warned[0].startswith(
+        "nodes: 'since': dates not written as 2024-01-01, left out. Turn it into numbers"
+    )

@@ -270,12 +270,13 @@ def load(
         raise HPGMNError(unknown_name("protocol", protocol, PROTOCOLS))
     tables = _tables(source)
     if tables is None:
+        path = _file(source)
         if columns is not None and columns != Columns():
             raise SettingError(
                 f"'{source}' has no tables, so nothing can be said of their columns. Leave out "
                 f"{', '.join(columns.as_dict())}."
             )
-        graph = read_graph(_file(source))
+        graph = read_graph(path)
         if onto is not None:
             raise SettingError(
                 f"--add takes a folder with tables of the new nodes and edges ('{source}' is a "

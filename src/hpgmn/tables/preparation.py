@@ -303,13 +303,18 @@ def read_times(table: Table, name: str) -> Array:
     if kind not in (NUMBER, OWN):
         place, value = table.first_text(name) or (0, "")
         told = f" ('{value}' in {table.row(place)})" if value else ""
-        for form in _OTHER_DATES:
-            with contextlib.suppress(ValueError):
-                date = datetime.datetime.strptime(value, form).date()
-                told += f"; write them as {date}"
-                break
+        date = _date(value)
+        told += f"; write them as {date}" if date else ""
         raise ValueError(f"holds neither numbers nor dates such as 2024-03-01{told}")
     return _values(table, {name: kind})[name]
+
+
+def _date(word: str) -> datetime.date | None:
+    """The date that a word in one of the usual forms stands for."""
+    for form in _OTHER_DATES:
+        with contextlib.suppress(ValueError):
+            return datetime.datetime.strptime(word.strip(), form).date()
+    return None
 
 
 def _words(column: Any) -> Array:
@@ -382,7 +387,8 @@ def _text_column(table: Table, name: str, values: Array, *, is_category: bool) -
         mean_length = sum(map(len, present)) / len(present)
         seldom_repeats = 2 * len(words) > len(present)
         if seldom_repeats and (len(words) > ONE_HOT or mean_length >= LONG_TEXT):
-            return "free text or names"
+            date = _date(words[0])
+            return f"dates not written as {date}" if date else "free text or names"
     if len(words) <= ONE_HOT:
         return Column(name, _CATEGORY, has_missing=has_missing, values=tuple(words))
     return Column(name, _HASHED, has_missing=has_missing, width=HASHED)
