@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hpgmn.errors import GraphError
@@ -60,3 +61,16 @@ def test_the_guess_is_told_when_edges_are_left_out(write_tables: Callable[..., P
         "; left out. Ids are spelt in two ways, 'A' in edges.csv and 'a' in nodes.csv. Write them "
         "alike."
     )
+
+
+def test_another_column_comes_before_nodes_of_an_earlier_graph(
+    write_tables: Callable[..., Path],
+) -> None:
+    folder = write_tables("csv", {"id": [1, 2, 3, 4], "name": ["a", "b", "c", "d"]})
+    with pytest.raises(GraphError, match=r"Give --id name\.$"):
+        read_tables(open_tables(folder), known=np.array(["a", "b", "c", "d"]))
+    other = write_tables("csv", {"id": ["x", "y", "z", "w"]}, folder="other")
+    with pytest.raises(
+        GraphError, match=r"trained on 2 of the nodes .* Otherwise add the node, or"
+    ):
+        read_tables(open_tables(other), known=np.array(["a", "b"]))

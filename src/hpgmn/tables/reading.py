@@ -407,13 +407,12 @@ def _edges(
         told = f"no {end}" if is_empty else f"the {end} '{value}', no id in {tables.nodes.label}"
         fault = f"{table.label}: {table.row(unknown.place)} has {told}{unknown.such('edge')}"
         words = {end for end in missing if end is not None}
-        why = earlier(words, known)
-        remedy = "Add the node, or remove the edge (--drop-unknown-edges does)."
-        if why:
-            remedy = f"{why} Otherwise add{remedy.removeprefix('Add')}"
-        elif 2 * unknown.count > num_edges:
+        why = ""
+        if 2 * unknown.count > num_edges:
             why = other_names(tables, ids.cast(pa.string()).to_pylist(), words)
-            remedy = why or remedy
+        remedy = why or "Add the node, or remove the edge (--drop-unknown-edges does)."
+        if not why and (why := earlier(words, known)):
+            remedy = f"{why} Otherwise add{remedy.removeprefix('Add')}"
         if not tables.drop_unknown_edges:
             raise GraphError(f"{fault}. {remedy}")
         tell(f"{fault}; left out. {why}".rstrip())
