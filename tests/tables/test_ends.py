@@ -68,7 +68,7 @@ def test_another_column_comes_before_nodes_of_an_earlier_graph(
 ) -> None:
     folder = write_tables("csv", {"id": [1, 2, 3, 4], "name": ["a", "b", "c", "d"]})
     with pytest.raises(GraphError, match=r"Give --id name\.$"):
-        read_tables(open_tables(folder), known=np.array(["a", "b", "c", "d"]))
+        read_tables(open_tables(folder, prepare=True), known=np.array(["a", "b", "c", "d"]))
     other = write_tables("csv", {"id": ["x", "y", "z", "w"]}, folder="other")
     with pytest.raises(
         GraphError, match=r"trained on 2 of the nodes .* Otherwise add the node, or"
