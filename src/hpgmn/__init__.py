@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from hpgmn import nn, transforms
     from hpgmn.auditing import Audit, audit
     from hpgmn.classifier import HPGMNClassifier
-    from hpgmn.datasets import load, random_splits, read_graph, trading_network, write_graph
+    from hpgmn.datasets import random_splits, read_graph, trading_network, write_graph
+    from hpgmn.datasets.loading import load
     from hpgmn.errors import HPGMNError
     from hpgmn.experiments.portfolio import Choice, choose
     from hpgmn.graph import Graph, Split, Splits
@@ -34,7 +35,7 @@ _HOMES = {
     "from_networkx": "tables",
     "from_pyg": "pyg",
     "from_tables": "tables",
-    "load": "datasets",
+    "load": "datasets.loading",
     "random_splits": "datasets",
     "read_graph": "datasets",
     "settings_for": "shipped",

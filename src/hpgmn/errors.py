@@ -22,14 +22,14 @@ class DataNotFoundError(HPGMNError):
     """A dataset is known by name, but its file is not on this machine."""
 
 
-def nearest(name: str, choices: Iterable[str]) -> str | None:
-    """The choice most alike to a mistyped name, if any is alike.
+def nearest(name: str, choices: Iterable[str], cutoff: float = 0.5) -> str | None:
+    """The choice most alike to a mistyped name, if any is alike by more than ``cutoff`` of 1.
 
     >>> nearest("chamelon", ["texas", "chameleon"])
     'chameleon'
     """
     spelt = {choice.lower(): choice for choice in choices}
-    found = difflib.get_close_matches(name.lower(), list(spelt), n=1, cutoff=0.5)
+    found = difflib.get_close_matches(name.lower(), list(spelt), n=1, cutoff=cutoff)
     return spelt[found[0]] if found else None
 
 

@@ -190,7 +190,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], list[str], str]] = {
     "missing number": (
         lambda folder: spoil(folder / "nodes.csv", "a3,a4", "a3,a4,a5"),
         [],
-        "nodes.csv' cannot be read as a csv file (CSV parse error: ",
+        "nodes.csv: row 2 of the file has 8 of 9 values; the file may be cut. Correct the row",
     ),
     "text": (
         lambda folder: spoil(folder / "nodes.csv", "name,class", "id,city"),

@@ -248,8 +248,18 @@ def no_bytes(folder: Path) -> None:
     (folder / "nodes.csv").write_bytes(b"")
 
 
-def no_edges(folder: Path) -> None:
-    (folder / "edges.csv").write_text("source,target\n")
+def few_labels(folder: Path) -> None:
+    rows = people()
+    write_rows(
+        folder / "nodes.csv",
+        [row | {"label": "ab"[n] if n < 2 else ""} for n, row in enumerate(rows)],
+    )
+
+
+def only_train(folder: Path) -> None:
+    write_rows(
+        folder / "nodes.csv", [row | {"split": row["label"] and "train"} for row in people()]
+    )
 
 
 def one_label(folder: Path) -> None:
@@ -290,11 +300,12 @@ def no_node_table(folder: Path) -> None:
         (mixed_types, "nodes.csv: column 'age' holds 'old' in row 7 below the header, but most of"),
         (no_rows, "nodes.csv has no rows. Add a row for each node."),
         (no_bytes, "nodes.csv' cannot be read as a csv file (Empty CSV file"),
-        (no_edges, "edges.csv has no edges. Add a row for each edge."),
+        (few_labels, "'people' has no splits and too few labels to make some. Give at least two "),
+        (only_train, "nodes.csv: column 'split' has no val nodes. Write the words train, val and "),
         (one_label, "nodes.csv: column 'label' has one value only, 'honest', and telling classes"),
         (many_labels, "has 10,000 different values for 10,000 labelled nodes: it is probably a nu"),
         (other_encoding, "nodes.csv is not UTF-8 text (line 3 holds the byte 0xfc). Save it with"),
-        (half_a_csv, "edges.csv' cannot be read as a csv file (CSV parse error: "),
+        (half_a_csv, "edges.csv: row 43 of the file has 1 of 2 values; the file may be cut. Corr"),
         (half_a_parquet, "nodes.parquet' cannot be read as a parquet file ("),
         (no_node_table, "people' has no table nodes (.csv, .tsv, .parquet). Add it."),
     ],
@@ -321,3 +332,70 @@ def test_columns_are_no_matter_of_a_graph_file(
     answer = train(graph_file, "--label", "kind")
     assert answer.code == 2
     assert "has no tables, so nothing can be said of their columns. Leave out label." in answer.err
+
+
+def test_too_few_labels_are_told_once(train: Callable[..., Answer], folder: Path) -> None:
+    few_labels(folder)
+    answer = train(folder)
+    assert "fractions" not in answer.err
+    assert "train_mask" not in answer.err
+    assert "or write train, val and test into a column 'split'." in answer.err
+
+
+def test_weights_are_needed_where_the_model_had_them(
+    train: Callable[..., Answer], hpgmn: Command, folder: Path, tmp_path: Path
+) -> None:
+    edges = payments(people())
+    weighted = [edge | {"amount": 1 + n % 7} for n, edge in enumerate(edges)]
+    write_rows(folder / "edges.csv", weighted)
+    plain = train(folder, out="plain")
+    assert "edges.csv: ignored: 'amount' (--weight amount uses it)." in plain.err.splitlines()
+    assert train(folder, "--weight", "amount").code == 0
+    write_rows(tmp_path / "later" / "nodes.csv", people())
+    write_rows(tmp_path / "later" / "edges.csv", edges)
+    refused = hpgmn("predict", "run", "later", "--out", "p.csv")
+    assert refused.code == 2
+    assert "edges.csv has no column 'amount', which the model was trained with. Add it" in (
+        refused.err
+    )
+    assert not Path("p.csv").exists()
+    bare = hpgmn("predict", "plain", "later", "--out", "bare.csv")
+    assert bare.code == 0, bare.err
+    full = hpgmn("predict", "plain", folder, "--weight", "amount", "--out", "full.csv")
+    assert "edges.csv: ignored: 'amount' (the model was trained without weights)." in full.err
+    assert predicted("full.csv") == predicted("bare.csv")
+
+
+def test_ids_keep_their_type(train: Callable[..., Answer], hpgmn: Command, folder: Path) -> None:
+    rows = [row | {"id": int(row["id"][1:]) + 100} for row in people()]
+    for name, own in (("nodes", rows), ("edges", payments(rows))):
+        (folder / f"{name}.csv").unlink()
+        columns = {key: [row[key] if row[key] != "" else None for row in own] for key in own[0]}
+        pq.write_table(pa.table(columns), folder / f"{name}.parquet")
+    assert train(folder).code == 0
+    assert hpgmn("predict", "run", "--out", "p.parquet").code == 0
+    found = pq.read_table("p.parquet").column("node_id")
+    assert found.type == pa.int64()
+    assert found.to_pylist() == [row["id"] for row in rows]
+
+
+def test_tables_without_attributes_or_edges_are_trained(
+    train: Callable[..., Answer], hpgmn: Command, folder: Path
+) -> None:
+    bare = [{"id": row["id"], "label": row["label"]} for row in people()]
+    write_rows(folder / "nodes.csv", bare)
+    edges = payments(people())[:-5]
+    write_rows(folder / "edges.csv", edges)
+    answer = train(folder)
+    assert answer.code == 0, answer.err
+    assert "nodes.csv has no attributes that can be used, so nodes have one: degree, the" in (
+        answer.err
+    )
+    assert hpgmn("predict", "run", "--out", "p.csv").code == 0
+    assert hpgmn("predict", "run", folder, "--out", "again.csv").code == 0
+    assert predicted("again.csv") == predicted("p.csv")
+    write_rows(folder / "nodes.csv", people())
+    (folder / "edges.csv").write_text("source,target\n")
+    alone = train(folder, out="alone")
+    assert alone.code == 0, alone.err
+    assert "has no edges; only the attributes can help." in alone.err

@@ -236,10 +236,9 @@ def test_graphml_is_a_graph(tmp_path: Path) -> None:
     assert graph.y.tolist() == [0, 1, 0, 1]
 
 
-def test_tables_without_edges_are_refused_unless_they_are_new_nodes(tmp_path: Path) -> None:
+def test_tables_without_edges_are_a_graph(tmp_path: Path) -> None:
     folder = write_tables(tmp_path / "mine", ["1", "2"], edges="")
-    with pytest.raises(HPGMNError, match=r"^edges\.csv has no edges\. Add a row for each edge\.$"):
-        load(folder)
+    assert load(folder).num_edges == 0
     first = load(write_tables(tmp_path / "first", ["0", "4"]))
     assert load(folder, preparation=first.preparation).num_edges == 0
 
@@ -365,3 +364,29 @@ def test_real_crocodile_is_split_without_regard_to_classes(data_dir: Path) -> No
     assert np.flatnonzero(graph.split(4).train).tolist() == sorted(order[:6979])
     assert graph.split(4).val.sum() == 2326
     assert graph.split(4).test.sum() == 2326
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [(["train"] * 4, "no val"), (["test", "test", "", ""], "no train and no val")],
+)
+def test_a_split_column_without_a_part_is_told(tmp_path: Path, words: list[str], told: str) -> None:
+    folder = write_tables(tmp_path / "mine", ["1", "2", "3", "4"])
+    lines = (folder / "nodes.csv").read_text().splitlines()
+    rows = [f"{line},{word}" for line, word in zip(lines, ["split", *words], strict=True)]
+    (folder / "nodes.csv").write_text("\n".join([*rows, ""]))
+    message = (
+        rf"^nodes\.csv: column 'split' has {told} nodes\. Write the words train, val and test "
+        r"there, "
+        r"or ignore the column for random splits \(--split-column ''\)\.$"
+    )
+    with pytest.raises(HPGMNError, match=message):
+        load(folder)
+    assert load(folder, columns=Columns(split="")).preparation is not None
+
+
+def test_too_few_labels_for_splits_is_left_to_who_needs_them(tmp_path: Path) -> None:
+    told: list[str] = []
+    graph = load(write_tables(tmp_path / "mine", ["1", "2"]), tell=told.append)
+    assert graph.splits is None
+    assert not [line for line in told if "fractions" in line]

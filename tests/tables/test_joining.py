@@ -74,8 +74,14 @@ def test_weights_and_direction_are_those_of_the_graph() -> None:
     plain = from_tables(NEW, new, onto=from_tables(TODAY, EDGES))
     assert plain.directed
     assert plain.edge_weight is None
-    with pytest.raises(HPGMNError, match=r"edges has no weights, but the edges of graph 'graph'"):
+    with pytest.raises(HPGMNError, match=r"^edges has no column 'weight', which the model was"):
         from_tables(NEW, NEW_EDGES, onto=weighted)
+    numbers = changed(TODAY, age=[1, 2, 3, 4])
+    plain = from_tables(
+        numbers, changed(EDGES, weight=[1.0] * 4), attributes=["age"], prepare=False
+    )
+    with pytest.raises(HPGMNError, match=r"edges has no weights, but the edges of graph 'graph'"):
+        from_tables(NEW, NEW_EDGES, onto=plain)
 
 
 def numbers(nodes: Table) -> Table:
@@ -94,7 +100,9 @@ def test_attributes_as_they_are_keep_their_columns_and_sparseness() -> None:
     assert grown.has_sparse_attributes
     assert grown.x.toarray()[4:].tolist() == [[3, 0], [0, 5]]  # no names: as the columns stand
     assert grown.splits is None
-    told = r"The new nodes have 3 attributes, graph 'graph' has 2\. Give the same columns\."
+    told = (
+        r"^The numbers of attributes differ: 3 of the new nodes, 2 of graph 'graph'\. Give the same"
+    )
     with pytest.raises(HPGMNError, match=told):
         from_tables(new, NEW_EDGES, onto=thin)
 
@@ -192,3 +200,13 @@ def test_tables_are_added_to_a_graph_and_files_are_not(
     write_graph(today, tmp_path / "today.npz")
     with pytest.raises(SettingError, match=r"--add takes a folder with tables.*Leave out --add\."):
         load(tmp_path / "today.npz", onto=today)
+
+
+def test_degrees_are_those_of_the_whole() -> None:
+    bare = {"id": TODAY["id"], "label": TODAY["label"]}
+    today = from_tables(bare, EDGES)
+    tomorrow = from_tables({"id": NEW["id"]}, NEW_EDGES, onto=today)
+    ends = [*EDGES["source"], *EDGES["target"], *NEW_EDGES["source"], *NEW_EDGES["target"]]
+    counts = np.array([ends.count(name) for name in [*TODAY["id"], *NEW["id"]]])
+    expected = np.log1p(counts) - np.log1p(2)  # a ring today: no deviation to divide by
+    np.testing.assert_allclose(tomorrow.x[:, 0], expected, atol=1e-6)

@@ -69,9 +69,14 @@ def test_the_columns_are_said(write_tables: WriteTables) -> None:
     )
     assert tables.sentences() == [
         "nodes.csv: id is 'id', label is 'label', split is 'split'; 2 attributes: age, rich.",
-        "edges.csv: source is 'source', target is 'target', weight is 'weight', directed; ignored: "
-        "'when', 'b'.",
+        "edges.csv: source is 'source', target is 'target', weight is 'weight', directed.",
     ]
+    assert tables.ignored() == ["edges.csv: ignored: 'when', 'b'."]
+    assert replace(tables, weight=None).ignored() == [
+        "edges.csv: ignored: 'weight' (--weight weight uses it), 'when' (--weight when uses it), "
+        "'b'."
+    ]
+    assert open_tables(write_tables("csv", folder="thin")).ignored() == []
     many = replace(
         tables, label=None, split=None, weight=None, directed=False, attributes=tuple("abcdefg")
     )
@@ -80,7 +85,8 @@ def test_the_columns_are_said(write_tables: WriteTables) -> None:
         "nodes.csv: no label column.",
         "nodes.csv: no split column.",
     ]
-    assert "target is 'target', undirected; ignored" in many.sentences()[3]
+    assert many.sentences()[3].endswith("target is 'target', undirected.")
+    assert replace(tables, attributes=()).sentences()[0].endswith("'split'; no attributes.")
     one = replace(tables, attributes=("a",))
     assert one.sentences()[0].endswith("; 1 attribute: a.")
 
@@ -143,7 +149,21 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], Columns, str]] = {
         {},
         {},
         Columns(split="zzz"),
-        "--split-column: nodes.csv has no column 'zzz'. It has: id, age, rich, label, split.",
+        "--split-column: nodes.csv has no column 'zzz'. Did you mean 'split'? It has: id, age, "
+        "rich, label, split.",
+    ),
+    "another word for the label": (
+        {},
+        {},
+        Columns(label="kind"),  # nearer to 'id' than to 'label', by letters
+        "--label: nodes.csv has no column 'kind'. Did you mean 'label'? It has: id, age, rich, "
+        "label, split.",
+    ),
+    "absent category": (
+        {},
+        {},
+        Columns(categories=("zzz",)),
+        "--category: nodes.csv has no column 'zzz'. It has: id, age, rich, label, split.",
     ),
     "absent dropped column": (
         {},
@@ -163,13 +183,6 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], Columns, str]] = {
         {},
         Columns(source="target"),
         "--source and --target are both column 'target'. Name another for one.",
-    ),
-    "no attributes": (
-        {"age": None},
-        {},
-        Columns(drop=("rich",)),
-        "nodes.csv has no attributes: add at least one column of numbers, for example each node's "
-        "degree.",
     ),
     "text": (
         {"city": ["1", "Rome", "Oslo", "2"], "zip": list("abcd")},
@@ -329,3 +342,24 @@ def test_later_tables_have_the_roles_of_the_first(write_tables: WriteTables) -> 
     assert named.label == "y"
     with pytest.raises(HPGMNError, match=r"--id: nodes\.csv has no column 'who'"):
         open_tables(folder, prepare=True, preparation=fitted(id="who"))
+
+
+def test_weights_are_used_as_in_training(write_tables: WriteTables) -> None:
+    weighted, plain = fitted(weight="amount"), fitted()
+    bare = write_tables("csv")
+    told = (
+        r"^edges\.csv has no column 'amount', which the model was trained with\. Add it, or name "
+        r"the column of weights with --weight\.$"
+    )
+    with pytest.raises(GraphError, match=told):
+        open_tables(bare, prepare=True, preparation=weighted)
+    other = write_tables("csv", edges={"sum": [1, 2, 3, 4]}, folder="other")
+    given = Columns(weight="sum")
+    assert open_tables(other, given, prepare=True, preparation=weighted).weight == "sum"
+    unasked = Columns(weight="")
+    assert open_tables(bare, unasked, prepare=True, preparation=weighted).weight is None
+    ignoring = open_tables(other, given, prepare=True, preparation=plain)
+    assert ignoring.weight is None
+    assert ignoring.ignored() == [
+        "edges.csv: ignored: 'sum' (the model was trained without weights)."
+    ]

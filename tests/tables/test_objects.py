@@ -210,12 +210,10 @@ def test_lists_of_numbers_become_columns() -> None:
         from_networkx(made)
 
 
-def test_words_missing_numbers_and_no_attributes_are_refused() -> None:
+def test_words_and_missing_numbers_are_refused() -> None:
     made = network(networkx.Graph)
     with pytest.raises(GraphError, match=r"column 'role' holds 'good' in row 1.*\(drop for an"):
         from_networkx(made)
-    with pytest.raises(GraphError, match="nodes has no attributes: add at least one column"):
-        from_networkx(networkx.path_graph(3))
     made.nodes[7]["age"] = "old"
     with pytest.raises(GraphError, match="'age' holds 'old' in row 2, which is not a number"):
         from_networkx(made, label="role")
@@ -256,7 +254,8 @@ def test_tables_and_networks_are_prepared_unless_the_user_says_no() -> None:
 def test_new_tables_are_prepared_like_the_first() -> None:
     first = any_tables(NODES | {"age": [0, 4, 0, 4]}, EDGES)
     new = {"id": ["e", "f"], "age": [6, 2], "rich": [1, 1], "label": [None, "red"]}
-    graph = any_tables(new, {"source": ["e"], "target": ["f"]}, like=first)
+    links = {"source": ["e"], "target": ["f"], "weight": [2]}
+    graph = any_tables(new, links, like=first)
     assert graph.x.tolist() == [[2, 1], [0, 1]]
     assert (graph.class_names, graph.y.tolist()) == (("blue", "red"), [-1, 1])
     with pytest.raises(SettingError, match="like takes a graph whose tables were prepared"):
@@ -289,3 +288,53 @@ def test_edges_to_nobody_and_groups_are_options() -> None:
     graph = any_tables(nodes, EDGES, split_by=("group", "team"))
     assert graph.splits is not None
     assert len(graph.splits) == 10
+
+
+def test_text_is_read_as_in_a_csv_file(write_tables: Callable[..., Path]) -> None:
+    nodes = {
+        "id": ["007", "08", "9", "10"],
+        "day": ["2024-03-01", "", None, "2024-03-11"],
+        "size": ["1.5", "NA", "2", "3"],
+        "ok": ["true", "False", "TRUE", None],
+        "code": ["01", "x", "01", "y"],
+        "note": ["two\nlines", "a,b", 'a "b"', "a,b"],
+        "label": ["1.0", "0.0", "1.0", None],
+        "split": None,
+    }
+    edges = {"source": ["007", "9"], "target": ["08", "10"], "weight": ["1", "2.5"]}
+    folder = write_tables("csv", nodes, edges)
+    expected = read_tables(open_tables(folder, prepare=True))
+    held = {name: own for name, own in {**NODES, **nodes}.items() if own is not None}
+    graph = any_tables(held, edges)
+    assert graph.feature_names is not None
+    assert graph.feature_names.tolist() == expected.feature_names.tolist()
+    assert "day" in graph.feature_names
+    assert "size" in graph.feature_names
+    np.testing.assert_array_equal(graph.x, expected.x)
+    assert graph.node_ids.tolist() == nodes["id"] == expected.node_ids.tolist()
+    assert graph.class_names == expected.class_names == ("0.0", "1.0")
+    assert graph.edge_weight.tolist() == [1, 2.5]
+
+
+def test_a_network_without_attributes_has_degrees(caplog: pytest.LogCaptureFixture) -> None:
+    club = networkx.karate_club_graph()
+    graph = any_network(club, label="club")
+    expected = np.log1p([degree for _, degree in club.degree()])
+    expected = (expected - expected.mean()) / expected.std()
+    np.testing.assert_allclose(graph.x[:, 0], expected, rtol=1e-5)
+    assert graph.feature_names is not None
+    assert graph.feature_names.tolist() == ["degree"]
+    assert graph.class_names == ("Mr. Hi", "Officer")
+    told = (
+        "nodes has no attributes that can be used, so nodes have one: degree, the logarithm of 1 + "
+        "their edges."
+    )
+    assert caplog.messages == [told]
+    raw = from_networkx(club, label="club")
+    np.testing.assert_allclose(raw.x[:, 0], np.log1p([degree for _, degree in club.degree()]))
+
+
+def test_columns_of_edges_that_nothing_uses_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    edges = {"source": ["a"], "target": ["b"], "paid": [3.0], "when": ["now"]}
+    any_tables(NODES, edges)
+    assert caplog.messages == ["edges: ignored: 'paid' (weight=\"paid\" uses it), 'when'."]

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from hpgmn.errors import GraphError, HPGMNError
-from hpgmn.tables.preparation import HASHED, ONE_HOT, Preparation, days, fit
+from hpgmn.tables.preparation import HASHED, ONE_HOT, Preparation, days, fit, original_ids
 from hpgmn.tables.sources import HeldTable, Table, open_table
 
 
@@ -155,10 +155,9 @@ def test_what_does_not_vary_or_cannot_be_read_is_left_out() -> None:
     assert fitted.warned == [
         "nodes: 'lists' of type list<item: int64> cannot be an attribute and is left out."
     ]
-    with pytest.raises(GraphError, match="nodes has no attributes that can be used: add at least"):
-        Fitted({"planet": ["earth"] * 3})
-    with pytest.raises(GraphError, match="nodes has no attributes that can be used: add at least"):
-        Fitted({"lists": [[1], [2], [3]]})
+    for useless in ({"planet": ["earth"] * 3}, {"lists": [[1], [2], [3]]}, {}):
+        nothing = Fitted(useless)
+        assert (nothing.preparation.columns, nothing.x) == ((), None)
 
 
 def test_one_value_and_missing_ones_leave_where_it_is_missing() -> None:
@@ -284,3 +283,28 @@ def test_dates_of_a_csv_file_are_seen(tmp_path: Path) -> None:
     path.write_text("day,same\n1970-01-01,1\n,1\n1970-01-05,1\n")
     fitted = Fitted(open_table(path))
     assert fitted.columns == {"day": [-1, 0, 1], "day is missing": [0, 1, 0]}
+
+
+def test_ids_have_the_type_of_their_table() -> None:
+    ids = np.array(["7", "10"])
+    assert original_ids(ids, {"roles": {"has_whole_ids": True}}).dtype == np.int64
+    for other in (None, {"roles": {}}, {"roles": {"has_whole_ids": False}}):
+        assert original_ids(ids, other).tolist() == ["7", "10"]
+    mixed = np.array(["7", "x"])
+    assert original_ids(mixed, {"roles": {"has_whole_ids": True}}).tolist() == ["7", "x"]
+
+
+def test_truth_as_a_category_has_one_spelling() -> None:
+    table = held({"ok": ["TRUE", "false", None, "True"]})
+    preparation, x = fit(table, ["ok"], ["ok"], lambda line: None, lambda line: None)
+    assert preparation.feature_names == ["ok=False", "ok=True", "ok is missing"]
+    assert x is not None
+    assert x.tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 1], [0, 1, 0]]
+
+
+def test_dates_in_another_form_are_told() -> None:
+    days = [f"{1 + n % 28:02d}.{1 + n // 28:02d}.2024" for n in range(60)]
+    fitted = Fitted({"since": days, "age": list(range(60))})
+    assert fitted.warned[0].startswith(
+        "nodes: 'since': dates not written as 2024-01-01, left out. Turn it into numbers"
+    )

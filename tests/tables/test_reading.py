@@ -208,13 +208,13 @@ def test_ids_of_any_type_are_found(tmp_path: Path, case: str, is_text: bool) -> 
     [
         (["b", None, "a", ""], ("a", "b"), [1, -1, 0, -1]),
         (["10", "9", "2", "10"], ("2", "9", "10"), [2, 1, 0, 2]),
-        (["1.0", "0.0", None, "1.0"], ("0", "1"), [1, 0, -1, 1]),
+        (["1.0", "0.0", None, "1.0"], ("0.0", "1.0"), [1, 0, -1, 1]),
         (["1", "1.0", "-1", "07"], ("-1", "1", "1.0", "07"), [1, 2, 0, 3]),
         (["NA", "nan", " ", "a b"], ("NA", "a b", "nan"), [0, 2, -1, 1]),
         ([10, 9, None, 10], ("9", "10"), [1, 0, -1, 1]),
         ([1.0, float("nan"), None, -1.0], ("-1", "1"), [1, -1, -1, 0]),
         ([0.5, 1.0, None, None], ("0.5", "1"), [0, 1, -1, -1]),
-        ([True, False, None, True], ("false", "true"), [1, 0, -1, 1]),
+        ([True, False, None, True], ("False", "True"), [1, 0, -1, 1]),
         ([None, None, None, None], (), [-1, -1, -1, -1]),
     ],
 )
@@ -470,7 +470,9 @@ def test_damage_below_the_first_rows_is_told(write_tables: WriteTables) -> None:
     folder = write_tables("csv")
     with (folder / "edges.csv").open("a") as file:
         file.write("a,b,c\n")
-    with pytest.raises(GraphError, match=r"edges.csv' cannot be read as a csv file \(.*2 columns"):
+    with pytest.raises(
+        GraphError, match=r"^edges.csv: row [\d,]+ of the file has 3 values for 2 c"
+    ):
         read(folder)
 
 

@@ -42,9 +42,16 @@ def test_a_large_group_leaves_something_for_each_part() -> None:
         assert mask.any(axis=0).all()
 
 
-def test_a_node_without_a_group_is_its_own() -> None:
-    masks = group_splits(np.zeros(40, int), [None] * 40)
-    assert [int(mask[:, 0].sum()) for mask in masks.values()] == [24, 8, 8]
+def test_nodes_without_a_group_are_in_no_part_and_counted() -> None:
+    groups = ["a", None, "b", "c", "", None]
+    y = np.array([0, 1, 0, 1, 0, -1])
+    told: list[str] = []
+    masks = split_by(held(team=groups), "group", "team", y, told.append)
+    used = np.any(list(masks.values()), axis=0)
+    assert used.all(axis=1).tolist() == used.any(axis=1).tolist() == [1, 0, 1, 1, 0, 0]
+    assert told[0].endswith(
+        "is in one part; labelled nodes in no part, because they have no group: 2."
+    )
 
 
 def test_the_oldest_train_and_the_newest_test() -> None:
@@ -98,11 +105,26 @@ def test_groups_may_be_numbers() -> None:
     ("kind", "values", "told"),
     [
         ("group", ["a", "b", "b"], "has 2 groups with labels, and a split needs 3"),
+        ("group", ["a", "a", None], "has 1 group with labels, and a split needs 3"),
+        ("group", [None, None, None], "has 0 groups with labels, and a split needs 3"),
+        ("time", [1, None, None], "has a time for 1 labelled node, and a split needs more"),
         ("time", [1, 2, None], "has a time for 2 labelled nodes, and a split needs more"),
         ("time", [1, 2, 2], "has too few different times: val would be empty"),
-        ("time", ["x", "y", "z"], "holds neither numbers nor dates such as 2024-03-01"),
+        (
+            "time",
+            [None, "x", "y"],
+            r"holds neither numbers nor dates such as 2024-03-01 \('x' in row 2\)",
+        ),
+        (
+            "time",
+            ["13.02.2024", "01.03.2024", "02.03.2024"],
+            r"holds neither numbers nor dates such as 2024-03-01 \('13.02.2024' in row 1\); write "
+            "them as 2024-02-13",
+        ),
     ],
 )
 def test_a_column_that_cannot_split_is_told(kind: str, values: list[object], told: str) -> None:
+    said: list[str] = []
     with pytest.raises(GraphError, match=f"^nodes: column 'by' {told}. Choose another with --spl"):
-        split_by(held(by=values), kind, "by", np.zeros(3, int), lambda line: None)
+        split_by(held(by=values), kind, "by", np.zeros(3, int), said.append)
+    assert said == []  # no splits are announced that cannot be made

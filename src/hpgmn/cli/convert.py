@@ -67,7 +67,7 @@ def convert(
         drop_unknown_edges=drop_unknown_edges,
     )
     found = open_tables(tables, columns, nodes=nodes, directed=directed)
-    for sentence in found.sentences():
+    for sentence in [*found.sentences(), *found.ignored()]:
         say(sentence)
     with step_progress() as progress:
         graph = read_tables(found, graph_name(out), progress, say)

@@ -257,9 +257,12 @@ def chosen_device(name: str) -> str:
 def split_numbers(asked: str | Sequence[int], graph: Graph) -> tuple[int, ...]:
     """The splits behind ``all``, ``0,3`` or the list of a config."""
     if graph.splits is None:
+        own = "store train_mask and val_mask"
+        if graph.preparation is not None:
+            own = "write train, val and test into a column 'split'"
         raise HPGMNError(
             f"'{graph.name}' has no splits and too few labels to make some. Give at least two "
-            "classes with five labelled nodes each, or store train_mask and val_mask."
+            f"classes with five labelled nodes each, or {own}."
         )
     every = range(len(graph.splits))
     if asked == "all":

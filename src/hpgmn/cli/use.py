@@ -145,6 +145,8 @@ def predict(
     import numpy as np
     import pyarrow as pa
 
+    from hpgmn.tables.preparation import original_ids
+
     if out_file.suffix not in (".csv", ".parquet"):
         raise SettingError(f"--out must end in .csv or .parquet (got '{out_file}').")
     if not 0 <= min_confidence <= 1:
@@ -162,7 +164,7 @@ def predict(
     chances = model.choose(places).mean_probabilities(loaded, nodes=nodes).numpy()
     names = np.asarray(model.class_names, dtype=object)
     ids = loaded.node_ids if loaded.node_ids is not None else np.arange(loaded.num_nodes)
-    ids = ids if nodes is None else ids[nodes]
+    ids = original_ids(ids if nodes is None else ids[nodes], loaded.preparation)
     best, confidence = chances.argmax(axis=1), chances.max(axis=1)
     unsure = confidence < min_confidence
     written: dict[str, Any] = {

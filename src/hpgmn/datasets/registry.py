@@ -15,7 +15,7 @@ from hpgmn.datasets.files import FOLDER_ENDING, graph_name, is_graph_folder, rea
 from hpgmn.datasets.splits import random_splits
 from hpgmn.errors import DataNotFoundError, GraphError, HPGMNError, SettingError, unknown_name
 from hpgmn.graph import Array, Graph, Splits
-from hpgmn.tables import Columns, Preparation, open_tables, read_tables
+from hpgmn.tables import Columns, Preparation, Tables, open_tables, read_tables
 from hpgmn.tables.joining import as_in, preparation_of
 from hpgmn.tables.reading import Progress, silent
 from hpgmn.tables.sources import TABLES
@@ -237,6 +237,7 @@ def load(
     preparation: Mapping[str, Any] | None = None,
     prepare: bool = True,
     tell: Callable[[str], None] = logger.info,
+    warn: Callable[[str], None] | None = None,
     progress: Progress = silent,
     onto: Graph | None = None,
     known: Array | None = None,
@@ -256,6 +257,7 @@ def load(
             None: fitted to these nodes.
         prepare: False takes attributes as they are; all must then be numbers.
         tell: told what the columns of tables are taken for, and what becomes of them.
+        warn: told which columns of the edge table are ignored; None: ``tell`` is.
         progress: told how far the reading of tables is.
         onto: a graph to which the tables are added: they hold new nodes only, and their edges may
             name its nodes. New nodes are in no part of its splits.
@@ -268,12 +270,13 @@ def load(
         raise HPGMNError(unknown_name("protocol", protocol, PROTOCOLS))
     tables = _tables(source)
     if tables is None:
+        path = _file(source)
         if columns is not None and columns != Columns():
             raise SettingError(
                 f"'{source}' has no tables, so nothing can be said of their columns. Leave out "
                 f"{', '.join(columns.as_dict())}."
             )
-        graph = read_graph(_file(source))
+        graph = read_graph(path)
         if onto is not None:
             raise SettingError(
                 f"--add takes a folder with tables of the new nodes and edges ('{source}' is a "
@@ -289,11 +292,13 @@ def load(
         found = open_tables(tables, columns, directed=directed, prepare=prepare, preparation=fitted)
         for sentence in found.sentences():
             tell(sentence)
+        for sentence in found.ignored():
+            (warn or tell)(sentence)
         graph = read_tables(found, graph_name(tables), progress, tell, onto=onto, known=known)
         if onto is not None:
             return graph
-        if fitted is None and not graph.num_listed_edges:
-            raise GraphError(f"{found.edges.label} has no edges. Add a row for each edge.")
+        if fitted is None:
+            _refuse_empty_parts(graph, found)
     dataset = DATASETS.get(graph.name)
     if dataset is not None and dataset.num_nodes != graph.num_nodes:
         dataset = None  # the user's own graph, which happens to have the name of another
@@ -411,14 +416,27 @@ def _protocol_splits(graph: Graph, protocol: Protocol) -> Splits:
     return splits
 
 
+def _refuse_empty_parts(graph: Graph, tables: Tables) -> None:
+    """Refuse a split column that leaves nothing to train on, or to choose by."""
+    if graph.splits is None or tables.split is None:
+        return
+    empty = [part for part in ("train", "val") if not getattr(graph.splits, part).any()]
+    if empty:
+        raise GraphError(
+            f"{tables.nodes.label}: column '{tables.split}' has no {' and no '.join(empty)} nodes. "
+            "Write the words train, val and test there, or ignore the column for random splits "
+            "(--split-column '')."
+        )
+
+
 def _with_random_splits(graph: Graph, stratified: bool, tell: Callable[[str], None]) -> Graph:
     """The graph with ten random splits, or as it is where its labels do not suffice."""
     kind = "stratified" if stratified else "not stratified"
     if np.unique(graph.y[graph.y >= 0]).size >= 2:
         try:
             splits = random_splits(graph, stratified=stratified)
-        except GraphError as error:
-            tell(f"Graph '{graph.name}' has no splits and gets none. {error}")
+        except GraphError as error:  # whoever needs splits says so
+            logger.info("Graph '%s' has no splits and gets none. %s", graph.name, error)
         else:
             tell(
                 f"Graph '{graph.name}' has no splits and gets 10 random ones 60/20/20, {kind}, "

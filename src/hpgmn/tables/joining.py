@@ -12,6 +12,7 @@ import scipy.sparse as sp
 
 from hpgmn.errors import GraphError
 from hpgmn.graph import Array, Graph, Splits
+from hpgmn.tables.degrees import log_degrees
 from hpgmn.tables.layout import Columns, Tables
 from hpgmn.tables.preparation import Preparation
 
@@ -101,13 +102,17 @@ def joined(graph: Graph, new: NewNodes, name: str) -> Graph:
     """
     if new.x.shape[1] != graph.num_features:
         raise GraphError(
-            f"The new nodes have {new.x.shape[1]} attributes, graph '{graph.name}' has "
-            f"{graph.num_features}. Give the same columns."
+            f"The numbers of attributes differ: {new.x.shape[1]} of the new nodes, "
+            f"{graph.num_features} of graph '{graph.name}'. Give the same columns."
         )
     count = len(new.x)
     x: Any = np.concatenate([graph.x, new.x]) if not graph.has_sparse_attributes else None
     if x is None:
         x = sp.vstack([graph.x, sp.csr_array(new.x)], format="csr")
+    edge_index = np.concatenate([graph.edge_index, new.edge_index], axis=1)
+    fitted = preparation_of(graph)
+    if fitted is not None and fitted.degree is not None:  # new edges change those of old nodes, too
+        x = fitted.degree.attributes(log_degrees(edge_index, len(x))).astype(np.float32)
     own, more = graph.edge_weight, new.edge_weight
     splits = graph.splits and Splits(
         *(
@@ -118,7 +123,7 @@ def joined(graph: Graph, new: NewNodes, name: str) -> Graph:
     assert graph.node_ids is not None
     larger = Graph(
         x,
-        np.concatenate([graph.edge_index, new.edge_index], axis=1),
+        edge_index,
         np.append(graph.y, np.full(count, -1) if new.y is None else new.y),
         edge_weight=None if own is None or more is None else np.append(own, more),
         directed=graph.directed,

@@ -7,6 +7,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from hpgmn.errors import GraphError, SettingError, nearest, unknown_name
 from hpgmn.tables.graphml import read_graphml
 from hpgmn.tables.preparation import Preparation
@@ -113,6 +115,7 @@ class Tables:
             "split_by": None if self.split_by is None else list(self.split_by),
             "drop_unknown_edges": self.drop_unknown_edges,
             "directed": self.directed,
+            "has_whole_ids": self.nodes.has_whole(self.id),
         }
 
     def sentences(self) -> list[str]:
@@ -122,17 +125,29 @@ class Tables:
         names = ", ".join(self.attributes[:5]) + (", …" if len(self.attributes) > 5 else "")
         count = len(self.attributes)
         what = "more column" if self.prepare else "attribute"
-        lines = [f"{self.nodes.label}: {first}; {count:,} {what}{'s'[: count > 1]}: {names}."]
+        rest = f"{count:,} {what}{'s'[: count > 1]}: {names}" if count else f"no {what}s"
+        lines = [f"{self.nodes.label}: {first}; {rest}."]
         for role in ("label", "split"):
             if getattr(self, role) is None and not (role == "split" and self.split_by):
                 lines.append(f"{self.nodes.label}: no {role} column.")
         roles = [("source", self.source), ("target", self.target), ("weight", self.weight)]
         second = ", ".join(f"{role} is '{name}'" for role, name in roles if name is not None)
-        used = {name for _, name in roles}
-        unused = [f"'{name}'" for name in self.edges.types if name not in used]
-        ignored = f"; ignored: {', '.join(unused)}" if unused else ""
         kind = "directed" if self.directed else "undirected"
-        return [*lines, f"{self.edges.label}: {second}, {kind}{ignored}."]
+        return [*lines, f"{self.edges.label}: {second}, {kind}."]
+
+    def ignored(self) -> list[str]:
+        """A sentence about columns of the edge table that nothing uses, if there are any."""
+        names = []
+        for name, kind in self.edges.types.items():
+            if name in (self.source, self.target, self.weight):
+                continue
+            hint = ""
+            if self.weight is None and is_numeric(kind) and not pa.types.is_null(kind):
+                hint = f" (--weight {name} uses it)"
+                if self.preparation is not None:
+                    hint = " (the model was trained without weights)"
+            names.append(f"'{name}'{hint}")
+        return [f"{self.edges.label}: ignored: {', '.join(names)}."] if names else []
 
 
 def open_tables(
@@ -202,6 +217,7 @@ def arranged(
         preparation: see :func:`open_tables`.
     """
     if preparation is not None:
+        _refuse_unweighted(edge_table, columns, preparation.roles)
         columns = _as_trained(node_table, edge_table, columns, preparation.roles)
     found = {
         role: _find(edge_table if role in _EDGE_ROLES else node_table, role, getattr(columns, role))
@@ -223,7 +239,7 @@ def arranged(
     if preparation is None:
         attributes = _attributes(node_table, used, columns, prepare=prepare)
     else:
-        attributes = tuple(column.name for column in preparation.columns)
+        attributes = preparation.names
     return Tables(
         node_table,
         edge_table,
@@ -247,13 +263,25 @@ def _as_trained(
         table = edge_table if role in _EDGE_ROLES else node_table
         name = roles[role]
         is_absent = name is None or (role not in _NEEDED and name not in table.types)
-        if getattr(columns, role) is None:
+        if role == "weight" and name is None:  # trained without, so used without
+            found[role] = ""
+        elif getattr(columns, role) is None:
             found[role] = "" if is_absent else name
     by = columns.split_by or roles["split_by"]
     if by is not None and by[1] in node_table.types:
         found["split_by"] = tuple(by)
     dropped = columns.drop_unknown_edges or roles["drop_unknown_edges"]
     return replace(columns, drop_unknown_edges=dropped, **found)
+
+
+def _refuse_unweighted(table: Table, columns: Columns, roles: Mapping[str, Any]) -> None:
+    """Refuse edges without weights where those trained on had some."""
+    name = roles["weight"]
+    if name is not None and columns.weight is None and name not in table.types:
+        raise GraphError(
+            f"{table.label} has no column '{name}', which the model was trained with. "
+            "Add it, or name the column of weights with --weight."
+        )
 
 
 def _split_column(table: Table, columns: Columns, found: Mapping[str, Any]) -> str:
@@ -325,7 +353,10 @@ def _find(table: Table, role: str, chosen: str | None) -> Any:
 def _known(table: Table, option: str, name: str) -> str:
     if name in table.types:
         return name
-    best = nearest(name, table.types)
+    role = option.removeprefix("--").removesuffix("-column")
+    spelt = {column.strip().casefold(): column for column in reversed(table.types)}
+    usual = [spelt[one] for one in NAMES.get(role, ()) if one in spelt]
+    best = nearest(name, table.types, 0.75) or next(iter(usual), None)
     hint = f" Did you mean '{best}'?" if best else ""
     raise SettingError(
         f"{option}: {table.label} has no column '{name}'.{hint} It has: {_some(table.types)}."
@@ -348,11 +379,6 @@ def _attributes(
             if _known(table, option, name) in used:
                 raise SettingError(f"{option}: column '{name}' of {table.label} is in use already.")
     names = tuple(name for name in wanted if name not in used and name not in columns.drop)
-    if not names:
-        raise GraphError(
-            f"{table.label} has no attributes: add at least one column of numbers, for example "
-            "each node's degree."
-        )
     for name in () if prepare else names:
         if not is_numeric(table.types[name]):
             raise not_numbers(table, name, table.first_text(name))

@@ -5,8 +5,9 @@ pandas and networkx are used through the objects that the user passes; neither n
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,9 @@ from hpgmn.tables.preparation import Preparation
 from hpgmn.tables.reading import read_tables
 from hpgmn.tables.sources import HeldTable
 
+logger = logging.getLogger(__name__)
+
+_VALUED = re.compile(r"--(id|weight) (\w+)(?= uses|\.)")
 _OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)( '')?")
 _KEYWORDS = {"category": "categories", "add": "onto"}  # where a keyword is not the option's name
 
@@ -51,7 +55,9 @@ def from_tables(
 
     Columns are found by their usual names unless you name them. Ids become ``node_ids``; a node
     without a label is unknown; every other node column is prepared: numbers are standardised,
-    words become attributes of their own, missing values are filled in and marked.
+    words become attributes of their own, missing values are filled in and marked. Text is read as
+    that of a CSV file: a column whose text is all numbers or dates holds numbers or dates. Nodes
+    without attributes have one, their degree.
 
     Args:
         nodes: a pandas DataFrame, a pyarrow Table, or a mapping of columns. A named index of a
@@ -82,9 +88,9 @@ def from_tables(
     >>> from_tables(people, payments)
     Graph('graph': 3 nodes, 2 edges, 1 attribute, 2 classes)
     """
-    wanted = None if attributes is None else _names(attributes, {}, "attributes")
-    left_out = _names(drop, {}, "drop")
-    words = _names(categories, {}, "categories")
+    wanted = None if attributes is None else listed(attributes, "attributes")
+    left_out = listed(drop, "drop")
+    words = listed(categories, "categories")
     columns = Columns(
         *(id, label, split, source, target, weight, left_out, wanted, words),
         split_by=split_by,
@@ -92,13 +98,10 @@ def from_tables(
     )
     if like is not None and onto is not None:
         raise SettingError("like and onto exclude each other; give one.")
-    fitted = None
-    if like is not None:
-        if like.preparation is None:
-            raise SettingError("like takes a graph whose tables were prepared; leave it out.")
-        fitted = Preparation.from_dict(like.preparation)
+    given = preparation_like(like)
+    fitted = None if given is None else Preparation.from_dict(given)
     if onto is not None:
-        with _in_python():
+        with in_python():
             columns = as_in(onto, columns)
         fitted, directed = preparation_of(onto), onto.directed
         prepare = fitted is not None
@@ -129,8 +132,8 @@ def from_networkx(
     """A graph from a networkx graph, whose nodes' names become ``node_ids``.
 
     Attributes of nodes are as in :func:`from_tables`, or lists of numbers of one length, which
-    become columns such as ``x[0]`` and ``x[1]``. Edges run both ways unless the network is
-    directed.
+    become columns such as ``x[0]`` and ``x[1]``; without any, nodes have their degree. Edges run
+    both ways unless the network is directed.
 
     Args:
         network: a ``networkx`` Graph, DiGraph, MultiGraph or MultiDiGraph.
@@ -169,7 +172,7 @@ def _graph(
     known: Array | None = None,
 ) -> Graph:
     """The graph in two tables."""
-    with _in_python():
+    with in_python() as spelt:
         node_table = HeldTable(Path("nodes"), nodes, "nodes")
         edge_table = HeldTable(Path("edges"), edges, "edges")
         found = arranged(
@@ -180,7 +183,23 @@ def _graph(
             prepare=prepare,
             preparation=preparation,
         )
+        for sentence in found.ignored():
+            logger.warning("%s", spelt(sentence))
         return read_tables(found, name, onto=onto, known=known)
+
+
+def preparation_like(graph: Graph | None) -> dict[str, Any] | None:
+    """How the tables of a graph were prepared; None where no graph is given."""
+    if graph is None:
+        return None
+    if graph.preparation is None:
+        raise SettingError("like takes a graph whose tables were prepared; leave it out.")
+    return graph.preparation
+
+
+def listed(names: Sequence[str], what: str) -> tuple[str, ...]:
+    """Names that the user gave for the keyword ``what``."""
+    return _names(names, {}, what)
 
 
 def _names(names: Sequence[str], parts: Mapping[str, Sequence[str]], what: str) -> tuple[str, ...]:
@@ -234,12 +253,21 @@ def _spread(nodes: pa.Table) -> tuple[pa.Table, dict[str, list[str]]]:
 
 
 @contextmanager
-def _in_python() -> Iterator[None]:
-    """Options of the command line become the keywords of these functions in what is told."""
+def in_python() -> Iterator[Callable[[str], str]]:
+    """Options of the command line become keywords in errors, and in what the function gets."""
     try:
-        yield
+        yield _spelt
     except HPGMNError as error:
-        raise type(error)(_OPTION.sub(_keyword, str(error))) from None
+        raise type(error)(_spelt(str(error))) from None
+
+
+def _spelt(text: str) -> str:
+    r"""A message for Python.
+
+    >>> _spelt("'paid' (--weight paid uses it). Give --id name. Ignore it (--weight '').")
+    '\'paid\' (weight="paid" uses it). Give id="name". Ignore it (weight="").'
+    """
+    return _OPTION.sub(_keyword, _VALUED.sub(r'\1="\2"', text))
 
 
 def _keyword(found: re.Match[str]) -> str:

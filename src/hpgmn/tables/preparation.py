@@ -15,6 +15,8 @@ A column with missing numbers has one more attribute, which says where. Labels h
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -38,6 +40,7 @@ from hpgmn.tables.sources import (
     mixed,
     not_numbers,
 )
+from hpgmn.tables.words import canonical
 
 ONE_HOT = 32
 """Up to this many different words a category has an attribute for each."""
@@ -46,10 +49,14 @@ HASHED = 32
 LONG_TEXT = 40
 """Words of this mean length that seldom repeat are free text."""
 
+DEGREE = "degree"
+"""The one attribute of nodes whose table has none, and its kind."""
+
 _NUMBER, _DATE, _FLAG, _CATEGORY, _HASHED = "number", "date", "flag", "category", "hashed"
 _KINDS = {_NUMBER: NUMBER, _FLAG: NUMBER, _DATE: OWN, _CATEGORY: TEXT, _HASHED: TEXT}
 _LARGEST = float(np.finfo(np.float32).max)
 _SECONDS_A_DAY = 86_400
+_OTHER_DATES = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%d.%m.%y", "%Y/%m/%d", "%Y.%m.%d")
 
 Tell = Callable[[str], None]
 
@@ -133,6 +140,16 @@ class Preparation:
     class_names: tuple[str, ...] = ()
 
     @property
+    def degree(self) -> Column | None:
+        """What becomes of the nodes' degrees, if they are the only attribute."""
+        return next((column for column in self.columns if column.kind == DEGREE), None)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns of the table that are used."""
+        return tuple(column.name for column in self.columns if column.kind != DEGREE)
+
+    @property
     def feature_names(self) -> list[str]:
         """F names."""
         return [name for column in self.columns for name in column.feature_names]
@@ -202,8 +219,10 @@ class Preparation:
 
 def fit(
     table: Table, names: Sequence[str], categories: Sequence[str], tell: Tell, warn: Tell
-) -> tuple[Preparation, Array]:
+) -> tuple[Preparation, Array | None]:
     """Look at all rows of some columns; returns what becomes of them, and their attributes.
+
+    The attributes are None where no column can be used.
 
     Args:
         table: the nodes.
@@ -231,12 +250,7 @@ def fit(
             del values[name]
     found = Preparation(tuple(columns), left_out)
     _report(table, found, tell, warn)
-    if not columns:
-        raise GraphError(
-            f"{table.label} has no attributes that can be used: add at least one column that "
-            "varies, for example each node's degree."
-        )
-    return found, found._matrix(values, tell, table)
+    return found, found._matrix(values, tell, table) if columns else None
 
 
 def _read_as(kind: pa.DataType) -> str | None:
@@ -263,6 +277,8 @@ def _values(table: Table, kinds: Mapping[str, str]) -> dict[str, Array]:
             column = batch.column(name)
             if kind == TEXT:
                 part = _words(as_text(table, name, column))
+                if pa.types.is_boolean(table.types[name]):  # true, TRUE: one word in every file
+                    part = np.asarray([one and canonical(one) for one in part], object)
             elif kind == OWN:
                 part = days(column)
             else:
@@ -285,8 +301,20 @@ def read_times(table: Table, name: str) -> Array:
     """The numbers of a column, or its dates in days; NaN where one is missing."""
     kind = _read_as(table.types[name])
     if kind not in (NUMBER, OWN):
-        raise ValueError("holds neither numbers nor dates such as 2024-03-01")
+        place, value = table.first_text(name) or (0, "")
+        told = f" ('{value}' in {table.row(place)})" if value else ""
+        date = _date(value)
+        told += f"; write them as {date}" if date else ""
+        raise ValueError(f"holds neither numbers nor dates such as 2024-03-01{told}")
     return _values(table, {name: kind})[name]
+
+
+def _date(word: str) -> datetime.date | None:
+    """The date that a word in one of the usual forms stands for."""
+    for form in _OTHER_DATES:
+        with contextlib.suppress(ValueError):
+            return datetime.datetime.strptime(word.strip(), form).date()
+    return None
 
 
 def _words(column: Any) -> Array:
@@ -359,7 +387,8 @@ def _text_column(table: Table, name: str, values: Array, *, is_category: bool) -
         mean_length = sum(map(len, present)) / len(present)
         seldom_repeats = 2 * len(words) > len(present)
         if seldom_repeats and (len(words) > ONE_HOT or mean_length >= LONG_TEXT):
-            return "free text or names"
+            date = _date(words[0])
+            return f"dates not written as {date}" if date else "free text or names"
     if len(words) <= ONE_HOT:
         return Column(name, _CATEGORY, has_missing=has_missing, values=tuple(words))
     return Column(name, _HASHED, has_missing=has_missing, width=HASHED)
@@ -424,6 +453,25 @@ def _report(table: Table, found: Preparation, tell: Tell, warn: Tell) -> None:
                 f"{table.label}: {_some(names)}: {reason}, left out. Turn it into numbers to use "
                 f"it, or read it as a category (--category {names[0]}; in Python: categories)."
             )
+
+
+def original_ids(node_ids: Array, preparation: Mapping[str, Any] | None) -> Array:
+    """Ids of the type that they had in the node table: whole numbers where it had such.
+
+    Args:
+        node_ids: ids as a graph keeps them.
+        preparation: that of the graph.
+
+    >>> original_ids(np.array(["7", "9"]), {"roles": {"has_whole_ids": True}}).tolist()
+    [7, 9]
+    """
+    roles = {} if preparation is None else preparation["roles"]
+    if not roles.get("has_whole_ids", False):  # older models do not know
+        return node_ids
+    try:
+        return node_ids.astype(np.int64)
+    except ValueError:  # nodes that were added from a table of text
+        return node_ids
 
 
 def with_roles(

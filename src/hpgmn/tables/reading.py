@@ -8,9 +8,8 @@ What is held at any time is the graph, one batch, and the names of the nodes.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -21,11 +20,14 @@ import pyarrow.compute as pc
 from hpgmn.edges import SortedEdges
 from hpgmn.errors import GraphError
 from hpgmn.graph import Array, Graph
+from hpgmn.tables.degrees import degree_column, log_degrees
+from hpgmn.tables.ends import earlier, other_names
 from hpgmn.tables.joining import NewNodes, all_names, joined, refuse_other_edges
 from hpgmn.tables.layout import Tables
-from hpgmn.tables.preparation import Preparation, Tell, fit, with_roles
+from hpgmn.tables.preparation import DEGREE, Preparation, Tell, fit, with_roles
 from hpgmn.tables.sources import NUMBER, TEXT, Table, as_numbers, as_text, plain
 from hpgmn.tables.splitting import split_by
+from hpgmn.tables.words import Words, alike, canonical
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +47,6 @@ MOST_CLASSES, MANY_CLASSES, FEW_NODES = 1_000, 100, 5
 _VALUES = 1 << 22  # numbers of a batch of attributes
 _LEAST_ROWS = 1 << 10
 _EDGES = 1 << 21  # edges that are looked up at once, or more: as many as there are nodes
-_WHOLE = re.compile(r"-?\d+(\.0+)?")
 
 
 def silent(what: str, done: int, total: int | None) -> None:
@@ -91,17 +92,22 @@ def read_tables(
     y, class_names = labels.classes(() if given is None else given.class_names)
     if tables.prepare and fitted is None and y is not None:
         refuse_labels(tables, y, class_names or [])
+    _warn_of_alike(tables, class_names or [])
     splits = _splits(tables, roles, y)
     if tables.split_by is not None and y is not None:
         splits = split_by(tables.nodes, *tables.split_by, y, tell)
-    if not tables.prepare:
-        x = _attributes(tables.nodes, tables.attributes, len(ids), progress)
-        feature_names = list(tables.attributes)
-    else:
+    x = None
+    feature_names = list(tables.attributes) or [DEGREE]
+    if tables.prepare:
         progress(f"Preparing the attributes in {tables.nodes.label}", 0, None)
         fitted, x = _prepared(tables, class_names or (), tell)
-        feature_names = fitted.feature_names
+    elif tables.attributes:
+        x = _attributes(tables.nodes, tables.attributes, len(ids), progress)
     edges = _edges(tables, every, whole, progress, tell, known)
+    if x is None:
+        fitted, x = _by_degree(tables, fitted, log_degrees(edges[0], len(every))[-len(ids) :])
+    if fitted is not None:
+        feature_names = fitted.feature_names
     progress("Checking the graph", 0, None)
     if onto is not None:
         ends, _, weights = edges
@@ -124,13 +130,18 @@ def read_tables(
     return graph
 
 
-def _prepared(tables: Tables, class_names: Sequence[str], tell: Tell) -> tuple[Preparation, Array]:
-    """How the attributes are made, fitted to these nodes or to earlier ones, and themselves."""
+def _prepared(
+    tables: Tables, class_names: Sequence[str], tell: Tell
+) -> tuple[Preparation, Array | None]:
+    """How the attributes are made, fitted to these nodes or to earlier ones, and themselves.
+
+    They are None where no column can be used.
+    """
     table, fitted = tables.nodes, tables.preparation
     if fitted is None:
         fitted, x = fit(table, tables.attributes, tables.categories, tell, logger.warning)
         return with_roles(fitted, tables.roles, class_names), x
-    x = fitted.attributes(table, tell)
+    x = fitted.attributes(table, tell) if tables.attributes else None
     known = {*tables.attributes, *fitted.left_out, tables.id, tables.label, tables.split}
     known |= {fitted.roles["label"], fitted.roles["split"], *(tables.split_by or ())}
     classes = [f"'{name}'" for name in class_names if name not in fitted.class_names]
@@ -142,7 +153,31 @@ def _prepared(tables: Tables, class_names: Sequence[str], tell: Tell) -> tuple[P
     extra = [f"'{name}'" for name in table.types if name not in known]
     if extra:
         tell(f"{table.label}: ignored, because the model does not know it: {', '.join(extra)}.")
-    return fitted, x
+    own = {"has_whole_ids": table.has_whole(tables.id)}
+    return replace(fitted, roles=fitted.roles | own), x
+
+
+def _by_degree(
+    tables: Tables, fitted: Preparation | None, degrees: Array
+) -> tuple[Preparation | None, Array]:
+    """The degrees as the only attribute, and the preparation that knows of it."""
+    column = None if fitted is None else fitted.degree
+    if column is None:
+        if not degrees.any():
+            raise GraphError(
+                f"{tables.nodes.label} has no attributes that can be used, and "
+                f"{tables.edges.label} no edges, so there is nothing to learn from. Add a column "
+                "that varies, or edges."
+            )
+        logger.warning(
+            "%s has no attributes that can be used, so nodes have one: degree, the logarithm of "
+            "1 + their edges.",
+            tables.nodes.label,
+        )
+    if fitted is None:
+        return None, degrees[:, None].astype(np.float32)
+    column = column or degree_column(degrees)
+    return replace(fitted, columns=(column,)), column.attributes(degrees).astype(np.float32)
 
 
 def refuse_labels(tables: Tables, y: Array, class_names: Sequence[str]) -> None:
@@ -159,6 +194,19 @@ def refuse_labels(tables: Tables, y: Array, class_names: Sequence[str]) -> None:
             f"{where} {classes:,} different values for {labelled:,} labelled nodes: it is probably "
             "a number or a name, not a class. Choose another column with --label, or put its "
             "values into a few groups."
+        )
+
+
+def _warn_of_alike(tables: Tables, class_names: Sequence[str]) -> None:
+    """Warn of classes that are probably one."""
+    pairs = [f"'{one}' and '{other}'" for one, other in alike(class_names)]
+    if pairs:
+        logger.warning(
+            "%s: column '%s' has classes that differ only by case, spaces or a trailing '.0': %s. "
+            "Spell them alike if they are one class.",
+            tables.nodes.label,
+            tables.label,
+            ", ".join(pairs[:3]),
         )
 
 
@@ -185,45 +233,6 @@ class _Faults:
         return f" ({self.count:,} such {noun}s in all)" if self.count > 1 else ""
 
 
-@dataclass
-class _Words:
-    """A column of words as numbers: the words in the order they came, -1 where empty."""
-
-    numbers: dict[str, int] = field(default_factory=dict)
-    codes: list[Array] = field(default_factory=list)
-
-    def add(self, column: Any) -> None:
-        """Add a batch of text."""
-        encoded = column.dictionary_encode()
-        places = [
-            self.numbers.setdefault(word, len(self.numbers)) if word.strip() else -1
-            for word in encoded.dictionary.to_pylist()
-        ]
-        index = encoded.indices.fill_null(len(places)).to_numpy()
-        self.codes.append(np.asarray([*places, -1], np.int32)[index])
-
-    def classes(self, known: Sequence[str] = ()) -> tuple[Array | None, list[str] | None]:
-        """Labels (N,) and the names of the classes, both None where there is no column.
-
-        Args:
-            known: classes that come first, in their order.
-        """
-        if not self.codes:
-            return None, list(known) or None
-        words = list(self.numbers)
-        names = words
-        if all(_WHOLE.fullmatch(word) for word in words):
-            order = sorted(range(len(words)), key=lambda place: int(words[place].split(".")[0]))
-            short = [word.split(".")[0] for word in words]  # 1.0 is class 1
-            names = short if len(set(short)) == len(short) else words
-        else:
-            order = sorted(range(len(words)), key=words.__getitem__)
-        every = list(dict.fromkeys([*known, *(names[place] for place in order)]))
-        number = {name: place for place, name in enumerate(every)}
-        rank = np.asarray([*(number[name] for name in names), -1], np.int64)
-        return rank[np.concatenate(self.codes)], every
-
-
 def _keys(table: Table, name: str, column: Any, whole: bool) -> Any:
     """Ids in the form in which they are compared: int64 or text, null where empty."""
     column = plain(column)
@@ -241,17 +250,20 @@ def _keys(table: Table, name: str, column: Any, whole: bool) -> Any:
     return pc.if_else(pc.equal(text, ""), pa.scalar(None, text.type), text)
 
 
-def _names(tables: Tables, whole: bool, progress: Progress) -> tuple[Any, _Words, _Words]:
+def _names(tables: Tables, whole: bool, progress: Progress) -> tuple[Any, Words, Words]:
     """The ids, checked to be there and distinct, with the labels and the split words."""
     table, what = tables.nodes, f"Reading the names in {tables.nodes.label}"
     kinds = {name: TEXT for name in (tables.id, tables.label, tables.split) if name is not None}
-    chunks, labels, roles = [], _Words(), _Words()
+    chunks, labels, roles = [], Words(), Words()
     count = 0
     for batch in table.batches(kinds):
         chunks.append(_keys(table, tables.id, batch.column(tables.id), whole))
-        for words, name in ((labels, tables.label), (roles, tables.split)):
-            if name is not None:
-                words.add(as_text(table, name, batch.column(name)))
+        if tables.label is not None:
+            # What a CSV file calls true or TRUE has the name it has elsewhere.
+            spelt = canonical if pa.types.is_boolean(table.types[tables.label]) else str
+            labels.add(as_text(table, tables.label, batch.column(tables.label)), spelt)
+        if tables.split is not None:
+            roles.add(as_text(table, tables.split, batch.column(tables.split)))
         count += batch.num_rows
         progress(what, count, None)
     if not count:
@@ -275,7 +287,7 @@ def _names(tables: Tables, whole: bool, progress: Progress) -> tuple[Any, _Words
     return ids, labels, roles
 
 
-def _splits(tables: Tables, words: _Words, y: Array | None) -> dict[str, Array]:
+def _splits(tables: Tables, words: Words, y: Array | None) -> dict[str, Array]:
     """The masks of the split column."""
     if not words.codes:
         return {}
@@ -363,7 +375,7 @@ def _edges(
     edge_index = np.empty((2, num_edges), np.int32)
     edge_weight = None if tables.weight is None else np.empty(num_edges, np.float32)
     unknown, unusable = _Faults(), _Faults()
-    missing: set[str] = set()  # ends that are no id, where it matters what they are
+    missing: set[str | None] = set()  # ends that are no id
     start = 0
     batches = table.batches(kinds, min(_EDGES, 1 << 18))
     for group in _groups(batches, max(_EDGES, len(ids))):
@@ -376,8 +388,8 @@ def _edges(
         block = edge_index[:, start : start + size]
         block[:] = found.to_numpy().reshape(2, size)
         unknown.note(block.min(axis=0) < 0, start, partial(_unknown_end, ends, block))
-        if known is not None and unknown.count:
-            missing.update(map(str, both.filter(pc.equal(found, -1)).unique().to_pylist()))
+        if unknown.count:
+            missing.update(both.filter(pc.equal(found, -1)).unique().cast(pa.string()).to_pylist())
         if edge_weight is not None:
             given = group.column(tables.weight)
             with np.errstate(over="ignore"):
@@ -394,13 +406,16 @@ def _edges(
         is_empty = value is None or value == "" or value != value  # null, empty, not a number
         told = f"no {end}" if is_empty else f"the {end} '{value}', no id in {tables.nodes.label}"
         fault = f"{table.label}: {table.row(unknown.place)} has {told}{unknown.such('edge')}"
-        earlier = _earlier(missing, known)
-        remedy = f"{earlier} Otherwise add" if earlier else "Add"
+        words = {end for end in missing if end is not None}
+        why = ""
+        if 2 * unknown.count > num_edges:
+            why = other_names(tables, ids.cast(pa.string()).to_pylist(), words)
+        remedy = why or "Add the node, or remove the edge (--drop-unknown-edges does)."
+        if not why and (why := earlier(words, known)):
+            remedy = f"{why} Otherwise add{remedy.removeprefix('Add')}"
         if not tables.drop_unknown_edges:
-            raise GraphError(
-                f"{fault}. {remedy} the node, or remove the edge (--drop-unknown-edges does)."
-            )
-        tell(f"{fault}; left out. {earlier}".rstrip())
+            raise GraphError(f"{fault}. {remedy}")
+        tell(f"{fault}; left out. {why}".rstrip())
     if unusable.count:
         value = unusable.value.as_py()
         told = "no weight" if value is None else f"weight {value:g}"
@@ -414,17 +429,6 @@ def _edges(
         edge_index = edge_index[:, kept]
         edge_weight = None if edge_weight is None else edge_weight[kept]
     return edge_index, len(ids), edge_weight
-
-
-def _earlier(missing: set[str], known: Array | None) -> str:
-    """A sentence about ends of edges that are nodes of an earlier graph; empty if there is none."""
-    count = 0 if known is None else len(missing.intersection(known.tolist()))
-    if not count:
-        return ""
-    return (
-        f"The model was trained on {count:,} of the nodes that are missing: give --add if the "
-        "tables hold only what is new."
-    )
 
 
 def _unknown_end(ends: list[Any], block: Array, row: int) -> tuple[str, Any]:

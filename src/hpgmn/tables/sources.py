@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import codecs
+import io
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,9 +36,11 @@ MISSING = frozenset(pacsv.ConvertOptions().null_values)
 _PROBE_BYTES = 1 << 22
 _BLOCK_BYTES = 1 << 22
 _PAGE_BYTES = 1 << 20
+_LARGEST_BLOCK = (1 << 31) - 1
 _UTF8 = "is not UTF-8 text{}. Save it with the encoding UTF-8."
 _SEPARATORS = {".csv": (",", ";", "\t"), ".tsv": ("\t",)}
 _COMMENTS = ("#", "%")
+_RAGGED = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")
 
 
 class Table(ABC):
@@ -191,12 +195,29 @@ class ParquetTable(Table):
 
 
 class HeldTable(Table):
-    """A table in memory, called by a label of its own."""
+    """A table in memory, called by a label of its own.
+
+    Text is read as that of a CSV file: where all of it is numbers, dates, or true and false, the
+    column is of that type.
+    """
 
     def __init__(self, path: Path, table: pa.Table, label: str) -> None:
         self._table = table
-        super().__init__(path, zip(table.column_names, table.schema.types, strict=True), False)
+        self._read = {
+            name: _read_text(column)
+            for name, column in zip(table.column_names, table.columns, strict=True)
+            if pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+        }
+        types = [
+            (name, self._read[name].type if name in self._read else kind)
+            for name, kind in zip(table.column_names, table.schema.types, strict=True)
+        ]
+        super().__init__(path, types, False)
         self.label = label
+
+    def has_whole(self, column: str) -> bool:
+        """See ``Table``; ids in text stay as they are written."""
+        return column not in self._read and super().has_whole(column)
 
     def num_rows(self, tell: Callable[[int], None] = lambda count: None) -> int:
         """See ``Table``."""
@@ -204,7 +225,25 @@ class HeldTable(Table):
 
     def batches(self, kinds: Kinds, rows: int = 1 << 16) -> Iterator[pa.RecordBatch]:
         """See ``Table``."""
-        yield from self._table.select(list(kinds)).to_batches(max_chunksize=rows)
+        columns = [
+            self._read[name] if kind != TEXT and name in self._read else self._table.column(name)
+            for name, kind in kinds.items()
+        ]
+        yield from pa.table(columns, list(kinds)).to_batches(max_chunksize=rows)
+
+
+def _read_text(column: Any) -> Any:
+    """A column of text with the type that it would have in a CSV file."""
+    file = io.BytesIO()
+    pacsv.write_csv(pa.table({"text": column}), file)
+    parse = pacsv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False)
+    convert = pacsv.ConvertOptions(strings_can_be_null=True)
+    # One block where possible: a value must not be longer than a block.
+    read = pacsv.ReadOptions(block_size=min(file.tell() + 1, _LARGEST_BLOCK))
+    file.seek(0)
+    found = pacsv.read_csv(file, read, parse, convert).column(0)
+    is_text = pa.types.is_string(found.type) or pa.types.is_binary(found.type)
+    return column if is_text else found
 
 
 def open_table(path: Path, edge_names: Sequence[Collection[str]] = ()) -> Table:
@@ -293,10 +332,27 @@ def readable(path: Path) -> Iterator[None]:
         reason = " ".join(str(getattr(error, "strerror", None) or error).split()).rstrip(".")
         if "invalid UTF8" in reason:
             raise GraphError(f"{path.name} {_UTF8.format('')}") from None
+        ragged = _RAGGED.search(reason)
+        if ragged is not None:
+            raise _ragged(path, *(int(number) for number in ragged.groups())) from None
         what = path.suffix.removeprefix(".")
         raise GraphError(
             f"'{path}' cannot be read as a {what} file ({reason[:200]}): write it again."
         ) from None
+
+
+def _ragged(path: Path, row: int, wanted: int, got: int) -> GraphError:
+    """The refusal of a row that has fewer values, or more, than there are columns."""
+    where = f"{path.name}: row {row:,} of the file has"
+    if got < wanted:
+        return GraphError(
+            f"{where} {got:,} of {wanted:,} values; the file may be cut. Correct the row, or write "
+            "the file again."
+        )
+    columns = f"{wanted:,} column{'s'[: wanted > 1]}"
+    return GraphError(
+        f"{where} {got:,} values for {columns}. Put values that hold the separator into quotes."
+    )
 
 
 def plain(column: Any) -> Any:

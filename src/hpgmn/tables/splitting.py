@@ -33,23 +33,33 @@ def split_by(
     """
     try:
         if kind == "group":
+            groups = read_words(table, column)
+            masks = group_splits(y, groups)
+            without = np.asarray([group is None for group in groups])
             tell(
                 f"{table.label}: {_GROUP_SPLITS} splits of about 60/20/20, seeds 0 to "
-                f"{_GROUP_SPLITS - 1}; each group of '{column}' is in one part."
+                f"{_GROUP_SPLITS - 1}; each group of '{column}' is in one part"
+                f"{_rest(without & (y >= 0), 'group')}."
             )
-            return group_splits(y, read_words(table, column))
+            return masks
         times = read_times(table, column)
-        without = int((np.isnan(times) & (y >= 0)).sum())
-        rest = ""
-        if without:
-            rest = f"; labelled nodes in no part, because they have no time: {without:,}"
-        tell(f"{table.label}: one split by '{column}', oldest 60 % train, newest 20 % test{rest}.")
-        return time_split(y, times)
+        masks = time_split(y, times)
+        tell(
+            f"{table.label}: one split by '{column}', oldest 60 % train, newest 20 % test"
+            f"{_rest(np.isnan(times) & (y >= 0), 'time')}."
+        )
+        return masks
     except ValueError as error:
         raise GraphError(
             f"{table.label}: column '{column}' {error}. Choose another with --split-by, or leave "
             "it out for random splits."
         ) from None
+
+
+def _rest(without: Array, what: str) -> str:
+    """How many nodes are in no part; nothing where all are in one."""
+    count = int(without.sum())
+    return f"; labelled nodes in no part, because they have no {what}: {count:,}" if count else ""
 
 
 def group_splits(y: Array, groups: Sequence[str | None]) -> dict[str, Array]:
@@ -60,19 +70,22 @@ def group_splits(y: Array, groups: Sequence[str | None]) -> dict[str, Array]:
 
     Args:
         y: (N,) classes, -1 where unknown.
-        groups: N names; a node without one is a group of its own.
+        groups: N names; a node without one is in no part.
 
     >>> masks = group_splits(np.zeros(4, int), ["a", "a", "b", "c"])
     >>> bool((masks["train"][0] == masks["train"][1]).all())
     True
     """
-    own = [f"group {name}" if name is not None else f"node {n}" for n, name in enumerate(groups)]
-    _, code = np.unique(np.asarray(own), return_inverse=True)
-    sizes = np.bincount(code[y >= 0], minlength=int(code.max()) + 1)
+    used = (y >= 0) & np.asarray([name is not None for name in groups])
+    names = sorted({name for name in groups if name is not None})
+    places = {name: place for place, name in enumerate(names)}
+    code = np.asarray([places[name] if name is not None else 0 for name in groups])
+    sizes = np.bincount(code[used], minlength=len(names))
     labelled = np.flatnonzero(sizes)
     if labelled.size < len(PARTS):
-        raise ValueError(f"has {labelled.size} groups with labels, and a split needs 3")
-    masks = np.zeros((len(PARTS), len(own), _GROUP_SPLITS), bool)
+        some = "1 group" if labelled.size == 1 else f"{labelled.size} groups"
+        raise ValueError(f"has {some} with labels, and a split needs 3")
+    masks = np.zeros((len(PARTS), len(groups), _GROUP_SPLITS), bool)
     for split in range(_GROUP_SPLITS):
         order = np.random.default_rng(split).permutation(labelled)
         ends = np.cumsum(sizes[order])
@@ -84,7 +97,7 @@ def group_splits(y: Array, groups: Sequence[str | None]) -> dict[str, Array]:
         role = np.full(len(sizes), -1)
         role[order] = part
         for number, mask in enumerate(masks):
-            mask[:, split] = (role[code] == number) & (y >= 0)
+            mask[:, split] = (role[code] == number) & used
     return dict(zip(PARTS, masks, strict=True))
 
 
@@ -100,7 +113,8 @@ def time_split(y: Array, times: Array) -> dict[str, Array]:
     used = (y >= 0) & ~np.isnan(times)
     ordered = np.sort(times[used])
     if ordered.size < len(PARTS):
-        raise ValueError(f"has a time for {ordered.size} labelled nodes, and a split needs more")
+        some = "1 labelled node" if ordered.size == 1 else f"{ordered.size} labelled nodes"
+        raise ValueError(f"has a time for {some}, and a split needs more")
     ends = ordered[np.maximum(np.rint(_SHARES * ordered.size).astype(int), 1) - 1]
     part = np.searchsorted(ends, times, side="left")
     masks = {name: (used & (part == number))[:, None] for number, name in enumerate(PARTS)}
