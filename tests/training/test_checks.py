@@ -5,9 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hpgmn.errors import HPGMNError
+from hpgmn.errors import HPGMNError, SettingError
 from hpgmn.graph import Graph, Split
-from hpgmn.training.checks import check_split, graph_warnings
+from hpgmn.training.checks import (
+    check_split,
+    class_number,
+    graph_warnings,
+    positive_class,
+    seen_labels,
+)
 
 NOTHING = np.zeros(6, bool)
 
@@ -80,3 +86,30 @@ def test_isolated_nodes_are_counted() -> None:
 
 def test_nothing_is_said_of_an_ordinary_graph(graph: Graph) -> None:
     assert graph_warnings(graph) == []
+
+
+TWO = ("fraud", "honest")
+
+
+def test_the_positive_class_is_the_rarest_among_train_and_validation_nodes() -> None:
+    # With its test nodes fraud would be the more frequent class.
+    graph = graph_of([0, 1, 1, 0, 0, 0], [(0, 1)], class_names=TWO)
+    seen = seen_labels(graph, [Split(mask(0, 1), mask(2), mask(3, 4, 5))])
+    assert seen.tolist() == [[0, 1, 1, -1, -1, -1]]
+    for metric in ("average_precision", "precision@5"):
+        assert positive_class(metric, seen, TWO) == "fraud"
+    assert positive_class("average_precision", np.array([0, 1]), TWO) == "honest"
+    for metric in ("roc_auc", "accuracy"):
+        assert positive_class(metric, seen, TWO) is None
+    assert positive_class("average_precision", seen, ("a", "b", "c")) is None
+
+
+def test_the_positive_class_may_be_named() -> None:
+    assert positive_class("average_precision", np.array([0, 1, 1]), TWO, "honest") == "honest"
+    assert (class_number("fraud", TWO), class_number("honest", TWO), class_number(None, TWO)) == (
+        *(0, 1, 1),
+    )
+    with pytest.raises(SettingError, match=r"Unknown positive class 'frau'.*'fraud'"):
+        positive_class("average_precision", np.array([0, 1]), TWO, "frau")
+    with pytest.raises(SettingError, match=r"for two classes \(there are 3\).*Leave out"):
+        positive_class("average_precision", np.array([0, 1]), ("a", "b", "c"), "a")

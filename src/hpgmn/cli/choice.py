@@ -104,6 +104,7 @@ def _choose(spec: RunSpec, graph: Graph) -> Choice:
             spec.splits,
             device=spec.device,
             metric=spec.metric,
+            positive=spec.positive,
             report=report,
             should_stop=should_stop,
         )
@@ -111,6 +112,8 @@ def _choose(spec: RunSpec, graph: Graph) -> Choice:
 
 def print_choice(content: Mapping[str, Any]) -> None:
     """One line per member that was trained: validation score and seconds, best first."""
+    from hpgmn.metrics import metric_words
+
     table = Table(
         Column("settings", overflow="fold"),
         Column("model", no_wrap=True),
@@ -118,7 +121,7 @@ def print_choice(content: Mapping[str, Any]) -> None:
         Column("seconds", justify="right"),
         box=None,
         padding=(0, 2, 0, 0),
-        title=f"Portfolio: {content['metric']} %",
+        title=f"Portfolio: {metric_words(content['metric'], content.get('positive'))} %",
     )
     scored = [row for row in content["members"] if row["failure"] is None]
     for row in sorted(scored, key=lambda row: (-row["val_score_mean"], row["val_loss_mean"])):

@@ -143,12 +143,12 @@ def _others_in(folder: Path, runs: Sequence[Mapping[str, Any]]) -> list[dict[str
     """The metrics of finished runs of other models in the same folder, on the same splits."""
     from hpgmn.experiments.run import METRICS_FILE
 
-    keys = ("graph", "metric", "splits", "seeds")
+    keys = ("graph", "metric", "positive", "splits", "seeds")
     found = []
     for path in sorted(folder.glob(f"*/{METRICS_FILE}")):
         metrics: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         is_new = metrics["model"] not in [run["model"] for run in runs]
-        if is_new and all(metrics[key] == runs[0][key] for key in keys):
+        if is_new and all(metrics.get(key) == runs[0].get(key) for key in keys):
             found.append(metrics)
     return found
 
@@ -169,8 +169,11 @@ def _one_of_several(
 
 def print_comparison(content: Mapping[str, Any]) -> None:
     """One line per model: scores, and the difference to the reference with its interval."""
+    from hpgmn.metrics import metric_words
+
     reference, over = content["reference"], "splits" if len(content["splits"]) > 1 else "seeds"
     runs = len(content["splits"]) * content["seeds"]
+    metric = metric_words(content["metric"], content.get("positive"))
     table = Table(
         Column("model", overflow="fold"),
         Column("test", no_wrap=True, justify="right"),
@@ -179,7 +182,7 @@ def print_comparison(content: Mapping[str, Any]) -> None:
         Column("seconds", justify="right"),
         box=None,  # so that it fits 80 columns
         padding=(0, 2, 0, 0),
-        title=f"{content['graph']}: {content['metric']} %, {runs} run{'s' * (runs > 1)} each",
+        title=f"{content['graph']}: {metric} %, {runs} run{'s' * (runs > 1)} each",
     )
     for row in content["rows"]:
         table.add_row(

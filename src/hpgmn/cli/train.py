@@ -70,6 +70,14 @@ def train(
     seeds: Annotated[int | None, typer.Option(help="Seeds per split [1].")] = None,
     protocol: Annotated[str | None, typer.Option(help="A published protocol's splits.")] = None,
     metric: Annotated[str | None, typer.Option(help=METRIC_HELP)] = None,
+    positive: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CLASS",
+            help="Of two classes, the one that average_precision and precision@K look for [the "
+            "rarer].",
+        ),
+    ] = None,
     calibration: Annotated[
         bool | None,
         typer.Option(
@@ -129,6 +137,7 @@ def train(
         "seeds": seeds,
         "protocol": protocol,
         "metric": metric,
+        "positive": positive,
         "device": device,
         "calibrate": calibration,
     }
@@ -208,6 +217,7 @@ def _specification(
     from hpgmn.experiments.run import RunSpec
     from hpgmn.models import find_model
     from hpgmn.shipped import settings_for
+    from hpgmn.training.checks import positive_class, seen_labels
 
     name = given.get("model", "hpgmn")
     entry = find_model(name)
@@ -216,18 +226,21 @@ def _specification(
     if values is None:
         values = settings_for(source if known else None, name)
     chosen = make_settings(entry.settings, values | parse_assignments(assignments))
-    default_metric = DATASETS[source].metric if known else "accuracy"
+    metric = given.get("metric", DATASETS[source].metric if known else "accuracy")
+    numbers = split_numbers(given.get("splits", "all"), graph)
+    seen = seen_labels(graph, [graph.split(number) for number in numbers])
     return RunSpec(
         graph=source if known else str(Path(source).expanduser().resolve()),
         model=name,
         settings=settings_dict(chosen),
-        splits=split_numbers(given.get("splits", "all"), graph),
+        splits=numbers,
         seeds=given.get("seeds", 1),
         protocol=given.get("protocol"),
-        metric=given.get("metric", default_metric),
+        metric=metric,
         device=chosen_device(given.get("device", "auto")),
         calibrate=given.get("calibrate", True),
         tables=given.get("tables", {}),
+        positive=positive_class(metric, seen, graph.class_names, given.get("positive")),
     )
 
 
@@ -288,18 +301,21 @@ def _default_folder(graph: str, names: Sequence[str]) -> Path:
 
 def print_scores(row: dict[str, Any]) -> None:
     """The run in one line: test score, validation score, label estimator where it has one, time."""
+    from hpgmn.metrics import metric_words
+
     runs = len(row["val_score"])
     test = percent(row["test_score_mean"], row["test_score_std"])
     cells = {
         "graph": row["graph"],
         "model": row["model"],
         "runs": str(runs),
-        "test": f"{row['metric']} {test}",
+        "test": f"{metric_words(row['metric'], row.get('positive'))} {test}",
         "validation": f"{100 * sum(row['val_score']) / runs:.1f}",
     }
     if estimator := row["label_estimator"]:
         guess = percent(estimator["test_accuracy_mean"], estimator["test_accuracy_std"])
-        cells["label estimator"] = guess
+        about = "" if row["metric"] == "accuracy" else ", accuracy"
+        cells[f"label estimator{about}"] = guess
     cells["seconds"] = f"{row['seconds']:.1f}"
     table = Table(*(Column(name, no_wrap=name == "test") for name in cells))
     table.add_row(*cells.values())

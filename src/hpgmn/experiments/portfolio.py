@@ -19,9 +19,9 @@ from hpgmn.errors import HPGMNError
 from hpgmn.experiments.portfolio_members import Member, members_for
 from hpgmn.experiments.search import run_trials
 from hpgmn.graph import Graph
-from hpgmn.metrics import require_metric
+from hpgmn.metrics import metric_words, require_metric
 from hpgmn.models import find_model
-from hpgmn.training.checks import check_split
+from hpgmn.training.checks import check_split, class_number, positive_class, seen_labels
 from hpgmn.training.replicas import Progress
 
 logger = logging.getLogger(__name__)
@@ -53,9 +53,10 @@ class Choice:
     content: dict[str, Any]
 
     def as_dict(self) -> dict[str, Any]:
-        """``chosen``, ``metric``, ``splits``, ``seeds``, ``seconds``, ``note`` and ``members``.
+        """Everything as JSON holds it.
 
-        A member has ``name``, ``model``, ``settings``, ``val_score`` of each run with
+        ``chosen``, ``metric``, ``positive``, ``splits``, ``seeds``, ``seconds``, ``note`` and
+        ``members``. A member has ``name``, ``model``, ``settings``, ``val_score`` of each run with
         ``val_score_mean``, ``val_loss_mean``, ``seconds``, and ``failure``: why it was left out.
         """
         return self.content
@@ -78,9 +79,10 @@ class Choice:
         others = [row["val_score_mean"] for row in scored if row["name"] != self.name]
         [best] = [row["val_score_mean"] for row in scored if row["name"] == self.name]
         count = len(self.content["splits"])
+        metric = metric_words(self.content["metric"], self.content.get("positive"))
         words = (
             f"Chosen on the validation nodes of {count} split{'s' * (count > 1)}: "
-            f"'{self.name}' ({self.model}), {self.content['metric']} {100 * best:.1f}"
+            f"'{self.name}' ({self.model}), {metric} {100 * best:.1f}"
         )
         return f"{words}; the next has {100 * max(others):.1f}." if others else f"{words}."
 
@@ -104,6 +106,7 @@ def choose(
     seeds: int = 1,
     device: torch.device | str = "cpu",
     metric: str = "accuracy",
+    positive: str | None = None,
     members: Sequence[Member] | None = None,
     budget: float = BUDGET_SECONDS,
     report: Callable[[str, Progress], None] | None = None,
@@ -121,6 +124,8 @@ def choose(
         seeds: how many seeds on each.
         device: "cpu" or "cuda".
         metric: what selects epochs and the member.
+        positive: the class that average_precision or precision@K of two classes looks for; None
+            for the rarest among train and validation nodes.
         members: what to try; None for the usual ones (:func:`members_for`).
         budget: seconds after which no further member is trained; one is in any case.
         report: called after each epoch with the members in training.
@@ -138,6 +143,8 @@ def choose(
     numbers = splits_to_try(graph, _all_splits(graph) if splits is None else list(splits))
     for number in numbers:
         check_split(graph, graph.split(number), number)
+    seen = seen_labels(graph, [graph.split(number) for number in numbers])
+    sought = positive_class(metric, seen, graph.class_names, positive)
     clock = _Clock(started + budget, report)
     rows: dict[str, dict[str, Any]] = {}
 
@@ -150,6 +157,7 @@ def choose(
             seeds=seeds,
             device=device,
             metric=metric,
+            positive=class_number(sought, graph.class_names),
             report=clock.told(some, is_first=not _scored(rows)),
             should_stop=should_stop,
         )
@@ -160,6 +168,7 @@ def choose(
     content = {
         "chosen": best["name"],
         "metric": metric,
+        "positive": sought,
         "splits": numbers,
         "seeds": seeds,
         "seconds": time.perf_counter() - started,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from hpgmn.errors import HPGMNError
-from hpgmn.graph import Graph, Split
+from hpgmn.errors import HPGMNError, SettingError, unknown_name
+from hpgmn.graph import Array, Graph, Split
+from hpgmn.metrics import has_positive, rarest_class
 
 
 def check_split(graph: Graph, split: Split, number: int | str) -> list[str]:
@@ -27,6 +30,43 @@ def check_split(graph: Graph, split: Split, number: int | str) -> list[str]:
         names = ", ".join(missing)
         return [f"Split {number}: no train node of class {names}; it can never be predicted well."]
     return []
+
+
+def seen_labels(graph: Graph, splits: Sequence[Split]) -> Array:
+    """(S, N) the labels that training and selection may see, -1 elsewhere."""
+    return np.stack([np.where(split.train | split.val, graph.y, -1) for split in splits])
+
+
+def positive_class(
+    metric: str, labels: Array, class_names: Sequence[str], asked: str | None = None
+) -> str | None:
+    """The class that average_precision and precision@K of two classes look for.
+
+    Args:
+        metric: the metric's name.
+        labels: the known labels, of any shape, -1 where unknown: the rarest class is taken.
+        class_names: C names.
+        asked: the class that the user named.
+
+    Returns:
+        Its name; None where the metric looks for no class in particular.
+    """
+    if asked is None:
+        is_sought = has_positive(metric) and len(class_names) == 2
+        return str(class_names[rarest_class(labels)]) if is_sought else None
+    if asked not in class_names:
+        raise SettingError(unknown_name("positive class", asked, class_names))
+    if len(class_names) != 2:
+        raise SettingError(
+            f"A positive class is for two classes (there are {len(class_names)}): of more, "
+            "average_precision is the mean over all. Leave out the positive class."
+        )
+    return asked
+
+
+def class_number(name: str | None, class_names: Sequence[str]) -> int:
+    """The number of the positive class; 1 where there is none in particular."""
+    return 1 if name is None else list(class_names).index(name)
 
 
 def graph_warnings(graph: Graph) -> list[str]:
