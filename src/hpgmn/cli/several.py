@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Column, Table
 
-from hpgmn.cli.console import log_file, out, percent, say, stop_on_signal, training_progress
+from hpgmn.cli.console import (
+    earlier_warnings,
+    log_file,
+    out,
+    percent,
+    say,
+    stop_on_signal,
+    training_progress,
+)
 from hpgmn.errors import HPGMNError, SettingError, unknown_name
 
 if TYPE_CHECKING:
@@ -77,7 +85,12 @@ def run_and_report(spec: RunSpec, graph: Graph, folder: Path) -> dict[str, Any]:
         training_progress(f"{graph.name} {spec.model}") as report,
         stop_on_signal() as should_stop,
     ):
-        metrics = run(spec, graph, folder, report=report, should_stop=should_stop)
+        metrics = run(
+            *(spec, graph, folder),
+            report=report,
+            should_stop=should_stop,
+            warnings=earlier_warnings(),
+        )
     write_report(folder)
     return metrics
 

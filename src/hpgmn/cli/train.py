@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Column, Table
 
-from hpgmn.cli.choice import chosen_or_kept, wants_portfolio
-from hpgmn.cli.console import METRIC_HELP, out, percent, say, step_progress
+from hpgmn.cli.choice import chosen_or_kept, known_assignments, wants_portfolio
+from hpgmn.cli.console import METRIC_HELP, note, out, percent, say, step_progress
 from hpgmn.cli.several import (
     folder_name,
     model_names,
@@ -43,10 +44,9 @@ if TYPE_CHECKING:
     from hpgmn.experiments.run import RunSpec
     from hpgmn.graph import Graph
 
-_DEVICES = ("auto", "cpu", "cuda")
+logger = logging.getLogger(__name__)
 
-SKEWED = 0.8
-"""Classes are skewed if the largest has more than this share of the labelled nodes."""
+_DEVICES = ("auto", "cpu", "cuda")
 
 
 def train(
@@ -96,7 +96,7 @@ def train(
             "--portfolio/--no-portfolio",
             show_default=False,
             help="Try a few settings and take the best on validation [where no model or settings "
-            "are named and none are shipped for the graph].",
+            "are named and none are shipped for the graph]. With --set, each is tried with that.",
         ),
     ] = None,
     resume: Annotated[bool, typer.Option(help="Continue the interrupted run in --out.")] = False,
@@ -129,8 +129,8 @@ def train(
         raise SettingError("--resume needs --out, the folder of the interrupted run.")
     if resume and overwrite:
         raise SettingError("--resume and --overwrite exclude each other; give one.")
-    said = {"--model": model, "--config": config, "--set": set_}
-    is_chosen = wants_portfolio(graph, portfolio, said)
+    said = {"--model": model, "--config": config}
+    is_chosen = wants_portfolio(graph, portfolio, said, set_)
     given = read_config(config) if config is not None else {}
     options = {
         "splits": splits,
@@ -154,7 +154,7 @@ def train(
         raise SettingError(
             f"The config is of {given['model']}, not of {names[0]}. Leave --model out, or --config."
         )
-    assignments = shared_assignments(names, set_ or [])
+    assignments = shared_assignments(names, [] if is_chosen else set_ or [])
     columns = named_columns(
         *(id_, label, split_column, source, target, weight, drop),
         *(category, split_by, drop_unknown_edges, directed),
@@ -163,26 +163,30 @@ def train(
     columns = Columns.from_dict(given["tables"])
     protocol = given.get("protocol")
     with step_progress() as progress:
-        loaded = load(graph, protocol, columns=columns, tell=say, progress=progress)
+        loaded = load(graph, protocol, columns=columns, tell=note, progress=progress)
     specs = []
     for name in names:
         try:
             spec = _specification(graph, loaded, given | {"model": name}, assignments[name])
-            check_run(spec, loaded)
+            _, warnings = check_run(spec, loaded)
         except SettingError as error:
             raise SettingError(f"{name}: {error}" if len(names) > 1 else str(error)) from None
         specs.append(spec)
+    for line in warnings:  # the same for every model, and before minutes of work
+        logger.warning(line)
     choice = None
     if is_chosen:
-        choice = chosen_or_kept(specs[0], loaded, out_folder, resume=resume, overwrite=overwrite)
+        choice = chosen_or_kept(
+            specs[0], loaded, set_ or [], out_folder, resume=resume, overwrite=overwrite
+        )
     if choice is not None:
         names = [choice.model]
         best = given | {"model": choice.model, "settings": choice.settings}
-        specs = [_specification(graph, loaded, best, [])]
+        own = known_assignments(choice.model, set_ or [])
+        specs = [_specification(graph, loaded, best, own)]
     folder = out_folder or _default_folder(loaded.name, names)
     if len(specs) > 1:
         train_several(specs, loaded, folder, resume=resume, overwrite=overwrite)
-        suggest_for_skewed(specs[0].metric, loaded)
         return
     try:
         metrics = train_into(
@@ -197,7 +201,6 @@ def train(
         say(f"To go on, repeat the command with --resume --out {folder}")
         raise
     print_scores(metrics)
-    suggest_for_skewed(specs[0].metric, loaded)
     say(f"Run folder: {folder}")
 
 
@@ -242,20 +245,6 @@ def _specification(
         tables=given.get("tables", {}),
         positive=positive_class(metric, seen, graph.class_names, given.get("positive")),
     )
-
-
-def suggest_for_skewed(metric: str, graph: Graph) -> None:
-    """Where nearly all nodes are of one class, say what tells more than accuracy."""
-    import numpy as np
-
-    counts = np.bincount(graph.y[graph.y >= 0])
-    share = counts.max() / counts.sum()
-    if share > SKEWED and metric == "accuracy":
-        say(
-            f"{100 * share:.0f} % of the labelled nodes are of class "
-            f"{graph.class_names[int(counts.argmax())]}, so accuracy says little. Try --metric "
-            "balanced_accuracy --set class_weights=balanced."
-        )
 
 
 def chosen_device(name: str) -> str:

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from hpgmn.config import make_settings, per_replica_names, plain, settings_dict
-from hpgmn.errors import HPGMNError
+from hpgmn.config import make_settings, per_replica_names, plain, settings_dict, settings_names
+from hpgmn.errors import HPGMNError, SettingError, unknown_name
 from hpgmn.experiments.portfolio_members import Member, members_for
 from hpgmn.experiments.search import run_trials
 from hpgmn.graph import Graph
@@ -107,6 +107,7 @@ def choose(
     device: torch.device | str = "cpu",
     metric: str = "accuracy",
     positive: str | None = None,
+    settings: Mapping[str, Any] | None = None,
     members: Sequence[Member] | None = None,
     budget: float = BUDGET_SECONDS,
     report: Callable[[str, Progress], None] | None = None,
@@ -126,9 +127,12 @@ def choose(
         metric: what selects epochs and the member.
         positive: the class that average_precision or precision@K of two classes looks for; None
             for the rarest among train and validation nodes.
+        settings: of every member whose model has them, over its own, such as
+            ``{"class_weights": "balanced"}``.
         members: what to try; None for the usual ones (:func:`members_for`).
         budget: seconds after which no further member is trained; one is in any case.
-        report: called after each epoch with the members in training.
+        report: called after each epoch with the names of the members in training and their
+            progress: ``lambda names, now: print(names, now.stage, now.epoch, "of", now.epochs)``.
         should_stop: asked after each epoch; True raises KeyboardInterrupt.
 
     >>> from hpgmn.datasets import trading_network
@@ -140,6 +144,7 @@ def choose(
     started = time.perf_counter()
     require_metric(metric, graph.num_classes, f"'{graph.name}'")
     tried, note = members_for(graph) if members is None else (tuple(members), None)
+    tried = _with_settings(tried, settings or {})
     numbers = splits_to_try(graph, _all_splits(graph) if splits is None else list(splits))
     for number in numbers:
         check_split(graph, graph.split(number), number)
@@ -176,6 +181,23 @@ def choose(
         "members": [rows[one.name] for one in tried],
     }
     return Choice.from_dict(content)
+
+
+def _with_settings(members: Sequence[Member], settings: Mapping[str, Any]) -> tuple[Member, ...]:
+    """The members with settings over their own, where their models have them; one must."""
+    kinds = {member.model: find_model(member.model).settings for member in members}
+    known = {model: settings_names(kind) for model, kind in kinds.items()}
+    every = sorted(set().union(*known.values()))
+    for name in settings:
+        if name not in every:
+            raise SettingError(unknown_name("setting", name, every))
+    found = []
+    for member in members:
+        own = {name: value for name, value in settings.items() if name in known[member.model]}
+        typed = settings_dict(make_settings(kinds[member.model], own))
+        values = {name: typed[name] for name in own}
+        found.append(member._replace(settings=member.settings | values))
+    return tuple(found)
 
 
 def _all_splits(graph: Graph) -> list[int]:

@@ -33,7 +33,14 @@ from hpgmn.models import find_model
 from hpgmn.models.stage import Replica
 from hpgmn.statistics.homophily import node_homophily
 from hpgmn.training.checkpoint import read_tensors
-from hpgmn.training.checks import check_split, class_number, graph_warnings, positive_class
+from hpgmn.training.checks import (
+    check_split,
+    class_number,
+    graph_warnings,
+    positive_class,
+    scarce_classes,
+    skewed_classes,
+)
 from hpgmn.training.replicas import Fitted, Progress, fit_replicas
 from hpgmn.training.saved import MODEL_FILE, SavedModel
 
@@ -144,6 +151,7 @@ def check_run(spec: RunSpec, graph: Graph) -> tuple[list[Split], list[str]]:
         split = graph.split(number)
         warnings += check_split(graph, split, number)
         chosen.append(split)
+    warnings += scarce_classes(graph, chosen) + skewed_classes(graph, spec.metric)
     return chosen, warnings
 
 
@@ -274,17 +282,19 @@ def run(
     report: Callable[[Progress], None] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     memory_share: float = 1.0,
+    warnings: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Train, score and write everything but the report into a prepared folder.
 
-    A folder that holds an interrupted run of the same specification is continued.
+    A folder that holds an interrupted run of the same specification is continued. The warnings
+    given are those said before, while the graph was read: they go into ``metrics.json``, too.
 
     Returns:
         The content of ``metrics.json``.
     """
     started = time.perf_counter()
     forget_peak_memory(spec.device)
-    splits, warnings = check_run(spec, graph)
+    splits, found = check_run(spec, graph)
     entry = find_model(spec.model)
     settings = make_settings(entry.settings, spec.settings)
     _write_config(folder, spec)
@@ -294,7 +304,7 @@ def run(
         for seed in range(spec.seeds)
     ]
     replicas = [replica for replica, _ in pairs]
-    for line in warnings:
+    for line in found:
         logger.warning(line)
     state = folder / STATE_FOLDER
     state.mkdir(exist_ok=True)
@@ -326,7 +336,7 @@ def run(
         part: [int(getattr(split, part).sum()) for split in splits]
         for part in ("train", "val", "test")
     }
-    metrics["warnings"] = warnings
+    metrics["warnings"] = list(dict.fromkeys([*warnings, *found]))
     if (folder / PORTFOLIO_FILE).exists():
         metrics["portfolio"] = json.loads((folder / PORTFOLIO_FILE).read_text(encoding="utf-8"))
     metrics["seconds"] = before + time.perf_counter() - started

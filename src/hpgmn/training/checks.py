@@ -10,6 +10,12 @@ from hpgmn.errors import HPGMNError, SettingError, unknown_name
 from hpgmn.graph import Array, Graph, Split
 from hpgmn.metrics import has_positive, rarest_class
 
+SKEWED = 0.8
+"""Classes are skewed if the largest has more than this share of the labelled nodes."""
+
+FEW_NODES = 3
+"""Of a class with fewer train nodes than this hardly anything is learned."""
+
 
 def check_split(graph: Graph, split: Split, number: int | str) -> list[str]:
     """Refuse a split that cannot be trained on; return what is odd about it."""
@@ -30,6 +36,42 @@ def check_split(graph: Graph, split: Split, number: int | str) -> list[str]:
         names = ", ".join(missing)
         return [f"Split {number}: no train node of class {names}; it can never be predicted well."]
     return []
+
+
+def scarce_classes(graph: Graph, splits: Sequence[Split]) -> list[str]:
+    """One line about the classes that have train nodes, but hardly any, in some splits."""
+    counts = np.stack(
+        [np.bincount(graph.y[one.train], minlength=graph.num_classes) for one in splits]
+    )
+    is_scarce = (counts > 0) & (counts < FEW_NODES)
+    names = [f"'{graph.class_names[c]}'" for c in np.flatnonzero(is_scarce.any(axis=0))]
+    if not names:
+        return []
+    number = int(is_scarce.any(axis=1).sum())
+    where = "the split" if len(splits) == 1 else f"{number} of {len(splits)} splits"
+    subject = f"Class {names[0]} has" if len(names) == 1 else f"Classes {', '.join(names)} have"
+    return [
+        f"{subject} fewer than {FEW_NODES} train nodes in {where}: hardly anything is learned of "
+        "so few. Label more nodes, or merge classes."
+    ]
+
+
+def metric_for_skewed(num_classes: int) -> str:
+    """The metric that tells more than accuracy where one class has nearly all nodes."""
+    return "average_precision" if num_classes == 2 else "balanced_accuracy"
+
+
+def skewed_classes(graph: Graph, metric: str) -> list[str]:
+    """Where nearly all labelled nodes are of one class, what tells more than accuracy."""
+    counts = np.bincount(graph.y[graph.y >= 0])
+    share = counts.max() / counts.sum()
+    if share <= SKEWED or metric != "accuracy":
+        return []
+    return [
+        f"{100 * share:.0f} % of the labelled nodes are of class "
+        f"'{graph.class_names[int(counts.argmax())]}', so accuracy says little. Use --metric "
+        f"{metric_for_skewed(graph.num_classes)}."
+    ]
 
 
 def seen_labels(graph: Graph, splits: Sequence[Split]) -> Array:
