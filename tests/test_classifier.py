@@ -216,6 +216,7 @@ def test_every_setting_is_a_parameter_with_its_default() -> None:
     parameters = HPGMNClassifier().get_params()
     defaults = HPGMNSettings()
     own = {"seed": 0, "model": "hpgmn", "device": "cpu", "metric": "accuracy", "calibrate": True}
+    own |= {"positive": None}
     assert parameters == own | {name: getattr(defaults, name) for name in vars(defaults)}
     assert parameters.keys() == inspect.signature(HPGMNClassifier).parameters.keys()
 
@@ -349,7 +350,12 @@ def test_sure_predictions_are_still_ranked(small_graph: Graph) -> None:
     graph = changed(small_graph, y=(np.arange(18) >= 9).astype(int))
     logits = torch.stack([torch.zeros(18), 200.0 + torch.arange(18)], dim=-1)
     model = HPGMNClassifier(metric="roc_auc")
-    model.saved_ = SimpleNamespace(logits=lambda *_: logits[None], temperatures=[2.0])
+    model.saved_ = SimpleNamespace(
+        logits=lambda *_: logits[None],
+        temperatures=[2.0],
+        train_labels=graph.y,
+        class_names=graph.class_names,
+    )
     assert (model.predict_proba(graph)[:, 1] == 1).all()
     assert model.score(graph) == 1.0
 

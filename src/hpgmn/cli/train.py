@@ -303,8 +303,8 @@ def print_scores(row: dict[str, Any]) -> None:
     }
     if estimator := row["label_estimator"]:
         guess = percent(estimator["test_accuracy_mean"], estimator["test_accuracy_std"])
-        about = "" if row["metric"] == "accuracy" else ", accuracy"
-        cells[f"label estimator{about}"] = guess
+        about = "" if row["metric"] == "accuracy" else "accuracy "  # beside another metric
+        cells["label estimator"] = f"{about}{guess}"
     cells["seconds"] = f"{row['seconds']:.1f}"
     table = Table(*(Column(name, no_wrap=name == "test") for name in cells))
     table.add_row(*cells.values())
