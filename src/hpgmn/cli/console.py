@@ -26,7 +26,7 @@ err = Console(stderr=True)
 METRIC_HELP = (
     "What chooses epochs and is reported: accuracy, balanced_accuracy, macro_f1, roc_auc, "
     "average_precision, or for two classes precision@K, such as precision@50 [the dataset's, or "
-    "accuracy]."
+    "accuracy]. For skewed classes: average_precision of two, balanced_accuracy of more."
 )
 
 

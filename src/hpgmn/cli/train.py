@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Column, Table
 
 from hpgmn.cli.choice import chosen_or_kept, known_assignments, wants_portfolio
@@ -298,7 +299,7 @@ def print_scores(row: dict[str, Any]) -> None:
         "graph": row["graph"],
         "model": row["model"],
         "runs": str(runs),
-        "test": f"{metric_words(row['metric'], row.get('positive'))} {test}",
+        "test": _broken(metric_words(row["metric"], row.get("positive"))) + test,
         "validation": f"{100 * sum(row['val_score']) / runs:.1f}",
     }
     if estimator := row["label_estimator"]:
@@ -307,8 +308,14 @@ def print_scores(row: dict[str, Any]) -> None:
         cells["label estimator"] = f"{about}{guess}"
     cells["seconds"] = f"{row['seconds']:.1f}"
     table = Table(*(Column(name, no_wrap=name == "test") for name in cells))
-    table.add_row(*cells.values())
+    table.add_row(*(escape(cell) for cell in cells.values()))
     out.print(table)
+
+
+def _broken(metric: str) -> str:
+    """A metric before its score: a long one on lines of its own, so that the table fits."""
+    short = len("accuracy")
+    return f"{metric} " if len(metric) <= short else metric.replace(" of ", "\nof ") + "\n"
 
 
 def demo(
