@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+NOT_TRIED = (
+    "The portfolio of settings is not tried, because --set names some; --portfolio tries it with "
+    "them."
+)
+"""What is said where settings alone have switched the portfolio off."""
+
 
 def wants_portfolio(
     source: str,
@@ -49,14 +55,7 @@ def wants_portfolio(
         )
     if asked is not None:
         return asked
-    if named or has_settings_for(source):
-        return False
-    if assignments:
-        say(
-            "The portfolio of settings is not tried, because --set names some; --portfolio tries "
-            "it with them."
-        )
-    return not assignments
+    return not named and not assignments and not has_settings_for(source)
 
 
 def known_assignments(model: str, assignments: Sequence[str]) -> list[str]:

@@ -14,7 +14,7 @@ import typer
 from rich.markup import escape
 from rich.table import Column, Table
 
-from hpgmn.cli.choice import chosen_or_kept, known_assignments, wants_portfolio
+from hpgmn.cli.choice import NOT_TRIED, chosen_or_kept, known_assignments, wants_portfolio
 from hpgmn.cli.console import METRIC_HELP, note, out, percent, say, step_progress
 from hpgmn.cli.several import (
     folder_name,
@@ -173,6 +173,8 @@ def train(
         except SettingError as error:
             raise SettingError(f"{name}: {error}" if len(names) > 1 else str(error)) from None
         specs.append(spec)
+    if set_ and not is_chosen and wants_portfolio(graph, portfolio, said):
+        note(NOT_TRIED)
     for line in warnings:  # the same for every model, and before minutes of work
         logger.warning(line)
     choice = None
