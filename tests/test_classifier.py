@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
-from sklearn.metrics import balanced_accuracy_score, roc_auc_score
+from sklearn.metrics import average_precision_score, balanced_accuracy_score, roc_auc_score
 
 import hpgmn
 from hpgmn import Graph, HPGMNClassifier, HPGMNError
@@ -216,6 +216,7 @@ def test_every_setting_is_a_parameter_with_its_default() -> None:
     parameters = HPGMNClassifier().get_params()
     defaults = HPGMNSettings()
     own = {"seed": 0, "model": "hpgmn", "device": "cpu", "metric": "accuracy", "calibrate": True}
+    own |= {"positive": None}
     assert parameters == own | {name: getattr(defaults, name) for name in vars(defaults)}
     assert parameters.keys() == inspect.signature(HPGMNClassifier).parameters.keys()
 
@@ -349,7 +350,12 @@ def test_sure_predictions_are_still_ranked(small_graph: Graph) -> None:
     graph = changed(small_graph, y=(np.arange(18) >= 9).astype(int))
     logits = torch.stack([torch.zeros(18), 200.0 + torch.arange(18)], dim=-1)
     model = HPGMNClassifier(metric="roc_auc")
-    model.saved_ = SimpleNamespace(logits=lambda *_: logits[None], temperatures=[2.0])
+    model.saved_ = SimpleNamespace(
+        logits=lambda *_: logits[None],
+        temperatures=[2.0],
+        train_labels=graph.y,
+        class_names=graph.class_names,
+    )
     assert (model.predict_proba(graph)[:, 1] == 1).all()
     assert model.score(graph) == 1.0
 
@@ -553,3 +559,36 @@ def test_a_loaded_classifier_explains_the_same(
 def test_nothing_is_explained_before_fitting(small_graph: Graph) -> None:
     with pytest.raises(HPGMNError, match=r"not fitted\. Call fit\(graph\) before explain\."):
         classifier().explain(small_graph, node=4)
+
+
+@pytest.mark.parametrize("asked", [None, "honest"])
+def test_the_class_looked_for_is_the_rarer_or_the_named_one(
+    small_graph: Graph, tmp_path: Path, asked: str | None
+) -> None:
+    y = np.where(small_graph.y == 2, 0, 1)
+    split = small_graph.split(0)
+    graph = Graph(
+        small_graph.x,
+        small_graph.edge_index,
+        y,
+        class_names=["fraud", "honest"],
+        train_mask=split.train,
+        val_mask=split.val,
+        test_mask=split.test,
+    )
+    model = HPGMNClassifier(
+        model="mlp", epochs=3, hidden_dim=4, metric="average_precision", positive=asked
+    )
+    model.fit(graph)
+    number = {None: 0, "honest": 1}[asked]
+    chances = model.predict_proba(graph)[:, number]
+    for mask, found in (
+        (split.val, model.val_score_),
+        (split.test, model.score(graph, split.test)),
+    ):
+        expected = average_precision_score(y[mask] == number, chances[mask])
+        assert found == pytest.approx(expected, abs=1e-6)
+    model.save(tmp_path)
+    loaded = HPGMNClassifier.load(tmp_path)
+    assert loaded.positive == ("fraud", "honest")[number]
+    assert loaded.score(graph, split.test) == model.score(graph, split.test)

@@ -20,6 +20,7 @@ from hpgmn.metrics import (
     average_precision,
     balanced_accuracy,
     class_loss,
+    has_positive,
     macro_f1,
     metric,
     precision_at,
@@ -285,3 +286,28 @@ def test_class_loss_of_no_rows_is_zero(weights: Tensor | None) -> None:
     loss.sum().backward()
     assert logits.grad is not None
     assert (logits.grad == 0).all()
+
+
+@pytest.mark.parametrize("name", ["average_precision", "precision@3", "roc_auc", "macro_f1"])
+def test_the_positive_class_may_be_the_first(name: str) -> None:
+    """Against scikit-learn, and precision@3 by counting."""
+    random = np.random.default_rng(3)
+    logits, labels = random.normal(size=(1, 40, 2)), random.random((1, 40)) < 0.8
+    case = torch.tensor(logits), torch.tensor(labels).long(), torch.ones(1, 40, dtype=torch.bool)
+    first = logits[0, :, 0] - logits[0, :, 1]
+    truth = ~labels[0]
+    expected = {
+        "average_precision": sklearn.metrics.average_precision_score(truth, first),
+        "precision@3": truth[np.argsort(-first)[:3]].mean(),
+        "roc_auc": sklearn.metrics.roc_auc_score(truth, first),
+        "macro_f1": sklearn.metrics.f1_score(truth, first > 0, average="macro"),
+    }[name]
+    assert metric(name, positive=0)(*case).item() == pytest.approx(expected, rel=1e-6)
+    is_another = metric(name)(*case).item() != pytest.approx(expected, rel=1e-6)
+    assert is_another == has_positive(name)
+
+
+@given(predictions(num_classes=3))
+def test_three_classes_have_no_positive_one(case: Case) -> None:
+    one, other = (metric("average_precision", positive=number)(*case) for number in (0, 1))
+    assert torch.equal(one, other)

@@ -25,7 +25,7 @@ from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.models.label_estimator import class_shares, estimator_logits, pseudo_labels
 from hpgmn.models.stage import Replica, make_task
 from hpgmn.notebook import facts_html
-from hpgmn.training.checks import check_split
+from hpgmn.training.checks import check_split, class_number, positive_class, seen_labels
 from hpgmn.training.replicas import fit_replicas
 from hpgmn.training.saved import MODEL_FILE, SavedModel
 from hpgmn.training.trainer import train
@@ -39,6 +39,7 @@ _OWN: dict[str, Any] = {
     "model": "hpgmn",
     "device": "cpu",
     "metric": "accuracy",
+    "positive": None,
     "calibrate": True,
 }
 
@@ -63,6 +64,8 @@ class HPGMNClassifier:
         device: "cpu" or "cuda".
         metric: what chooses the best epoch on the validation nodes: accuracy, balanced_accuracy,
             macro_f1, roc_auc, average_precision or, for two classes, precision@K.
+        positive: the class that average_precision and precision@K of two classes look for; None
+            for the rarest among train and validation nodes.
         calibrate: whether probabilities are scaled by a temperature fitted to the validation nodes;
             the predicted classes are the same.
         **settings: any key of ``hpgmn settings``; what is not given has its default.
@@ -81,6 +84,7 @@ class HPGMNClassifier:
     model: str
     device: str
     metric: str
+    positive: str | None
     calibrate: bool
 
     def __init__(self, **parameters: Any) -> None:
@@ -156,14 +160,23 @@ class HPGMNClassifier:
         for line in check_split(graph, chosen, split if train is None else "given"):
             logger.warning("Graph '%s'. %s", graph.name, line)
         require_metric(self.metric, graph.num_classes, f"'{graph.name}'")
+        seen = seen_labels(graph, [chosen])
+        sought = positive_class(self.metric, seen, graph.class_names, self.positive)
         _require_device(self.device)
         entry = find_model(self.model)
         own = {k: v for k, v in self.get_params().items() if k not in _OWN}
         replica = Replica(split, self.seed, make_settings(entry.settings, own))
         masks = [(chosen.train, chosen.val)]
         fitted = fit_replicas(
-            graph, entry, [replica], masks, device=self.device, metric=self.metric
+            graph,
+            entry,
+            [replica],
+            masks,
+            device=self.device,
+            metric=self.metric,
+            positive=class_number(sought, graph.class_names),
         )
+        self.positive_ = sought
         scaled_on = [chosen.val] if self.calibrate else None
         self.saved_ = SavedModel.of(entry, fitted, graph, [chosen.train], scaled_on)
         self.classes_ = np.asarray(graph.class_names)
@@ -201,7 +214,13 @@ class HPGMNClassifier:
                 "The mask holds no labelled node, so there is nothing to score. Give a mask of "
                 "labelled nodes."
             )
-        return scores(logits, graph.y, [chosen], self.metric)[0]
+        number = class_number(self._sought(), self.saved_.class_names)
+        return scores(logits, graph.y, [chosen], self.metric, number)[0]
+
+    def _sought(self) -> str | None:
+        """The class that the metric looks for; of an earlier version's model the rarest."""
+        asked = self.positive or getattr(self, "positive_", None)
+        return positive_class(self.metric, self.saved_.train_labels, self.saved_.class_names, asked)
 
     @overload
     def explain(self, graph: Graph, node: None = None) -> ModelExplanation: ...
@@ -233,6 +252,7 @@ class HPGMNClassifier:
         target.mkdir(parents=True, exist_ok=True)
         self.saved_.write(target / MODEL_FILE)
         content = {key: plain(value) for key, value in self.get_params().items()}
+        content["positive"] = self._sought()  # which may rest on validation nodes
         text = yaml.safe_dump(content, sort_keys=False)
         (target / PARAMETERS_FILE).write_text(text, encoding="utf-8")
 
@@ -256,7 +276,9 @@ class HPGMNClassifier:
         for name in (PARAMETERS_FILE, "config.yaml"):  # of save(), of a run
             if (source / name).is_file():
                 content = read_yaml(source / name)
-                settings |= {key: content.get(key, _OWN[key]) for key in ("metric", "calibrate")}
+                settings |= {
+                    key: content.get(key, _OWN[key]) for key in ("metric", "positive", "calibrate")
+                }
                 break
         loaded = cls(model=saved.entry.name, seed=saved.replicas[0].seed, **settings)
         loaded.saved_ = saved

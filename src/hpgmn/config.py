@@ -252,6 +252,11 @@ def settings_dict(settings: TrainSettings) -> dict[str, Any]:
     return {info.name: plain(getattr(settings, info.name)) for info in dataclasses.fields(settings)}
 
 
+def settings_names(cls: type[TrainSettings]) -> frozenset[str]:
+    """The names of all settings of a class."""
+    return frozenset(info.name for info in dataclasses.fields(cls))
+
+
 def per_replica_names(cls: type[TrainSettings]) -> frozenset[str]:
     """The settings in which replicas of one batch may differ."""
     return frozenset(info.name for info in dataclasses.fields(cls) if info.metadata["per_replica"])

@@ -48,7 +48,9 @@ class Score:
         return cls(float(array.mean()), std, tuple(float(value) for value in array))
 
 
-def scores(logits: Tensor, y: Array, masks: Sequence[Array], metric: str) -> list[float]:
+def scores(
+    logits: Tensor, y: Array, masks: Sequence[Array], metric: str, positive: int = 1
+) -> list[float]:
     """The score of each run on its own nodes.
 
     Args:
@@ -56,9 +58,10 @@ def scores(logits: Tensor, y: Array, masks: Sequence[Array], metric: str) -> lis
         y: (N,) true labels.
         masks: R masks of the nodes to score.
         metric: the metric's name.
+        positive: which of two classes it looks for, see :func:`hpgmn.metrics.metric`.
     """
     labels = torch.from_numpy(y).clamp(min=0)
-    function = metric_of(metric)
+    function = metric_of(metric, positive)
     found = []
     for own, mask in zip(logits, masks, strict=True):
         valid = torch.from_numpy(np.asarray(mask))
@@ -76,7 +79,14 @@ def ensemble_size(splits: int, seeds: int) -> int:
 
 
 def ensemble_scores(
-    logits: Tensor, y: Array, masks: Sequence[Array], metric: str, *, seeds: int, size: int
+    logits: Tensor,
+    y: Array,
+    masks: Sequence[Array],
+    metric: str,
+    positive: int = 1,
+    *,
+    seeds: int,
+    size: int,
 ) -> list[float]:
     """The score of class probabilities averaged over seeds, group by group.
 
@@ -85,6 +95,7 @@ def ensemble_scores(
         y: (N,) true labels.
         masks: R masks of the nodes to score, equal for the seeds of a split.
         metric: the metric's name.
+        positive: which of two classes it looks for.
         seeds: how many seeds each split has.
         size: how many consecutive seeds of a split are averaged; what is left over is left out.
 
@@ -101,7 +112,7 @@ def ensemble_scores(
     stacked = torch.stack(means)
     if metric in RANKING_METRICS and stacked.shape[-1] > 2:
         stacked = stacked.log()  # logits again: of two classes any rising function ranks alike
-    return scores(stacked, y, [masks[place] for place in first], metric)
+    return scores(stacked, y, [masks[place] for place in first], metric, positive)
 
 
 WANTED_ACCURACIES = (0.8, 0.9, 0.95, 0.99)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NoReturn, TypeAlias, overload
 
@@ -40,11 +40,15 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Splits(Sequence[Split]):
-    """S splits of N nodes: three boolean arrays (N, S); a slice is again splits."""
+    """S splits of N nodes: three boolean arrays (N, S); a slice is again splits.
+
+    ``is_random`` says that ``random_splits`` drew them; a graph file does not keep that.
+    """
 
     train: Array
     val: Array
     test: Array
+    is_random: bool = field(default=False, kw_only=True)
 
     def __len__(self) -> int:
         return int(self.train.shape[1])
@@ -56,8 +60,10 @@ class Splits(Sequence[Split]):
     def __getitem__(self, index: slice) -> Splits: ...
 
     def __getitem__(self, index: int | slice) -> Split | Splits:
-        kind = Splits if isinstance(index, slice) else Split
-        return kind(self.train[:, index], self.val[:, index], self.test[:, index])
+        parts = (self.train[:, index], self.val[:, index], self.test[:, index])
+        return (
+            Splits(*parts, is_random=self.is_random) if isinstance(index, slice) else Split(*parts)
+        )
 
     def __iter__(self) -> Iterator[Split]:
         return (self[index] for index in range(len(self)))
@@ -152,7 +158,8 @@ class Graph(Conversions):
         """The same graph with other splits; arrays are shared, not copied."""
         twin = object.__new__(Graph)
         twin.__dict__.update(self.__dict__)
-        twin.splits = _checked_splits(splits.train, splits.val, splits.test, self.y)
+        checked = _checked_splits(splits.train, splits.val, splits.test, self.y)
+        twin.splits = replace(checked, is_random=splits.is_random)
         return twin
 
     @cached_property

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -229,20 +231,68 @@ RANKING_METRICS = ("roc_auc", "average_precision")
 _PRECISION = re.compile(r"precision@([1-9][0-9]{0,8})")
 
 
-def metric(name: str) -> Metric:
+def has_positive(name: str) -> bool:
+    """Whether a metric of two classes depends on which of them is looked for.
+
+    >>> has_positive("average_precision"), has_positive("precision@5"), has_positive("roc_auc")
+    (True, True, False)
+    """
+    return name == "average_precision" or name.startswith("precision@")
+
+
+def rarest_class(labels: Any) -> int:
+    """The class of two that fewer labels have, the last one if both have as many.
+
+    Args:
+        labels: class numbers of any shape; negative ones are unknown and do not count.
+
+    >>> rarest_class([0, 1, 1, -1]), rarest_class([0, 1, 1, 0])
+    (0, 1)
+    """
+    known = np.asarray(labels)
+    return 0 if (known == 0).sum() < (known == 1).sum() else 1
+
+
+def metric_words(name: str, positive: str | None) -> str:
+    """A metric with the class that it looks for, if it looks for one.
+
+    >>> metric_words("average_precision", "fraud"), metric_words("accuracy", None)
+    ("average_precision of 'fraud'", 'accuracy')
+    """
+    return f"{name} of '{positive}'" if positive is not None and has_positive(name) else name
+
+
+def metric(name: str, positive: int = 1) -> Metric:
     """The metric of that name.
+
+    Args:
+        name: as in :data:`METRICS`, or precision@K.
+        positive: which of two classes average_precision and precision@K look for. More classes
+            than two have no such class.
 
     >>> logits = torch.tensor([[[0.0, 3.0], [0.0, 2.0], [0.0, 1.0]]])
     >>> labels = torch.tensor([[1, 0, 1]])
     >>> metric("precision@2")(logits, labels, torch.ones(1, 3, dtype=torch.bool))
     tensor([0.5000])
     """
+    function = _plain_metric(name)
+    return functools.partial(_mirrored, function) if positive == 0 else function
+
+
+def _mirrored(function: Metric, logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
+    """A metric with the two classes exchanged; that of more classes as it is."""
+    if logits.shape[-1] != 2:
+        return function(logits, labels, valid)
+    return function(logits.flip(-1), 1 - labels, valid)
+
+
+def _plain_metric(name: str) -> Metric:
     if found := _PRECISION.fullmatch(name):
         return functools.partial(precision_at, number=int(found[1]))
     if name.startswith("precision"):
         raise SettingError(
             f"Metric '{name}' is not known. Say how many nodes are taken: precision@50, for "
-            "example, is the share of class 1 among the 50 likeliest."
+            "example, is the share of the rarer class among the 50 likeliest to be of it."
         )
     if name not in METRICS:
         raise SettingError(unknown_name("metric", name, [*METRICS, "precision@K"]))

@@ -84,6 +84,7 @@ def test_a_graph_without_splits_gets_a_random_one(sound: Make) -> None:
     made = graph.with_splits(hpgmn.random_splits(graph, stratified=True))
     assert (found.split, found.has_own_splits) == (3, False)
     assert found.columns == columns(made, made.split(3))
+    assert not audit(made, 3, training=False).has_own_splits  # as `load` makes them
     with pytest.raises(GraphError, match="has splits 0 to 9"):
         audit(graph, 10, training=False)
 

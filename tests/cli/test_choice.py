@@ -77,15 +77,14 @@ def read(path: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("source", "asked", "said", "expected"),
     [
-        ("my-folder", None, {}, True),
+        ("my-folder", None, {"--config": None}, True),
         ("./texas.npz", None, {}, True),
         ("minesweeper", None, {}, True),
         ("texas", None, {}, False),
         ("texas", True, {}, True),
         ("my-folder", False, {}, False),
-        ("my-folder", None, {"--set": ["lr=1"]}, False),
         ("my-folder", None, {"--config": "paper"}, False),
-        ("my-folder", None, {"--model": ["mlp"], "--set": None}, False),
+        ("my-folder", None, {"--model": ["mlp"], "--config": None}, False),
         ("my-folder", False, {"--model": ["mlp"]}, False),
     ],
 )
@@ -95,15 +94,43 @@ def test_settings_are_chosen_where_nothing_is_known_and_nothing_was_said(
     assert wants_portfolio(source, asked, said) is expected
 
 
-def test_a_portfolio_and_named_settings_exclude_each_other(
-    hpgmn: Command, graph_file: Path, tiny: Tiny
-) -> None:
-    with pytest.raises(SettingError, match="Leave out --model and --set, or --portfolio"):
-        wants_portfolio("x", True, {"--model": ["mlp"], "--config": None, "--set": ["lr=1"]})
-    answer = hpgmn("train", graph_file, "--portfolio", *tiny(), *RUN)
+def test_a_portfolio_and_a_named_model_exclude_each_other(hpgmn: Command, graph_file: Path) -> None:
+    with pytest.raises(SettingError, match="Leave out --model and --config, or --portfolio"):
+        wants_portfolio("x", True, {"--model": ["mlp"], "--config": "paper"})
+    answer = hpgmn("train", graph_file, "--portfolio", "--model", "mlp", *RUN)
     assert answer.code == 2
-    assert "--portfolio chooses model and settings itself. Leave out --set" in answer.err
+    assert "--portfolio chooses model and settings itself. Leave out --model" in answer.err
     assert not Path("run").exists()
+
+
+def test_named_settings_switch_the_portfolio_off(hpgmn: Command, graph_file: Path) -> None:
+    assert not wants_portfolio("my-folder", None, {}, ["lr=1"])
+    assert wants_portfolio("my-folder", True, {}, ["lr=1"])
+    line = "not tried, because --set names some; --portfolio tries it with them."
+    words = [word for key, value in SHORT.items() for word in ("--set", f"{key}={value}")]
+    for number, (option, told) in enumerate(
+        (([], True), (["--no-portfolio"], False), (["--model", "hpgmn"], False))
+    ):
+        answer = hpgmn("train", graph_file, *words, *option, "--out", f"run{number}")
+        assert answer.code == 0, answer.err
+        assert (line in answer.err) == told
+
+
+def test_the_portfolio_is_tried_with_named_settings(hpgmn: Command, graph_file: Path) -> None:
+    options = ("--portfolio", "--set", "class_weights=balanced", "--set", "estimator_dropout=0.5")
+    answer = hpgmn("train", graph_file, *options, *RUN)
+    assert answer.code == 0, answer.err
+    metrics = read("run/metrics.json")
+    rows = {row["name"]: row["settings"] for row in metrics["portfolio"]["members"]}
+    for name in ("one way", "other way"):
+        assert rows[name]["class_weights"] == "balanced"
+        assert rows[name]["estimator_dropout"] == 0.5  # a number, as in a member
+    assert rows["alike"]["class_weights"] == "balanced"
+    assert "estimator_dropout" not in rows["alike"]
+    assert metrics["config"]["settings"]["class_weights"] == "balanced"
+    refused = hpgmn("train", graph_file, "--portfolio", "--set", "lrr=1", "--out", "other")
+    assert refused.code == 2
+    assert "Unknown setting 'lrr'" in refused.err
 
 
 # What is told and written.
@@ -197,6 +224,19 @@ def test_without_an_out_the_folder_is_named_after_the_chosen_model(
     assert folder.name.startswith("small-hpgmn-gcn-")
 
 
+def test_the_log_has_what_was_tried(hpgmn: Command, graph_file: Path) -> None:
+    assert hpgmn("train", graph_file, *RUN).code == 0
+    log = Path("run/log.txt").read_text(encoding="utf-8")
+    kept = read("run/portfolio.json")
+    for row in kept["members"]:
+        if row["failure"] is None:
+            score = f"{100 * row['val_score_mean']:.1f}"
+            assert f"Portfolio: '{row['name']}' ({row['model']}), accuracy {score}," in log
+    assert "'mistaken' is left out of the portfolio" in log
+    assert "Trying 4 settings on the validation nodes" in log
+    assert f"Chosen on the validation nodes of 2 splits: '{kept['chosen']}'" in log
+
+
 # Refused before anything is trained.
 
 
@@ -266,7 +306,11 @@ def test_a_choice_that_was_interrupted_leaves_nothing_and_begins_anew(
 ) -> None:
     with monkeypatch.context() as patch:
         interrupt(patch, "choice", 3)
-        assert hpgmn("train", graph_file, *RUN).code == 130
+        answer = hpgmn("train", graph_file, *RUN)
+        assert answer.code == 130
+    told = " ".join(answer.err.split())
+    assert "No settings were chosen yet and nothing is kept. Repeat the command" in told
+    assert told.endswith("Interrupted.")
     assert not Path("run").exists()
     assert hpgmn("train", graph_file, *RUN, "--resume").code == 0
     assert len(choices) == 1

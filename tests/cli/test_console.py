@@ -12,7 +12,9 @@ import pytest
 
 from hpgmn.cli import console
 from hpgmn.cli.console import (
+    earlier_warnings,
     log_file,
+    note,
     set_up_logging,
     step_progress,
     stop_on_signal,
@@ -57,6 +59,29 @@ def test_the_log_file_holds_everything_that_is_logged(tmp_path: Path) -> None:
     with log_file(path):  # a resumed run goes on with the same file
         logger.info("again")
     assert len(path.read_text(encoding="utf-8").splitlines()) == 3
+
+
+def test_a_log_begins_with_what_was_logged_before_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_up_logging()
+    note("columns were read")
+    logger.warning("a column was left out")
+    logger.warning("a column was left out")
+    assert capsys.readouterr().err == "columns were read\nWarning: a column was left out\n"
+    for name in ("one", "two"):  # each model's log has the beginning, none has another's lines
+        with log_file(tmp_path / name):
+            logger.warning("of %s", name)
+        lines = (tmp_path / name).read_text(encoding="utf-8").splitlines()
+        assert [line.split(maxsplit=2)[2] for line in lines] == [
+            "INFO columns were read",
+            "WARNING a column was left out",
+            "WARNING a column was left out",
+            f"WARNING of {name}",
+        ]
+    assert earlier_warnings() == ["a column was left out"]
+    set_up_logging()
+    assert earlier_warnings() == []
 
 
 def test_without_a_terminal_progress_is_a_line_now_and_then(

@@ -33,6 +33,10 @@ PROMISED = {
     *("test_score", "val_score", "test_accuracy_mean", "test_accuracy_std", "seconds"),
     *("seconds_statistics", "seconds_training", "epochs", "peak_memory_mb", "version", "config"),
 }
+SCARCE = (
+    "Classes '0', '1', '2' have fewer than 3 train nodes in 2 of 2 splits: hardly anything is "
+    "learned of so few. Label more nodes, or merge classes."
+)
 SCORES = ("test_score", "val_score", "epochs", "test_score_mean", "test_score_std")
 
 
@@ -88,7 +92,7 @@ def test_metrics_have_every_promised_key(trained: Path) -> None:
     assert metrics["seconds"] >= metrics["seconds_training"] > 0
     assert metrics["seconds_statistics"] > 0
     assert metrics["peak_memory_mb"] > 10
-    assert metrics["warnings"] == ["1 of 18 nodes have no edges (self-loops do not count)."]
+    assert metrics["warnings"] == ["1 of 18 nodes have no edges (self-loops do not count).", SCARCE]
 
 
 def accuracies(run: Path, role: str) -> list[float]:
@@ -175,7 +179,10 @@ def test_the_scores_are_printed(hpgmn: Command, tiny: Tiny, graph_file: Path) ->
     metrics = metrics_of(Path("run"))
     assert f"accuracy {100 * metrics['test_score_mean']:.1f} ± 0.0" in answer.out
     assert answer.err.splitlines() == [
+        "The portfolio of settings is not tried, because --set names some; --portfolio tries it "
+        "with them.",
         "Warning: 1 of 18 nodes have no edges (self-loops do not count).",
+        f"Warning: {SCARCE.replace('2 of 2 splits', 'the split')}",
         "Run folder: run",
     ]
 
@@ -223,7 +230,7 @@ def test_a_graph_without_edges_is_trained_with_a_warning(
     line = "Graph 'graph' has no edges; only the attributes can help."
     assert f"Warning: {line}" in answer.err.splitlines()
     metrics = metrics_of(Path("run"))
-    assert metrics["warnings"] == [line]
+    assert metrics["warnings"] == [line, SCARCE]
     assert metrics["graph_summary"]["homophily"] is None
     assert hpgmn("evaluate", "run").code == 0
 
@@ -335,7 +342,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(
     assert answer.code == 130
     assert answer.err.splitlines()[-2:] == [
         "To go on, repeat the command with --resume --out run",
-        "Interrupted. What was finished is kept.",
+        "Interrupted.",
     ]
     assert not Path("run/metrics.json").exists()
     assert hpgmn(*first, "--resume").code == 130  # three more epochs
@@ -536,8 +543,8 @@ def test_skewed_classes_get_a_suggestion(
     assert answer.code == 0, answer.err
     assert f"{options[1] if options else 'accuracy'} " in answer.out
     assert told == (
-        "85 % of the labelled nodes are of class usual, so accuracy says little. Try --metric "
-        "balanced_accuracy --set class_weights=balanced.\n" in answer.err
+        "85 % of the labelled nodes are of class 'usual', so accuracy says little. Use --metric "
+        "average_precision.\n" in answer.err
     )
 
 
@@ -592,3 +599,59 @@ def test_the_report_shows_the_calibration_error(trained: Path) -> None:
     page = (trained / "report.html").read_text(encoding="utf-8")
     assert "Calibration error" in page
     assert f"{100 * error:.2f}%" in page
+
+
+def test_what_was_said_of_the_tables_is_kept(hpgmn: Command, tiny: Tiny, tmp_path: Path) -> None:
+    rows = [
+        f"u{number},{number % 7},a long text that {number} wrote about life and trade,"
+        + ("fraud" if number % 10 == 0 else "honest")
+        for number in range(60)
+    ]
+    folder = tmp_path / "people"
+    folder.mkdir()
+    (folder / "nodes.csv").write_text("\n".join(["id,age,bio,label", *rows]) + "\n")
+    edges = [f"u{number},u{(number + 1) % 60}" for number in range(60)]
+    (folder / "edges.csv").write_text("\n".join(["source,target", *edges]) + "\n")
+    answer = hpgmn("train", folder, *tiny(), "--splits", "0", "--out", "run")
+    assert answer.code == 0, answer.err
+    told = [
+        "nodes.csv: 'bio': free text or names, left out. Turn it into numbers to use it, or read "
+        "it as a category (--category bio; in Python: categories).",
+        "90 % of the labelled nodes are of class 'honest', so accuracy says little. Use --metric "
+        "average_precision.",
+    ]
+    log = Path("run/log.txt").read_text(encoding="utf-8")
+    for line in told:
+        assert answer.err.count(f"Warning: {line}") == 1
+        assert line in metrics_of(Path("run"))["warnings"]
+        assert f"WARNING {line}" in log
+    assert "id is 'id', label is 'label'" in log
+    assert "gets 10 random ones" in log
+    assert "accuracy says little" in Path("run/report.html").read_text(encoding="utf-8")
+
+
+def test_the_skew_is_said_before_the_training(
+    hpgmn: Command, small_graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_graph(skewed(small_graph, 15), "skewed.npz")
+
+    def stop(*_: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hpgmn.experiments.portfolio.choose", stop)
+    answer = hpgmn("train", "skewed.npz", "--out", "run")
+    assert answer.code == 130
+    assert "accuracy says little" in answer.err
+
+
+def test_the_label_estimator_says_what_its_score_is(
+    hpgmn: Command, tiny: Tiny, small_graph: Graph
+) -> None:
+    write_graph(skewed(small_graph, 20), "skewed.npz")
+    other = hpgmn("train", "skewed.npz", *tiny(), "--metric", "macro_f1", "--out", "one").out
+    usual = hpgmn("train", "skewed.npz", *tiny(), "--out", "two").out
+    for text, words in ((other, ["accuracy"]), (usual, [])):
+        rows = [line.split("│") for line in text.splitlines() if line.startswith("│")]
+        cell = " ".join(row[6].strip() for row in rows).split()
+        assert cell[: len(words)] == words
+        assert cell[len(words) + 1] == "±"

@@ -15,13 +15,17 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
 import hpgmn as package
+from hpgmn.cli.tune import specification
 from hpgmn.config import make_settings, settings_dict
+from hpgmn.datasets import write_graph
 from hpgmn.experiments import tuning
 from hpgmn.experiments.search import planned_trials
+from hpgmn.graph import Graph
 from hpgmn.models import find_model
 
 Command = Callable[..., Any]
@@ -45,6 +49,19 @@ def states(path: Path) -> list[str]:
     with closing(sqlite3.connect(path)) as database:
         rows = database.execute("SELECT state FROM trials ORDER BY number").fetchall()
     return [row[0] for row in rows]
+
+
+def test_a_search_looks_for_the_rarer_class(tmp_path: Path, small_graph: Graph) -> None:
+    splits = small_graph.splits
+    assert splits is not None
+    masks = {f"{part}_mask": getattr(splits, part) for part in ("train", "val", "test")}
+    y, names = np.where(small_graph.y == 2, 0, 1), ["fraud", "honest"]
+    graph = Graph(small_graph.x, small_graph.edge_index, y, class_names=names, **masks)
+    write_graph(graph, tmp_path / "two.npz")
+    for metric, expected in (("average_precision", "fraud"), ("accuracy", None)):
+        asked = {"model": "mlp", "metric": metric}
+        spec, loaded, _ = specification(str(tmp_path / "two.npz"), asked, "cpu", None)
+        assert spec.positive == spec.identity(loaded).get("positive") == expected
 
 
 def test_a_search_prints_and_writes_what_it_found(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from sklearn.metrics import f1_score
+from sklearn.metrics import average_precision_score, f1_score
 
 from hpgmn.classifier import estimate_labels
 from hpgmn.config import make_settings
@@ -23,6 +23,8 @@ from hpgmn.report.reading import read_run
 
 Command = Callable[..., Any]
 Tiny = Callable[..., list[str]]
+
+RUN = ("--splits", "0", "--device", "cpu", "--out", "run")
 
 
 def mean_over_seeds(run: Path, split: int) -> np.ndarray:
@@ -307,6 +309,122 @@ def test_evaluate_keeps_to_the_protocol_of_the_run(
     scores = json.loads(Path("run/metrics.json").read_text())["test_score"]
     for named in ([], ["cora"], [tmp_path / "cora.npz"]):
         assert json.loads(hpgmn("evaluate", "run", *named, "--json").out)["score"] == scores
+
+
+def fraud_graph(small_graph: Graph, **values: Any) -> Graph:
+    """Two classes, of which the first by name is the rarer one."""
+    y = np.where(small_graph.y == 2, 0, 1)
+    return changed(small_graph, **({"y": y, "class_names": ["fraud", "honest"]} | values))
+
+
+@pytest.mark.parametrize(
+    ("options", "sought"), [([], "fraud"), (["--positive", "honest"], "honest")]
+)
+def test_the_rarer_class_is_looked_for_unless_another_is_named(
+    hpgmn: Command, tiny: Tiny, small_graph: Graph, options: list[str], sought: str
+) -> None:
+    write_graph(fraud_graph(small_graph), "two.npz")
+    told = hpgmn("train", "two.npz", *tiny(), *options, "--metric", "average_precision", *RUN)
+    assert told.code == 0, told.err
+    metrics = json.loads(Path("run/metrics.json").read_text())
+    rows = pq.read_table("run/predictions.parquet").to_pylist()
+    parts = {"test": "test_score", "val": "val_score"}
+    for role, key in parts.items():
+        mine = [row for row in rows if row["role"] == role]
+        truth = [row["label"] == sought for row in mine]
+        expected = average_precision_score(truth, [row[f"probability_{sought}"] for row in mine])
+        assert metrics[key] == [pytest.approx(expected, abs=1e-6)]
+    assert metrics["positive"] == metrics["config"]["positive"] == sought
+    score = f"{100 * metrics['test_score_mean']:.1f}"
+    rows = [line.split("│") for line in told.out.splitlines() if line.startswith("│")]
+    shown = [row[4].strip() for row in rows]  # narrow, so that the table fits a terminal
+    assert shown[:3] == ["average_precision", f"of '{sought}'", f"{score} ± 0.0"]
+    words = f"average_precision of '{sought}' {score}"
+    again = hpgmn("evaluate", "run", "--json")
+    found = json.loads(again.out)
+    assert (found["positive"], found["score"]) == (sought, metrics["test_score"])
+    assert words in hpgmn("evaluate", "run").out
+    page = Path("run/report.html").read_text(encoding="utf-8")
+    assert f"Test average precision of &#x27;{sought}&#x27;" in page
+    assert f"--positive {sought}" in page
+
+
+def test_evaluate_of_a_run_by_accuracy_looks_for_the_rarer_class(
+    hpgmn: Command, tiny: Tiny, small_graph: Graph
+) -> None:
+    write_graph(fraud_graph(small_graph), "two.npz")
+    assert hpgmn("train", "two.npz", *tiny(), *RUN).code == 0
+    assert "positive" not in Path("run/config.yaml").read_text()
+    mine = [
+        row for row in pq.read_table("run/predictions.parquet").to_pylist() if row["role"] == "test"
+    ]
+    truth = [row["label"] == "fraud" for row in mine]
+    expected = average_precision_score(truth, [row["probability_fraud"] for row in mine])
+    found = json.loads(hpgmn("evaluate", "run", "--json").out)
+    assert found["metrics"]["average_precision"]["mean"] == pytest.approx(expected, abs=1e-6)
+    assert "average_precision of 'fraud'" in hpgmn("evaluate", "run").out
+
+
+def test_evaluate_leaves_out_nodes_that_the_run_has_used(
+    hpgmn: Command, tiny: Tiny, small_graph: Graph
+) -> None:
+    ids = np.array([f"node {number}" for number in range(18)])
+    write_graph(changed(small_graph, node_ids=ids), "one.npz")
+    assert hpgmn("train", "one.npz", *tiny(statistics="attributes"), *RUN).code == 0
+    # The other graph has the nodes in another order, and the last three under new names.
+    order = np.random.default_rng(0).permutation(18)
+    names = ids[order]
+    names[-3:] = ["new a", "new b", "new c"]
+    other = Graph(
+        small_graph.x[order],
+        np.array([[0], [1]]),
+        small_graph.y[order],
+        node_ids=names,
+        class_names=["0", "1", "2"],
+    )
+    write_graph(other, "other.npz")
+    rows = pq.read_table("run/predictions.parquet").to_pylist()
+    used = {row["node_id"] for row in rows if row["role"] in ("train", "val")}
+    fresh = np.array([name not in used for name in names])
+    found = json.loads(hpgmn("evaluate", "run", "other.npz", "--json").out)
+    assert hpgmn("predict", "run", "other.npz", "--out", "p.csv").code == 0
+    guesses = np.array([int(row["prediction"]) for row in read_table(Path("p.csv"))])
+    assert 0 < fresh.sum() < 18
+    assert found["score"] == [pytest.approx((guesses == other.y)[fresh].mean(), abs=1e-6)]
+    assert found["left_out"] == [18 - fresh.sum()]
+    told = f"all labelled nodes but {18 - fresh.sum()} that the run was trained or validated on"
+    assert told in hpgmn("evaluate", "run", "other.npz").out
+
+
+def test_evaluate_says_when_the_run_has_used_every_node(
+    hpgmn: Command, tiny: Tiny, small_graph: Graph
+) -> None:
+    ids = np.array([f"node {number}" for number in range(18)])
+    write_graph(changed(small_graph, node_ids=ids), "one.npz")
+    assert hpgmn("train", "one.npz", *tiny(statistics="attributes"), *RUN).code == 0
+    split = small_graph.split(0)
+    known = np.where(split.train, small_graph.y, -1)
+    write_graph(
+        changed(
+            small_graph,
+            node_ids=ids,
+            y=known,
+            x=small_graph.x + 1,
+            train_mask=None,
+            val_mask=None,
+            test_mask=None,
+        ),
+        "other.npz",
+    )
+    Path("run/predictions.parquet").unlink()  # the model itself knows its train nodes
+    answer = hpgmn("evaluate", "run", "other.npz")
+    assert answer.code == 2
+    assert "on every labelled node of 'other', so nothing is left to score" in answer.err
+
+
+def test_evaluate_says_that_nodes_are_summed_over_runs(hpgmn: Command, trained: Path) -> None:
+    words = " ".join(hpgmn("evaluate", trained).out.replace("┃", " ").split())
+    assert "nodes, summed over 4 runs" in words
 
 
 # statistics

@@ -16,6 +16,7 @@ import torch
 from hpgmn.config import make_settings
 from hpgmn.datasets.synthetic import trading_network
 from hpgmn.graph import Graph
+from hpgmn.metrics import accuracy
 from hpgmn.models import MODELS
 from hpgmn.models.stage import Replica, Task, make_task
 from hpgmn.statistics import STATISTICS, LocalStatistics, StatisticsSettings
@@ -160,7 +161,7 @@ def test_an_epoch_asks_the_gpu_nothing(graph: Graph, name: str, batch_size: int)
     task = task_of(graph, name, **values)
     state = TrainState()
     for stage, build in MODELS[name].stages.items():
-        stage_run = Running(task, build, state, [0, 1], "accuracy")
+        stage_run = Running(task, build, state, [0, 1], accuracy)
         if stage_run.stage.epochs:
             optimizer = stage_run.optimizer(None)
             current = trainer.begin(

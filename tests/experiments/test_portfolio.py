@@ -271,3 +271,43 @@ def test_without_splits_the_error_is_the_graphs_own(small_graph: Graph) -> None:
     bare = Graph(small_graph.x, small_graph.edge_index, small_graph.y)
     with pytest.raises(HPGMNError, match="split"):
         choose(bare, members=MEMBERS)
+
+
+def two_classes(graph: Graph) -> Graph:
+    """The same graph with classes fraud, the rarer one, and honest."""
+    splits = graph.splits
+    assert splits is not None
+    masks = {f"{part}_mask": getattr(splits, part) for part in ("train", "val", "test")}
+    y = np.where(graph.y == 2, 0, 1)
+    x = np.random.default_rng(1).normal(size=graph.x.shape)  # hard to tell
+    return Graph(x, graph.edge_index, y, class_names=["fraud", "honest"], **masks)
+
+
+@pytest.mark.parametrize(("asked", "number"), [(None, 0), ("honest", 1)])
+def test_the_rarer_class_chooses_unless_another_is_named(
+    small_graph: Graph, asked: str | None, number: int
+) -> None:
+    graph = two_classes(small_graph)
+    choice = choose(graph, [0], members=[PLAIN], metric="average_precision", positive=asked)
+    about = {"splits": [0], "metric": "average_precision"}
+    (expected,) = run_trials(graph, "hpgmn", [PLAIN.settings], positive=number, **about)
+    (other,) = run_trials(graph, "hpgmn", [PLAIN.settings], positive=1 - number, **about)
+    (row,) = choice.as_dict()["members"]
+    assert row["val_score"] == expected["val_score"] != other["val_score"]
+    assert choice.as_dict()["positive"] == ("fraud", "honest")[number]
+    assert f"average_precision of '{('fraud', 'honest')[number]}'" in choice.sentence()
+
+
+def test_settings_are_put_over_every_member_that_has_them(small_graph: Graph) -> None:
+    over = {"class_weights": "balanced", "estimator_dropout": "0.5"}
+    choice = choose(small_graph, [0], members=[PLAIN, ALIKE], settings=over)
+    plain, alike = (row["settings"] for row in choice.as_dict()["members"])
+    assert plain == {
+        **{key: value for key, value in PLAIN.settings.items() if key != "statistics"},
+        "statistics": ["attributes"],
+        "class_weights": "balanced",
+        "estimator_dropout": 0.5,
+    }
+    assert alike == ALIKE.settings | {"class_weights": "balanced"}
+    with pytest.raises(HPGMNError, match="Unknown setting 'weights'"):
+        choose(small_graph, [0], members=[PLAIN], settings={"weights": 1})

@@ -109,7 +109,11 @@ def test_a_check_gives_splits_and_warnings(small_graph: Graph) -> None:
     chosen, warnings = check_run(replace(SPEC, splits=(1,)), small_graph)
     (split,) = chosen
     np.testing.assert_array_equal(split.train, small_graph.split(1).train)
-    assert warnings == ["1 of 18 nodes have no edges (self-loops do not count)."]
+    assert warnings == [
+        "1 of 18 nodes have no edges (self-loops do not count).",
+        "Classes '0', '1', '2' have fewer than 3 train nodes in the split: hardly anything is "
+        "learned of so few. Label more nodes, or merge classes.",
+    ]
 
 
 # The folder.

@@ -161,6 +161,14 @@ def test_the_command_names_metric_and_protocol_where_they_are_not_usual() -> Non
     assert words.startswith("hpgmn train mine.npz --model mlp --metric roc_auc --protocol dense")
 
 
+def test_the_command_and_the_config_name_the_class_looked_for(tmp_path: Path) -> None:
+    identity = {"model": "mlp", "metric": "average_precision", "protocol": None, "positive": "bad"}
+    words = train_command("mine.npz", identity, settings_of())
+    assert "--metric average_precision --positive bad" in words
+    write_best(tmp_path / "a.yaml", identity, settings_of())
+    assert read_config(str(tmp_path / "a.yaml"))["positive"] == "bad"
+
+
 def test_files_lie_beside_the_study() -> None:
     names = {key: str(path) for key, path in files_of(Path("a/texas.v2.db")).items()}
     assert names == {

@@ -269,6 +269,26 @@ def test_command_writes_values_as_they_are_typed() -> None:
     assert more[-4:] == ["--protocol", "geom", "--device", "cpu"]
 
 
+def test_command_repeats_what_was_said_of_the_tables() -> None:
+    config = {"graph": "g", "model": "m", "metric": "precision@5", "splits": [0], "seeds": 1}
+    tables = {
+        "id": "email",
+        "split": "",
+        "weight": "amount",
+        "drop": ["a", "b c"],
+        "categories": ["zip"],
+        "split_by": ["time", "when"],
+        "drop_unknown_edges": True,
+        "directed": False,
+    }
+    words = command(config | {"settings": {}, "positive": "fraud", "tables": tables})
+    assert words[11:] == [
+        *("--positive", "fraud", "--id", "email", "--split-column", "", "--weight", "amount"),
+        *("--drop", "a", "--drop", "b c", "--category", "zip", "--split-by", "time", "when"),
+        *("--drop-unknown-edges", "--undirected"),
+    ]
+
+
 def test_nothing_from_data_becomes_markup(make_run: MakeRun) -> None:
     bad = "<img src=x onerror=alert(2)>"
     folder = make_run(

@@ -5,9 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hpgmn.errors import HPGMNError
+from hpgmn.errors import HPGMNError, SettingError
 from hpgmn.graph import Graph, Split
-from hpgmn.training.checks import check_split, graph_warnings
+from hpgmn.training.checks import (
+    check_split,
+    class_number,
+    graph_warnings,
+    positive_class,
+    scarce_classes,
+    seen_labels,
+    skewed_classes,
+)
 
 NOTHING = np.zeros(6, bool)
 
@@ -80,3 +88,73 @@ def test_isolated_nodes_are_counted() -> None:
 
 def test_nothing_is_said_of_an_ordinary_graph(graph: Graph) -> None:
     assert graph_warnings(graph) == []
+
+
+TWO = ("fraud", "honest")
+
+
+def test_the_positive_class_is_the_rarest_among_train_and_validation_nodes() -> None:
+    # With its test nodes fraud would be the more frequent class.
+    graph = graph_of([0, 1, 1, 0, 0, 0], [(0, 1)], class_names=TWO)
+    seen = seen_labels(graph, [Split(mask(0, 1), mask(2), mask(3, 4, 5))])
+    assert seen.tolist() == [[0, 1, 1, -1, -1, -1]]
+    for metric in ("average_precision", "precision@5"):
+        assert positive_class(metric, seen, TWO) == "fraud"
+    assert positive_class("average_precision", np.array([0, 1]), TWO) == "honest"
+    for metric in ("roc_auc", "accuracy"):
+        assert positive_class(metric, seen, TWO) is None
+    assert positive_class("average_precision", seen, ("a", "b", "c")) is None
+
+
+def test_the_positive_class_may_be_named() -> None:
+    assert positive_class("average_precision", np.array([0, 1, 1]), TWO, "honest") == "honest"
+    assert (class_number("fraud", TWO), class_number("honest", TWO), class_number(None, TWO)) == (
+        *(0, 1, 1),
+    )
+    with pytest.raises(SettingError, match=r"Unknown positive class 'frau'.*'fraud'"):
+        positive_class("average_precision", np.array([0, 1]), TWO, "frau")
+    with pytest.raises(SettingError, match=r"for two classes \(there are 3\).*Leave out"):
+        positive_class("average_precision", np.array([0, 1]), ("a", "b", "c"), "a")
+
+
+def test_classes_with_hardly_any_train_node_are_named_in_one_line() -> None:
+    names = ["red", "green", "blue"]
+    y = [0] * 4 + [1] * 4 + [2] * 4
+    graph = graph_of(y, [(0, 1)], class_names=names)
+    masks = np.zeros((3, 12), bool)
+    masks[0, [0, 1, 2, 4, 5, 6, 8]] = True  # one blue
+    masks[1, [0, 1, 2, 4, 5, 6, 8, 9, 10]] = True  # three of each
+    masks[2, [0, 1, 4, 5, 6]] = True  # two red, no blue: another line's matter
+    splits = [Split(train, ~train, np.zeros(12, bool)) for train in masks]
+    rest = ": hardly anything is learned of so few. Label more nodes, or merge classes."
+    told = "Class 'blue' has fewer than 3 train nodes in"
+    assert scarce_classes(graph, splits[1:2]) == []
+    assert scarce_classes(graph, splits[:1]) == [f"{told} the split{rest}"]
+    assert scarce_classes(graph, splits[:2]) == [f"{told} 1 of 2 splits{rest}"]
+    assert scarce_classes(graph, splits) == [
+        f"Classes 'red', 'blue' have fewer than 3 train nodes in 2 of 3 splits{rest}"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("y", "metric", "told"),
+    [
+        (
+            [0] + [1] * 9,
+            "accuracy",
+            "90 % of the labelled nodes are of class 'honest', so accuracy "
+            "says little. Use --metric average_precision.",
+        ),
+        ([0] + [1] * 9, "macro_f1", None),
+        ([0, 0] + [1] * 8, "accuracy", None),
+        ([0] + [1] * 9 + [-1] * 9, "accuracy", "90 %"),
+        ([0, 2] + [1] * 18, "accuracy", "Use --metric balanced_accuracy."),
+    ],
+)
+def test_skewed_classes_call_for_another_metric(
+    y: list[int], metric: str, told: str | None
+) -> None:
+    graph = graph_of(y, [(0, 1)], class_names=["fraud", "honest", "other"][: max(y) + 1])
+    lines = skewed_classes(graph, metric)
+    assert len(lines) == (told is not None)
+    assert told is None or told in lines[0]

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from hpgmn.graph import Graph
+from hpgmn.metrics import accuracy
 from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.models.stage import Replica, Task, make_task
@@ -198,7 +199,7 @@ def test_the_class_loss_is_torchs_with_the_weights_of_the_train_nodes(
     task = task_of(graph, settings, settings)
     labels = task.train_labels
     state = train(task, ENTRY)
-    own = Running(task, ENTRY.stages[stage], state, [0, 1], "accuracy")
+    own = Running(task, ENTRY.stages[stage], state, [0, 1], accuracy)
     logits = torch.randn(2, own.train.nodes.shape[1], 3, generator=torch.Generator().manual_seed(0))
     own.weights = {}
     found = own._weighted(None, logits, own.train)  # type: ignore[arg-type]

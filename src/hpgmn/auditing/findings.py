@@ -13,6 +13,7 @@ from hpgmn.auditing.classes import ClassBalance, MissingClass
 from hpgmn.auditing.structure import Structure
 from hpgmn.auditing.twins import KnownData, Twins
 from hpgmn.statistics.homophily import Homophily
+from hpgmn.training.checks import SKEWED, metric_for_skewed
 
 if TYPE_CHECKING:
     from hpgmn.auditing.usefulness import Usefulness
@@ -26,7 +27,7 @@ PLAIN_AGREEMENT, SOME_AGREEMENT = 0.8, 0.3
 """How far beyond the largest class twins agree: test labels are known, or half known."""
 ISOLATED_SHARE = 0.2
 LARGEST_COMPONENT = 0.9
-LARGEST_CLASS = 0.8
+LARGEST_CLASS = SKEWED
 SMALLEST_CLASS = 5
 HOMOPHILOUS, UNINFORMATIVE = 0.5, 0.05
 CLEARLY_BETTER = 0.02
@@ -203,8 +204,8 @@ def _classes(classes: ClassBalance) -> Iterator[Finding]:
             "class-balance",
             f"Class '{name}' makes up {classes.largest_share:.1%} of the labelled nodes: always "
             "saying it scores as much.",
-            "Do not judge by accuracy; use --metric roc_auc with two classes, and read the scores "
-            "by class.",
+            f"Do not judge by accuracy: use --metric {metric_for_skewed(len(present))}, and read "
+            "the scores by class.",
         )
     small = [f"{name}" for name, count in present.items() if count < SMALLEST_CLASS]
     if small:

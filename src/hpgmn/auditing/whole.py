@@ -30,7 +30,7 @@ class Audit:
     Attributes:
         graph: the graph's name.
         split: the number of the split that was looked at; None where there is none.
-        has_own_splits: whether the graph brought its splits; else random ones were made.
+        has_own_splits: whether the graph brought its splits; else they were drawn at random.
         findings: what to know, the worst first.
         structure: degrees, components, self-loops, repeats.
         classes: how many nodes have which label.
@@ -103,7 +103,7 @@ def audit(
     return Audit(
         graph=graph.name,
         split=None if chosen is None else split,
-        has_own_splits=graph.splits is not None,
+        has_own_splits=graph.splits is not None and not graph.splits.is_random,
         findings=findings(measures, useful, "" if useful or not training else reason),
         **{field.name: getattr(measures, field.name) for field in dataclasses.fields(measures)},
         usefulness=useful,

@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         return _refuse(_with_nearest(message(), given))
     if result == _INTERRUPTED:  # some versions of the parser catch the interrupt themselves
-        err.print("Interrupted. What was finished is kept.", markup=False)
+        err.print("Interrupted.", markup=False)
     return result if isinstance(result, int) else 0
 
 

@@ -18,19 +18,27 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 if TYPE_CHECKING:
     from hpgmn.training.replicas import Progress as Step
 
+logger = logging.getLogger(__name__)
+
 out = Console()
 err = Console(stderr=True)
 
 METRIC_HELP = (
     "What chooses epochs and is reported: accuracy, balanced_accuracy, macro_f1, roc_auc, "
     "average_precision, or for two classes precision@K, such as precision@50 [the dataset's, or "
-    "accuracy]."
+    "accuracy]. For skewed classes: average_precision of two, balanced_accuracy of more."
 )
 
 
 def say(line: str) -> None:
     """One unbroken line on standard error."""
     err.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def note(line: str) -> None:
+    """One line on standard error that the log of the run keeps, too."""
+    say(line)
+    logger.info(line)
 
 
 def percent(mean: float | None, std: float | None) -> str:
@@ -62,20 +70,43 @@ class _Lines(logging.Handler):
             say(line)
 
 
+class _Earlier(logging.Handler):
+    """What was logged before a run has its log file."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+_earlier = _Earlier()
+
+
 def set_up_logging() -> None:
     """Warnings of the library go to standard error, one line each."""
-    handler = _Lines(logging.WARNING)
     logger = logging.getLogger("hpgmn")
-    logger.handlers[:] = [handler]
+    _earlier.records.clear()
+    logger.handlers[:] = [_Lines(logging.WARNING), _earlier]
     logger.setLevel(logging.INFO)
+
+
+def earlier_warnings() -> list[str]:
+    """The warnings of this command before it opened a log file."""
+    found = [one.getMessage() for one in _earlier.records if one.levelno >= logging.WARNING]
+    return list(dict.fromkeys(found))
 
 
 @contextmanager
 def log_file(path: Path) -> Iterator[None]:
-    """Everything the library logs also goes into a file."""
+    """Everything the library logs also goes into a file, with what it has logged before."""
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger = logging.getLogger("hpgmn")
+    logger.removeHandler(_earlier)  # which keeps what it has for the next model's log
+    for record in _earlier.records:
+        handler.handle(record)
     logger.addHandler(handler)
     try:
         yield

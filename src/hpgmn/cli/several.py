@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.markup import escape
 from rich.table import Column, Table
 
 from hpgmn.cli.console import (
+    earlier_warnings,
     log_file,
     out,
     percent,
@@ -84,7 +86,12 @@ def run_and_report(spec: RunSpec, graph: Graph, folder: Path) -> dict[str, Any]:
         training_progress(f"{graph.name} {spec.model}") as report,
         stop_on_signal() as should_stop,
     ):
-        metrics = run(spec, graph, folder, report=report, should_stop=should_stop)
+        metrics = run(
+            *(spec, graph, folder),
+            report=report,
+            should_stop=should_stop,
+            warnings=earlier_warnings(),
+        )
     explain_and_report(spec, graph, folder)
     return metrics
 
@@ -163,12 +170,12 @@ def _others_in(folder: Path, runs: Sequence[Mapping[str, Any]]) -> list[dict[str
     """The metrics of finished runs of other models in the same folder, on the same splits."""
     from hpgmn.experiments.run import METRICS_FILE
 
-    keys = ("graph", "metric", "splits", "seeds")
+    keys = ("graph", "metric", "positive", "splits", "seeds")
     found = []
     for path in sorted(folder.glob(f"*/{METRICS_FILE}")):
         metrics: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         is_new = metrics["model"] not in [run["model"] for run in runs]
-        if is_new and all(metrics[key] == runs[0][key] for key in keys):
+        if is_new and all(metrics.get(key) == runs[0].get(key) for key in keys):
             found.append(metrics)
     return found
 
@@ -189,8 +196,11 @@ def _one_of_several(
 
 def print_comparison(content: Mapping[str, Any]) -> None:
     """One line per model: scores, and the difference to the reference with its interval."""
+    from hpgmn.metrics import metric_words
+
     reference, over = content["reference"], "splits" if len(content["splits"]) > 1 else "seeds"
     runs = len(content["splits"]) * content["seeds"]
+    metric = metric_words(content["metric"], content.get("positive"))
     table = Table(
         Column("model", overflow="fold"),
         Column("test", no_wrap=True, justify="right"),
@@ -199,7 +209,7 @@ def print_comparison(content: Mapping[str, Any]) -> None:
         Column("seconds", justify="right"),
         box=None,  # so that it fits 80 columns
         padding=(0, 2, 0, 0),
-        title=f"{content['graph']}: {content['metric']} %, {runs} run{'s' * (runs > 1)} each",
+        title=escape(f"{content['graph']}: {metric} %, {runs} run{'s' * (runs > 1)} each"),
     )
     for row in content["rows"]:
         table.add_row(

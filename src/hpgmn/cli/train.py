@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Column, Table
 
-from hpgmn.cli.choice import chosen_or_kept, wants_portfolio
-from hpgmn.cli.console import METRIC_HELP, out, percent, say, step_progress
+from hpgmn.cli.choice import NOT_TRIED, chosen_or_kept, known_assignments, wants_portfolio
+from hpgmn.cli.console import METRIC_HELP, note, out, percent, say, step_progress
 from hpgmn.cli.several import (
     folder_name,
     model_names,
@@ -43,10 +45,9 @@ if TYPE_CHECKING:
     from hpgmn.experiments.run import RunSpec
     from hpgmn.graph import Graph
 
-_DEVICES = ("auto", "cpu", "cuda")
+logger = logging.getLogger(__name__)
 
-SKEWED = 0.8
-"""Classes are skewed if the largest has more than this share of the labelled nodes."""
+_DEVICES = ("auto", "cpu", "cuda")
 
 
 def train(
@@ -70,6 +71,14 @@ def train(
     seeds: Annotated[int | None, typer.Option(help="Seeds per split [1].")] = None,
     protocol: Annotated[str | None, typer.Option(help="A published protocol's splits.")] = None,
     metric: Annotated[str | None, typer.Option(help=METRIC_HELP)] = None,
+    positive: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CLASS",
+            help="Of two classes, the one that average_precision and precision@K look for [the "
+            "rarer].",
+        ),
+    ] = None,
     calibration: Annotated[
         bool | None,
         typer.Option(
@@ -88,7 +97,7 @@ def train(
             "--portfolio/--no-portfolio",
             show_default=False,
             help="Try a few settings and take the best on validation [where no model or settings "
-            "are named and none are shipped for the graph].",
+            "are named and none are shipped for the graph]. With --set, each is tried with that.",
         ),
     ] = None,
     resume: Annotated[bool, typer.Option(help="Continue the interrupted run in --out.")] = False,
@@ -121,14 +130,15 @@ def train(
         raise SettingError("--resume needs --out, the folder of the interrupted run.")
     if resume and overwrite:
         raise SettingError("--resume and --overwrite exclude each other; give one.")
-    said = {"--model": model, "--config": config, "--set": set_}
-    is_chosen = wants_portfolio(graph, portfolio, said)
+    said = {"--model": model, "--config": config}
+    is_chosen = wants_portfolio(graph, portfolio, said, set_)
     given = read_config(config) if config is not None else {}
     options = {
         "splits": splits,
         "seeds": seeds,
         "protocol": protocol,
         "metric": metric,
+        "positive": positive,
         "device": device,
         "calibrate": calibration,
     }
@@ -145,7 +155,7 @@ def train(
         raise SettingError(
             f"The config is of {given['model']}, not of {names[0]}. Leave --model out, or --config."
         )
-    assignments = shared_assignments(names, set_ or [])
+    assignments = shared_assignments(names, [] if is_chosen else set_ or [])
     columns = named_columns(
         *(id_, label, split_column, source, target, weight, drop),
         *(category, split_by, drop_unknown_edges, directed),
@@ -154,26 +164,32 @@ def train(
     columns = Columns.from_dict(given["tables"])
     protocol = given.get("protocol")
     with step_progress() as progress:
-        loaded = load(graph, protocol, columns=columns, tell=say, progress=progress)
+        loaded = load(graph, protocol, columns=columns, tell=note, progress=progress)
     specs = []
     for name in names:
         try:
             spec = _specification(graph, loaded, given | {"model": name}, assignments[name])
-            check_run(spec, loaded)
+            _, warnings = check_run(spec, loaded)
         except SettingError as error:
             raise SettingError(f"{name}: {error}" if len(names) > 1 else str(error)) from None
         specs.append(spec)
+    if set_ and not is_chosen and wants_portfolio(graph, portfolio, said):
+        note(NOT_TRIED)
+    for line in warnings:  # the same for every model, and before minutes of work
+        logger.warning(line)
     choice = None
     if is_chosen:
-        choice = chosen_or_kept(specs[0], loaded, out_folder, resume=resume, overwrite=overwrite)
+        choice = chosen_or_kept(
+            specs[0], loaded, set_ or [], out_folder, resume=resume, overwrite=overwrite
+        )
     if choice is not None:
         names = [choice.model]
         best = given | {"model": choice.model, "settings": choice.settings}
-        specs = [_specification(graph, loaded, best, [])]
+        own = known_assignments(choice.model, set_ or [])
+        specs = [_specification(graph, loaded, best, own)]
     folder = out_folder or _default_folder(loaded.name, names)
     if len(specs) > 1:
         train_several(specs, loaded, folder, resume=resume, overwrite=overwrite)
-        suggest_for_skewed(specs[0].metric, loaded)
         return
     try:
         metrics = train_into(
@@ -188,7 +204,6 @@ def train(
         say(f"To go on, repeat the command with --resume --out {folder}")
         raise
     print_scores(metrics)
-    suggest_for_skewed(specs[0].metric, loaded)
     say(f"Run folder: {folder}")
 
 
@@ -208,6 +223,7 @@ def _specification(
     from hpgmn.experiments.run import RunSpec
     from hpgmn.models import find_model
     from hpgmn.shipped import settings_for
+    from hpgmn.training.checks import positive_class, seen_labels
 
     name = given.get("model", "hpgmn")
     entry = find_model(name)
@@ -216,33 +232,22 @@ def _specification(
     if values is None:
         values = settings_for(source if known else None, name)
     chosen = make_settings(entry.settings, values | parse_assignments(assignments))
-    default_metric = DATASETS[source].metric if known else "accuracy"
+    metric = given.get("metric", DATASETS[source].metric if known else "accuracy")
+    numbers = split_numbers(given.get("splits", "all"), graph)
+    seen = seen_labels(graph, [graph.split(number) for number in numbers])
     return RunSpec(
         graph=source if known else str(Path(source).expanduser().resolve()),
         model=name,
         settings=settings_dict(chosen),
-        splits=split_numbers(given.get("splits", "all"), graph),
+        splits=numbers,
         seeds=given.get("seeds", 1),
         protocol=given.get("protocol"),
-        metric=given.get("metric", default_metric),
+        metric=metric,
         device=chosen_device(given.get("device", "auto")),
         calibrate=given.get("calibrate", True),
         tables=given.get("tables", {}),
+        positive=positive_class(metric, seen, graph.class_names, given.get("positive")),
     )
-
-
-def suggest_for_skewed(metric: str, graph: Graph) -> None:
-    """Where nearly all nodes are of one class, say what tells more than accuracy."""
-    import numpy as np
-
-    counts = np.bincount(graph.y[graph.y >= 0])
-    share = counts.max() / counts.sum()
-    if share > SKEWED and metric == "accuracy":
-        say(
-            f"{100 * share:.0f} % of the labelled nodes are of class "
-            f"{graph.class_names[int(counts.argmax())]}, so accuracy says little. Try --metric "
-            "balanced_accuracy --set class_weights=balanced."
-        )
 
 
 def chosen_device(name: str) -> str:
@@ -291,22 +296,31 @@ def _default_folder(graph: str, names: Sequence[str]) -> Path:
 
 def print_scores(row: dict[str, Any]) -> None:
     """The run in one line: test score, validation score, label estimator where it has one, time."""
+    from hpgmn.metrics import metric_words
+
     runs = len(row["val_score"])
     test = percent(row["test_score_mean"], row["test_score_std"])
     cells = {
         "graph": row["graph"],
         "model": row["model"],
         "runs": str(runs),
-        "test": f"{row['metric']} {test}",
+        "test": _broken(metric_words(row["metric"], row.get("positive"))) + test,
         "validation": f"{100 * sum(row['val_score']) / runs:.1f}",
     }
     if estimator := row["label_estimator"]:
         guess = percent(estimator["test_accuracy_mean"], estimator["test_accuracy_std"])
-        cells["label estimator"] = guess
+        about = "" if row["metric"] == "accuracy" else "accuracy "  # beside another metric
+        cells["label estimator"] = f"{about}{guess}"
     cells["seconds"] = f"{row['seconds']:.1f}"
     table = Table(*(Column(name, no_wrap=name == "test") for name in cells))
-    table.add_row(*cells.values())
+    table.add_row(*(escape(cell) for cell in cells.values()))
     out.print(table)
+
+
+def _broken(metric: str) -> str:
+    """A metric before its score: a long one on lines of its own, so that the table fits."""
+    short = len("accuracy")
+    return f"{metric} " if len(metric) <= short else metric.replace(" of ", "\nof ") + "\n"
 
 
 def demo(

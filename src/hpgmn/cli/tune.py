@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import time
@@ -145,6 +146,7 @@ def specification(
     from hpgmn.experiments.run import RunSpec, check_run
     from hpgmn.experiments.tuning import Choices, TuneSpec, check_names
     from hpgmn.models import find_model
+    from hpgmn.training.checks import positive_class, seen_labels
 
     model, sampler = asked.get("model", "hpgmn"), asked.get("sampler", "tpe")
     check_names(asked.get("space", "ours"), sampler, model)
@@ -168,6 +170,9 @@ def specification(
         pruning=sampler == "tpe" if pruning is None else pruning,
     )
     Choices.of(spec, graph)
+    seen = seen_labels(graph, [graph.split(number) for number in spec.splits])
+    sought = positive_class(spec.metric, seen, graph.class_names)
+    spec = dataclasses.replace(spec, positive=sought)
     run = RunSpec(spec.graph, model, dict(typed), spec.splits, spec.seeds, metric=spec.metric)
     _, warnings = check_run(run, graph)
     return spec, graph, warnings

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from hpgmn.cli.console import err, out, say
@@ -112,7 +113,8 @@ def predict(
         float,
         typer.Option(
             help="Below this confidence the prediction stays empty: don't know. Thresholds for a "
-            "wanted accuracy: metrics.json, calibration."
+            "wanted accuracy: metrics.json, calibration; they promise a little much, because the "
+            "same validation nodes chose the epoch."
         ),
     ] = 0.0,
     add: Annotated[
@@ -243,11 +245,13 @@ def evaluate(
     own: Annotated[str | None, OWN] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
 ) -> None:
-    """Scores on labelled nodes, by class: the test nodes, or all of another graph's."""
-    import numpy as np
+    """Scores on labelled nodes, by class: the test nodes, or those of another graph.
 
+    Of another graph, nodes that the run was trained or validated on (by their ids) are left out.
+    """
     from hpgmn.evaluation import Score, class_report, scores
-    from hpgmn.metrics import METRICS
+    from hpgmn.metrics import METRICS, metric_words
+    from hpgmn.training.checks import class_number, positive_class
 
     model, spec, loaded = opened(run, graph, own)
     if (loaded.y < 0).all():
@@ -260,34 +264,32 @@ def evaluate(
             f"The classes of '{loaded.name}' are not those of the model: "
             f"{', '.join(model.class_names)}. Give them in the same order."
         )
-    known = loaded.y >= 0
     same = loaded.fingerprint == model.about["fingerprint"]
-    masks = [loaded.split(one.split).test if same else known for one in model.replicas]
-    if not all(mask.any() for mask in masks):
-        raise HPGMNError(
-            f"'{loaded.name}' has splits without test nodes, so nothing can be scored. Name "
-            "another labelled graph after the run folder."
-        )
-    if same and (np.stack(masks) & (model.train_labels >= 0)).any():
-        raise HPGMNError(
-            f"The splits of '{loaded.name}' changed: nodes the model was trained on are test "
-            "nodes now. Restore the splits, or train again."
-        )
+    masks = _test_masks(model, loaded) if same else _new_masks(model, loaded, run)
     logits = model.logits(loaded)
-    # In the order of the table, the run's own metric first.
-    every = {
-        name: Score.of(scores(logits, loaded.y, masks, name))
-        for name in dict.fromkeys([spec.metric, *METRICS])
-    }
+    metrics = list(dict.fromkeys([spec.metric, *METRICS]))  # the run's own first
+    asked = spec.positive or positive_class(
+        "average_precision", model.train_labels, model.class_names
+    )
+    number = class_number(asked, model.class_names)
+    every = {name: Score.of(scores(logits, loaded.y, masks, name, number)) for name in metrics}
     score = every[spec.metric]
     guesses = logits.argmax(dim=-1).numpy()
     rows = class_report(guesses, loaded.y, masks, model.class_names)
+    left_out = [int((loaded.y >= 0).sum() - mask.sum()) for mask in masks]
     nodes = "test nodes" if same else "all labelled nodes"
+    if not same and any(left_out):
+        low, high = min(left_out), max(left_out)
+        count = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+        nodes += f" but {count} that the run was trained or validated on"
     result = {
         "graph": loaded.name,
         "model": spec.model,
         "nodes": nodes,
+        "runs": len(masks),
+        **({} if same else {"left_out": left_out}),
         "metric": spec.metric,
+        "positive": asked,
         "score_mean": score.mean,
         "score_std": score.std,
         "score": list(score.values),
@@ -297,20 +299,79 @@ def evaluate(
     if json_:
         print(json.dumps(result, indent=1))
         return
-    table = Table("class", "precision", "recall", "F1", "nodes")
+    summed = f"nodes, summed over {len(masks)} runs" if len(masks) > 1 else "nodes"
+    table = Table("class", "precision", "recall", "F1", summed)
     for row in rows:
         shares = [_percent(row[key]) for key in ("precision", "recall", "f1")]
         table.add_row(str(row["class"]), *shares, str(row["support"]))
     out.print(
-        f"{loaded.name}, {nodes}, {len(masks)} run(s): {spec.metric} "
+        f"{loaded.name}, {nodes}, {len(masks)} run(s): {metric_words(spec.metric, asked)} "
         f"{100 * score.mean:.1f} ± {100 * score.std:.1f}",
         highlight=False,
+        markup=False,
+        soft_wrap=True,
     )
-    metrics = Table("metric", "score")
+    overview = Table("metric", "score")
     for name, own_score in every.items():
-        metrics.add_row(name, f"{100 * own_score.mean:.1f} ± {100 * own_score.std:.1f}")
-    out.print(metrics)
+        shown = f"{100 * own_score.mean:.1f} ± {100 * own_score.std:.1f}"
+        overview.add_row(escape(metric_words(name, asked)), shown)
+    out.print(overview)
     out.print(table)
+
+
+def _test_masks(model: SavedModel, graph: Graph) -> list[Array]:
+    """The test nodes of each replica on the graph that it was trained on."""
+    import numpy as np
+
+    masks = [graph.split(one.split).test for one in model.replicas]
+    if not all(mask.any() for mask in masks):
+        raise HPGMNError(
+            f"'{graph.name}' has splits without test nodes, so nothing can be scored. Name "
+            "another labelled graph after the run folder."
+        )
+    if (np.stack(masks) & (model.train_labels >= 0)).any():
+        raise HPGMNError(
+            f"The splits of '{graph.name}' changed: nodes the model was trained on are test "
+            "nodes now. Restore the splits, or train again."
+        )
+    return masks
+
+
+def _new_masks(model: SavedModel, graph: Graph, run: Path) -> list[Array]:
+    """The labelled nodes of another graph that each replica was not trained or validated on."""
+    import numpy as np
+
+    known = graph.y >= 0
+    if graph.node_ids is None or model.node_ids is None:
+        return [known for _ in model.replicas]
+    used = _used_ids(run)
+    masks = []
+    for replica, labels in zip(model.replicas, model.train_labels, strict=True):
+        trained = model.node_ids[labels >= 0].tolist()
+        masks.append(known & ~np.isin(graph.node_ids, [*trained, *used.get(replica.split, ())]))
+    if not all(mask.any() for mask in masks):
+        raise HPGMNError(
+            f"The run was trained or validated on every labelled node of '{graph.name}', so "
+            f"nothing is left to score. Give other labelled nodes, or use `hpgmn evaluate {run}`."
+        )
+    return masks
+
+
+def _used_ids(run: Path) -> dict[int, list[str]]:
+    """For each split the ids of its train and validation nodes, as the run's predictions say."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    from hpgmn.experiments.run import PREDICTIONS_FILE
+
+    if not (run / PREDICTIONS_FILE).is_file():
+        return {}
+    chosen = (pc.field("seed") == 0) & pc.field("role").isin(["train", "val"])
+    table = pq.read_table(run / PREDICTIONS_FILE, columns=["split", "node_id"], filters=chosen)
+    found: dict[int, list[str]] = {}
+    for split, name in zip(*(table[key].to_pylist() for key in ("split", "node_id")), strict=True):
+        found.setdefault(split, []).append(name)
+    return found
 
 
 def _percent(share: float | None) -> str:

@@ -73,4 +73,4 @@ def random_splits(
             f"{len(labelled)} labelled nodes are too few for a {'/'.join(f'{s:g}' for s in shares)}"
             f" split: {empty[0]} would be empty. Label more nodes or change the fractions."
         )
-    return Splits(*masks)
+    return Splits(*masks, is_random=True)

@@ -80,6 +80,7 @@ def comparison(runs: Sequence[Metrics]) -> dict[str, Any]:
     return {
         "graph": first["graph"],
         "metric": first["metric"],
+        "positive": first.get("positive"),
         "splits": first["splits"],
         "seeds": first["seeds"],
         "reference": name,

@@ -14,14 +14,14 @@ from typing import Any
 
 import torch
 
-from hpgmn.config import make_settings, per_replica_names, plain, settings_dict
-from hpgmn.errors import HPGMNError
+from hpgmn.config import make_settings, per_replica_names, plain, settings_dict, settings_names
+from hpgmn.errors import HPGMNError, SettingError, unknown_name
 from hpgmn.experiments.portfolio_members import Member, members_for
 from hpgmn.experiments.search import run_trials
 from hpgmn.graph import Graph
-from hpgmn.metrics import require_metric
+from hpgmn.metrics import metric_words, require_metric
 from hpgmn.models import find_model
-from hpgmn.training.checks import check_split
+from hpgmn.training.checks import check_split, class_number, positive_class, seen_labels
 from hpgmn.training.replicas import Progress
 
 logger = logging.getLogger(__name__)
@@ -53,9 +53,10 @@ class Choice:
     content: dict[str, Any]
 
     def as_dict(self) -> dict[str, Any]:
-        """``chosen``, ``metric``, ``splits``, ``seeds``, ``seconds``, ``note`` and ``members``.
+        """Everything as JSON holds it.
 
-        A member has ``name``, ``model``, ``settings``, ``val_score`` of each run with
+        ``chosen``, ``metric``, ``positive``, ``splits``, ``seeds``, ``seconds``, ``note`` and
+        ``members``. A member has ``name``, ``model``, ``settings``, ``val_score`` of each run with
         ``val_score_mean``, ``val_loss_mean``, ``seconds``, and ``failure``: why it was left out.
         """
         return self.content
@@ -78,9 +79,10 @@ class Choice:
         others = [row["val_score_mean"] for row in scored if row["name"] != self.name]
         [best] = [row["val_score_mean"] for row in scored if row["name"] == self.name]
         count = len(self.content["splits"])
+        metric = metric_words(self.content["metric"], self.content.get("positive"))
         words = (
             f"Chosen on the validation nodes of {count} split{'s' * (count > 1)}: "
-            f"'{self.name}' ({self.model}), {self.content['metric']} {100 * best:.1f}"
+            f"'{self.name}' ({self.model}), {metric} {100 * best:.1f}"
         )
         return f"{words}; the next has {100 * max(others):.1f}." if others else f"{words}."
 
@@ -104,6 +106,8 @@ def choose(
     seeds: int = 1,
     device: torch.device | str = "cpu",
     metric: str = "accuracy",
+    positive: str | None = None,
+    settings: Mapping[str, Any] | None = None,
     members: Sequence[Member] | None = None,
     budget: float = BUDGET_SECONDS,
     report: Callable[[str, Progress], None] | None = None,
@@ -121,9 +125,14 @@ def choose(
         seeds: how many seeds on each.
         device: "cpu" or "cuda".
         metric: what selects epochs and the member.
+        positive: the class that average_precision or precision@K of two classes looks for; None
+            for the rarest among train and validation nodes.
+        settings: of every member whose model has them, over its own, such as
+            ``{"class_weights": "balanced"}``.
         members: what to try; None for the usual ones (:func:`members_for`).
         budget: seconds after which no further member is trained; one is in any case.
-        report: called after each epoch with the members in training.
+        report: called after each epoch with the names of the members in training and their
+            progress: ``lambda names, now: print(names, now.stage, now.epoch, "of", now.epochs)``.
         should_stop: asked after each epoch; True raises KeyboardInterrupt.
 
     >>> from hpgmn.datasets import trading_network
@@ -135,9 +144,12 @@ def choose(
     started = time.perf_counter()
     require_metric(metric, graph.num_classes, f"'{graph.name}'")
     tried, note = members_for(graph) if members is None else (tuple(members), None)
+    tried = _with_settings(tried, settings or {})
     numbers = splits_to_try(graph, _all_splits(graph) if splits is None else list(splits))
     for number in numbers:
         check_split(graph, graph.split(number), number)
+    seen = seen_labels(graph, [graph.split(number) for number in numbers])
+    sought = positive_class(metric, seen, graph.class_names, positive)
     clock = _Clock(started + budget, report)
     rows: dict[str, dict[str, Any]] = {}
 
@@ -150,6 +162,7 @@ def choose(
             seeds=seeds,
             device=device,
             metric=metric,
+            positive=class_number(sought, graph.class_names),
             report=clock.told(some, is_first=not _scored(rows)),
             should_stop=should_stop,
         )
@@ -160,6 +173,7 @@ def choose(
     content = {
         "chosen": best["name"],
         "metric": metric,
+        "positive": sought,
         "splits": numbers,
         "seeds": seeds,
         "seconds": time.perf_counter() - started,
@@ -167,6 +181,23 @@ def choose(
         "members": [rows[one.name] for one in tried],
     }
     return Choice.from_dict(content)
+
+
+def _with_settings(members: Sequence[Member], settings: Mapping[str, Any]) -> tuple[Member, ...]:
+    """The members with settings over their own, where their models have them; one must."""
+    kinds = {member.model: find_model(member.model).settings for member in members}
+    known = {model: settings_names(kind) for model, kind in kinds.items()}
+    every = sorted(set().union(*known.values()))
+    for name in settings:
+        if name not in every:
+            raise SettingError(unknown_name("setting", name, every))
+    found = []
+    for member in members:
+        own = {name: value for name, value in settings.items() if name in known[member.model]}
+        typed = settings_dict(make_settings(kinds[member.model], own))
+        values = {name: typed[name] for name in own}
+        found.append(member._replace(settings=member.settings | values))
+    return tuple(found)
 
 
 def _all_splits(graph: Graph) -> list[int]:

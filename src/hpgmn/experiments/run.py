@@ -33,7 +33,14 @@ from hpgmn.models import find_model
 from hpgmn.models.stage import Replica
 from hpgmn.statistics.homophily import node_homophily
 from hpgmn.training.checkpoint import read_tensors
-from hpgmn.training.checks import check_split, graph_warnings
+from hpgmn.training.checks import (
+    check_split,
+    class_number,
+    graph_warnings,
+    positive_class,
+    scarce_classes,
+    skewed_classes,
+)
 from hpgmn.training.replicas import Fitted, Progress, fit_replicas
 from hpgmn.training.saved import MODEL_FILE, SavedModel
 
@@ -63,6 +70,7 @@ class RunSpec:
         seeds: how many seeds on each split: 0 … seeds-1.
         protocol: the protocol whose splits are used, if any.
         metric: what selects epochs and is reported.
+        positive: the class that average_precision and precision@K of two classes look for.
         device: "cpu" or "cuda".
         calibrate: whether a temperature is fitted to the validation nodes of each run.
         tables: what the user said of the columns where the graph is two tables.
@@ -78,6 +86,7 @@ class RunSpec:
     device: str = "cpu"
     calibrate: bool = True
     tables: dict[str, Any] = field(default_factory=dict)
+    positive: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The specification as ``config.yaml`` holds it."""
@@ -86,6 +95,7 @@ class RunSpec:
             "model": self.model,
             "protocol": self.protocol,
             "metric": self.metric,
+            **({} if self.positive is None else {"positive": self.positive}),
             "splits": list(self.splits),
             "seeds": self.seeds,
             "device": self.device,
@@ -110,6 +120,7 @@ class RunSpec:
                 device=str(content.get("device", "cpu")),
                 calibrate=bool(content.get("calibrate", True)),
                 tables=dict(content.get("tables") or {}),
+                positive=content.get("positive"),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise SettingError(
@@ -132,6 +143,7 @@ def check_run(spec: RunSpec, graph: Graph) -> tuple[list[Split], list[str]]:
     entry = find_model(spec.model)
     entry.floats(graph, make_settings(entry.settings, spec.settings))  # makes a user's own once
     require_metric(spec.metric, graph.num_classes, f"'{graph.name}'")
+    positive_class(spec.metric, graph.y[:0], graph.class_names, spec.positive)
     if spec.seeds < 1:
         raise SettingError(f"--seeds must be at least 1 (got {spec.seeds}).")
     warnings = graph_warnings(graph)
@@ -140,6 +152,7 @@ def check_run(spec: RunSpec, graph: Graph) -> tuple[list[Split], list[str]]:
         split = graph.split(number)
         warnings += check_split(graph, split, number)
         chosen.append(split)
+    warnings += scarce_classes(graph, chosen) + skewed_classes(graph, spec.metric)
     return chosen, warnings
 
 
@@ -270,17 +283,19 @@ def run(
     report: Callable[[Progress], None] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     memory_share: float = 1.0,
+    warnings: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Train, score and write everything but the report into a prepared folder.
 
-    A folder that holds an interrupted run of the same specification is continued.
+    A folder that holds an interrupted run of the same specification is continued. The warnings
+    given are those said before, while the graph was read: they go into ``metrics.json``, too.
 
     Returns:
         The content of ``metrics.json``.
     """
     started = time.perf_counter()
     forget_peak_memory(spec.device)
-    splits, warnings = check_run(spec, graph)
+    splits, found = check_run(spec, graph)
     entry = find_model(spec.model)
     settings = make_settings(entry.settings, spec.settings)
     _write_config(folder, spec)
@@ -290,7 +305,7 @@ def run(
         for seed in range(spec.seeds)
     ]
     replicas = [replica for replica, _ in pairs]
-    for line in warnings:
+    for line in found:
         logger.warning(line)
     state = folder / STATE_FOLDER
     state.mkdir(exist_ok=True)
@@ -302,6 +317,7 @@ def run(
         [(split.train, split.val) for _, split in pairs],
         device=spec.device,
         metric=spec.metric,
+        positive=class_number(spec.positive, graph.class_names),
         folder=state,
         identity=_identity(spec, graph, entry.source),
         report=report,
@@ -321,7 +337,7 @@ def run(
         part: [int(getattr(split, part).sum()) for split in splits]
         for part in ("train", "val", "test")
     }
-    metrics["warnings"] = warnings
+    metrics["warnings"] = list(dict.fromkeys([*warnings, *found]))
     if (folder / PORTFOLIO_FILE).exists():
         metrics["portfolio"] = json.loads((folder / PORTFOLIO_FILE).read_text(encoding="utf-8"))
     metrics["seconds"] = before + time.perf_counter() - started
@@ -354,7 +370,8 @@ def _metrics(
     """Everything ``metrics.json`` says; the one reading of the test labels."""
     test = [split.test for split in splits]
     tested = all(mask.any() for mask in test)
-    score = Score.of(scores(fitted.logits, graph.y, test, spec.metric)) if tested else None
+    sought = class_number(spec.positive, graph.class_names)
+    score = Score.of(scores(fitted.logits, graph.y, test, spec.metric, sought)) if tested else None
     accuracy = Score.of(scores(fitted.logits, graph.y, test, "accuracy")) if tested else None
     estimator = None
     if guesses is not None and tested:
@@ -368,6 +385,7 @@ def _metrics(
         "splits": list(spec.splits),
         "seeds": spec.seeds,
         "metric": spec.metric,
+        "positive": spec.positive,
         "test_score_mean": score.mean if score else None,
         "test_score_std": score.std if score else None,
         "test_score": list(score.values) if score else [],
@@ -406,8 +424,11 @@ def _ensemble(spec: RunSpec, graph: Graph, fitted: Fitted, test: Sequence[Array]
     if spec.seeds == 1 or not test:
         return {}
     size = ensemble_size(len(spec.splits), spec.seeds)
+    sought = class_number(spec.positive, graph.class_names)
     own = Score.of(
-        ensemble_scores(fitted.logits, graph.y, test, spec.metric, seeds=spec.seeds, size=size)
+        ensemble_scores(
+            *(fitted.logits, graph.y, test, spec.metric, sought), seeds=spec.seeds, size=size
+        )
     )
     about = {"seeds": size, "test_score": list(own.values)}
     return {"ensemble": about | {"test_score_mean": own.mean, "test_score_std": own.std}}

@@ -77,6 +77,7 @@ def run_trials(
     seeds: int = 1,
     device: torch.device | str = "cpu",
     metric: str = "accuracy",
+    positive: int = 1,
     record: Callable[[dict[str, Any]], None] | None = None,
     report: Callable[[Progress], None] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
@@ -92,6 +93,7 @@ def run_trials(
         seeds: how many seeds on each.
         device: "cpu" or "cuda".
         metric: what selects epochs and is recorded.
+        positive: which of two classes it looks for, see :func:`hpgmn.metrics.metric`.
         record: called with each record.
         report: called after each epoch; what it raises ends the training.
         should_stop: asked after each epoch; True raises KeyboardInterrupt.
@@ -116,6 +118,7 @@ def run_trials(
         masks,
         device=device,
         metric=metric,
+        positive=positive,
         report=report,
         should_stop=should_stop,
         memory_share=memory_share,

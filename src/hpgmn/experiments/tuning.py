@@ -30,6 +30,7 @@ from hpgmn.experiments.spaces import PAPER_SPACE, Space, space_for
 from hpgmn.graph import Graph
 from hpgmn.models import find_model
 from hpgmn.shipped import read_config
+from hpgmn.training.checks import class_number
 from hpgmn.training.replicas import Progress
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class TuneSpec:
         seeds: how many seeds on each split.
         protocol: the protocol whose splits are used, if any.
         metric: what selects epochs and is searched for.
+        positive: the class that average_precision and precision@K of two classes look for.
         fixed: settings that all trials have; they are not searched.
         device: "cpu" or "cuda".
         pruning: whether hopeless trials are given up.
@@ -86,11 +88,14 @@ class TuneSpec:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     device: str = "cpu"
     pruning: bool = True
+    positive: str | None = None
 
     def identity(self, graph: Graph) -> dict[str, Any]:
         """What a study keeps, to be continued by the same search only."""
         about = asdict(self)
         del about["device"], about["pruning"]
+        if self.positive is None:  # a study of an earlier version goes on
+            del about["positive"]
         about["graph"] = graph.name
         about["splits"] = list(self.splits)
         about["fixed"] = {name: plain(value) for name, value in self.fixed.items()}
@@ -325,6 +330,7 @@ def train_trial(
         seeds=spec.seeds,
         device=spec.device,
         metric=spec.metric,
+        positive=class_number(spec.positive, graph.class_names),
         report=Judged(last_stage, judge),
         should_stop=should_stop,
         memory_share=memory_share,

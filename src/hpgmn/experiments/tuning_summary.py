@@ -117,6 +117,8 @@ def train_command(source: str, identity: Mapping[str, Any], settings: Mapping[st
     metric = DATASETS[source].metric if source in DATASETS else "accuracy"
     if identity["metric"] != metric:
         words += ["--metric", identity["metric"]]
+    if identity.get("positive") is not None:
+        words += ["--positive", identity["positive"]]
     if identity["protocol"] is not None:
         words += ["--protocol", identity["protocol"]]
     for name, value in settings.items():
@@ -138,8 +140,9 @@ def files_of(path: Path) -> dict[str, Path]:
 def write_best(path: Path, identity: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
     """Write settings as a file for ``hpgmn train --config``."""
     about = {"model": identity["model"], "metric": identity["metric"]}
-    if identity["protocol"] is not None:
-        about["protocol"] = identity["protocol"]
+    for name in ("positive", "protocol"):
+        if identity.get(name) is not None:
+            about[name] = identity[name]
     content = about | {"settings": dict(settings)}
     write_text(path, yaml.safe_dump(content, sort_keys=False))
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from hpgmn.errors import HPGMNError
 from hpgmn.graph import Array
+from hpgmn.metrics import metric_words
 from hpgmn.report import plots
 from hpgmn.report.calibration import calibration_sections
 from hpgmn.report.explorer import explorer, explorer_script
@@ -150,12 +151,30 @@ def command(config: Mapping[str, Any]) -> list[str]:
     words += ["--metric", str(config["metric"])]
     words += ["--splits", ",".join(str(split) for split in config["splits"])]
     words += ["--seeds", str(config["seeds"])]
-    for name in ("protocol", "device"):
+    for name in ("positive", "protocol", "device"):
         if config.get(name):
             words += [f"--{name}", str(config[name])]
+    for name, value in mapping(config.get("tables")).items():
+        words += _table_options(name, value)
     for name, value in config["settings"].items():
         words += ["--set", f"{name}={typed(value)}"]
     return [*words, "--no-calibration"] if config.get("calibrate") is False else words
+
+
+_TABLE_OPTIONS = {"split": "split-column", "categories": "category"}
+
+
+def _table_options(name: str, value: Any) -> list[str]:
+    """What was said of the columns of two tables, as it is typed."""
+    option = f"--{_TABLE_OPTIONS.get(name, name).replace('_', '-')}"
+    if name == "directed":
+        return [option if value else "--undirected"]
+    if name == "split_by":
+        return [option, *(str(word) for word in value)]
+    if isinstance(value, bool):
+        return [option] if value else []
+    many = value if isinstance(value, list) else [value]
+    return [word for one in many for word in (option, str(one))]
 
 
 # The sections, in the order of the page.
@@ -438,7 +457,8 @@ def _facts(content: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _metric(run: Run) -> str:
     name = str(run.metrics["metric"])
-    return _METRIC_NAMES.get(name, name)
+    words = metric_words(name, run.metrics.get("positive"))
+    return words.replace(name, _METRIC_NAMES.get(name, name), 1)
 
 
 def _accuracy(run: Run) -> float:

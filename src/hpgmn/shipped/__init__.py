@@ -24,6 +24,7 @@ _ENTRIES: dict[str, tuple[type, str]] = {
     "graph": (str, "a graph's name"),
     "protocol": (str, "a protocol's name"),
     "metric": (str, "a metric's name"),
+    "positive": (str, "a class's name"),
     "splits": (list, "a list of split numbers"),
     "seeds": (int, "a whole number"),
     "device": (str, "a device's name"),

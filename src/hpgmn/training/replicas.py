@@ -149,6 +149,7 @@ def fit_replicas(
     *,
     device: torch.device | str = "cpu",
     metric: str = "accuracy",
+    positive: int = 1,
     folder: Path | None = None,
     identity: str = "",
     report: Callable[[Progress], None] | None = None,
@@ -164,6 +165,7 @@ def fit_replicas(
         masks: train and validation mask of each replica.
         device: "cpu" or "cuda".
         metric: what selects epochs.
+        positive: which of two classes the metric looks for, see :func:`hpgmn.metrics.metric`.
         folder: where states are saved, and found again if there are any; None saves nothing.
         identity: names this training; a state with another name is refused.
         report: called after each epoch.
@@ -185,7 +187,7 @@ def fit_replicas(
                 identity,
                 lambda: batches(graph, entry, replicas, place, sizes, memory_share),
             )
-            return _fit(task, entry, plan, metric, folder, identity, report, stop)
+            return _fit(task, entry, plan, (metric, positive), folder, identity, report, stop)
 
     try:
         return without_denormals(work)
@@ -205,7 +207,7 @@ def _fit(
     task: Task,
     entry: ModelEntry,
     plan: list[list[int]],
-    metric: str,
+    metric: tuple[str, int],
     folder: Path | None,
     identity: str,
     report: Callable[[Progress], None] | None,
@@ -220,7 +222,7 @@ def _fit(
         )
         watcher = _Watcher(path, identity, (number, len(plan)), report, should_stop)
         task.statistics.progress = watcher.rows_done
-        state = train(part, entry, metric=metric, state=state, watch=watcher)
+        state = train(part, entry, metric=metric[0], positive=metric[1], state=state, watch=watcher)
         if path is not None:
             write_state(path, state, identity)
         results.append((places, state, logits(part, entry, state.done).cpu()))

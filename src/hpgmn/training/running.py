@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hpgmn.graph import Array
-from hpgmn.metrics import class_loss
-from hpgmn.metrics import metric as metric_of
+from hpgmn.metrics import Metric, class_loss
 from hpgmn.models.output import Output
 from hpgmn.models.stage import Rates, Stage, StageBuilder, Task
 from hpgmn.randomness import Noise
@@ -77,7 +76,7 @@ class Running:
     """
 
     def __init__(
-        self, task: Task, build: StageBuilder, state: TrainState, live: list[int], metric: str
+        self, task: Task, build: StageBuilder, state: TrainState, live: list[int], metric: Metric
     ) -> None:
         started = time.perf_counter()
         self.task = task.subset(live)
@@ -86,7 +85,7 @@ class Running:
             for name, parameters in state.done.items()
         }
         self.stage = build(self.task, done)
-        self.metric = metric_of(metric)
+        self.metric = metric
         device = self.task.device
         self.live = torch.tensor(live, device=device)
         self.model = self.stage.model.to(device)

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from hpgmn.errors import HPGMNError
+from hpgmn.metrics import Metric
+from hpgmn.metrics import metric as metric_of
 from hpgmn.models.layers import initialise
 from hpgmn.models.stage import ModelEntry, Parameters, Stage, StageBuilder, Task, load_parameters
 from hpgmn.randomness import Noise
@@ -40,6 +42,7 @@ def train(
     entry: ModelEntry,
     *,
     metric: str = "accuracy",
+    positive: int = 1,
     state: TrainState | None = None,
     watch: Watcher | None = None,
 ) -> TrainState:
@@ -49,6 +52,7 @@ def train(
         task: graph, replicas and the labels training may see.
         entry: the model.
         metric: what selects epochs on the validation nodes.
+        positive: which of two classes the metric looks for, see :func:`hpgmn.metrics.metric`.
         state: a state to continue from.
         watch: called after each epoch.
 
@@ -58,7 +62,7 @@ def train(
     state = state or TrainState()
     for name, build in entry.stages_of(task.settings[0]).items():
         if name not in state.done:
-            _run_stage(task, name, build, state, metric, watch)
+            _run_stage(task, name, build, state, metric_of(metric, positive), watch)
     return state
 
 
@@ -67,7 +71,7 @@ def _run_stage(
     name: str,
     build: StageBuilder,
     state: TrainState,
-    metric: str,
+    metric: Metric,
     watch: Watcher | None,
 ) -> None:
     replicas = len(task.replicas)
