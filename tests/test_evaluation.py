@@ -8,6 +8,7 @@ import torch
 from scipy import stats
 from sklearn.metrics import f1_score, precision_recall_fscore_support, roc_auc_score
 
+from hpgmn import evaluation
 from hpgmn.errors import SettingError
 from hpgmn.evaluation import (
     Score,
@@ -172,7 +173,9 @@ def test_a_single_run_has_a_difference_without_interval() -> None:
 # Probabilities.
 
 
-def test_thresholds_come_from_validation_and_errors_from_test_nodes() -> None:
+def test_thresholds_come_from_validation_and_errors_from_test_nodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Two runs on six nodes; the first knows everything, the second guesses."""
     log = np.log
     sure, unsure = [log(0.9), log(0.1)], [log(0.4), log(0.6)]
@@ -180,6 +183,7 @@ def test_thresholds_come_from_validation_and_errors_from_test_nodes() -> None:
     y = np.array([0, 0, 0, 1, 0, 0])
     val = [np.array([1, 1, 0, 0, 0, 0], bool), np.array([1, 0, 0, 0, 0, 0], bool)]
     test = [np.array([0, 0, 1, 1, 0, 0], bool), np.array([0, 0, 0, 1, 0, 0], bool)]
+    monkeypatch.setattr(evaluation, "FEWEST_ANSWERED", 1)
     found = calibration_report(logits, [1.0, 1.0], y, val, test)
     # Validation: 0.9 right, 0.9 right, 0.6 wrong. Two of three are not enough for any wish.
     assert [own["wanted_accuracy"] for own in found["thresholds"]] == [0.8, 0.9, 0.95, 0.99]
@@ -194,6 +198,38 @@ def test_thresholds_come_from_validation_and_errors_from_test_nodes() -> None:
     curve = found["coverage"]
     assert [own["coverage"] for own in curve] == pytest.approx([2 / 3] * 13 + [1.0] * 7)
     assert [own["accuracy"] for own in curve] == pytest.approx([0.5] * 13 + [2 / 3] * 7)
+
+
+def test_bins_and_thresholds_are_those_of_the_average_over_seeds() -> None:
+    """Two splits with three seeds: what ``predict`` answers, by a loop."""
+    draw = np.random.default_rng(3)
+    logits = torch.from_numpy(3 * draw.normal(size=(6, 200, 3)))
+    y = np.where(draw.random(200) < 0.7, logits.mean(dim=0).argmax(dim=1).numpy(), 0)
+    halves = [draw.random(200) < 0.5 for _ in range(2)]
+    val, test = [halves[r // 3] for r in range(6)], [~halves[r // 3] for r in range(6)]
+    scales = [1.5, 1.5, 1.5, 0.5, 0.5, 0.5]
+    found = calibration_report(logits, [1.0] * 6, y, val, test, seeds=3, mean_temperatures=scales)
+    confidence, right = [], []
+    for split in range(2):
+        for node in np.flatnonzero(~halves[split]):
+            rows = [softmax(logits[3 * split + seed, node].numpy()) for seed in range(3)]
+            chances = softmax(np.log(np.mean(rows, axis=0)) / scales[3 * split])
+            confidence.append(chances.max())
+            right.append(chances.argmax() == y[node])
+    whole = found["coverage"][-1]
+    assert whole["accuracy"] == pytest.approx(np.mean(right))
+    assert whole["threshold"] == pytest.approx(min(confidence))
+    counts = np.histogram(confidence, bins=np.linspace(0, 1, 16))[0]
+    assert [own["count"] for own in found["reliability"]] == counts.tolist()
+
+
+def test_a_threshold_needs_more_than_a_handful_of_nodes() -> None:
+    logits = torch.zeros(1, 40, 2)
+    logits[0, :, 1] = torch.linspace(3, 1, 40)  # class 1 for all, the first the surest
+    y = np.r_[np.ones(10, int), np.zeros(30, int)]
+    masks = [np.ones(40, bool)]
+    found = calibration_report(logits, [1.0], y, masks, masks)
+    assert found["thresholds"][0] == {"wanted_accuracy": 0.8, "threshold": None}
 
 
 def test_a_wish_that_no_threshold_fulfils_says_so() -> None:

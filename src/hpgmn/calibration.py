@@ -219,10 +219,20 @@ def coverage_curve(
     ]
 
 
-def threshold_for_accuracy(confidence: Array, right: Array, wanted: float) -> Answered | None:
-    """The lowest threshold with at least the wanted accuracy; None if no threshold has it."""
+def threshold_for_accuracy(
+    confidence: Array, right: Array, wanted: float, *, fewest: int = 1
+) -> Answered | None:
+    """The lowest threshold with at least the wanted accuracy; None if no threshold has it.
+
+    Args:
+        confidence: (n,).
+        right: (n,) whether each was told right.
+        wanted: the accuracy.
+        fewest: so many nodes must be answered, or all there are: a handful shows no accuracy.
+    """
     thresholds, shares, accuracies = _answers(confidence, right)
-    enough = np.flatnonzero(accuracies >= wanted)
+    answered = shares * confidence.size + 1e-9 >= min(fewest, confidence.size)
+    enough = np.flatnonzero((accuracies >= wanted) & answered)
     if not enough.size:
         return None
     at = enough[-1]

@@ -13,6 +13,7 @@ from scipy import special
 from torch import Tensor
 
 from hpgmn.calibration import (
+    averaged,
     brier_score,
     calibration_error,
     coverage_curve,
@@ -118,6 +119,9 @@ def ensemble_scores(
 WANTED_ACCURACIES = (0.8, 0.9, 0.95, 0.99)
 """For these the validation nodes tell from which confidence on to answer."""
 
+FEWEST_ANSWERED = 20
+"""Such a threshold answers at least so many of them."""
+
 
 def calibration_report(
     logits: Tensor,
@@ -125,29 +129,37 @@ def calibration_report(
     y: Array,
     val: Sequence[Array],
     test: Sequence[Array],
+    *,
+    seeds: int = 1,
+    mean_temperatures: Sequence[float] | None = None,
 ) -> dict[str, Any]:
     """What ``metrics.json`` says of the probabilities, before and after their temperature.
 
     Args:
-        logits: (R, N, C).
+        logits: (R, N, C), the seeds of a split one after the other.
         temperatures: R.
         y: (N,) true labels.
         val: R masks of the validation nodes, which tell thresholds for wanted accuracies.
         test: R masks of the test nodes, on which everything else is measured.
+        seeds: how many seeds each split has.
+        mean_temperatures: R, of the average over the seeds of each run's split; None for
+            ``temperatures``.
 
     Returns:
         The temperature of each run; calibration error, log loss and Brier score of each run and
-        their mean; bins of confidence, coverage and thresholds, the nodes of all runs together.
+        their mean; bins of confidence, coverage and thresholds of what ``hpgmn predict`` answers,
+        the average over the seeds of a split, the nodes of all splits together.
         Without test nodes, or with logits that are not finite, what they tell is left out.
     """
     found: dict[str, Any] = {"temperature": list(temperatures)}
     if not logits.isfinite().all():  # JSON knows no NaN
         return found
-    confidence, right = _confidences(logits, temperatures, y, val)
+    means, scales = _means(logits, mean_temperatures or temperatures, seeds)
+    confidence, right = _confidences(means, scales, y, val[::seeds])
     found["thresholds"] = [
         {"wanted_accuracy": wanted, **(asdict(own) if own else {"threshold": None})}
         for wanted in WANTED_ACCURACIES
-        for own in [threshold_for_accuracy(confidence, right, wanted)]
+        for own in [threshold_for_accuracy(confidence, right, wanted, fewest=FEWEST_ANSWERED)]
     ]
     if not all(mask.any() for mask in test):
         return found
@@ -160,10 +172,20 @@ def calibration_report(
             values = [row[key] for row in rows]
             found[f"{key}_{name}"] = values
             found[f"{key}_{name}_mean"] = float(np.mean(values))
-    confidence, right = _confidences(logits, temperatures, y, test)
+    confidence, right = _confidences(means, scales, y, test[::seeds])
     found["reliability"] = [asdict(own) for own in reliability(confidence, right)]
     found["coverage"] = [asdict(own) for own in coverage_curve(confidence, right)]
     return found
+
+
+def _means(
+    logits: Tensor, temperatures: Sequence[float], seeds: int
+) -> tuple[Sequence[Tensor], Sequence[float]]:
+    """Of each split the average over its seeds, as logits, with its temperature."""
+    if seeds == 1:
+        return list(logits), temperatures
+    starts = range(0, logits.shape[0], seeds)
+    return [averaged(logits[at : at + seeds]) for at in starts], temperatures[::seeds]
 
 
 def _probability_errors(logits: Tensor, temperature: float, labels: Array) -> dict[str, float]:
@@ -180,7 +202,7 @@ def _probability_errors(logits: Tensor, temperature: float, labels: Array) -> di
 
 
 def _confidences(
-    logits: Tensor, temperatures: Sequence[float], y: Array, masks: Sequence[Array]
+    logits: Sequence[Tensor], temperatures: Sequence[float], y: Array, masks: Sequence[Array]
 ) -> tuple[Array, Array]:
     """Confidence, and whether the answer is right, of the masks' nodes, all runs together."""
     confidence, right = [], []

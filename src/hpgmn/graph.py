@@ -193,6 +193,11 @@ class Graph(Conversions):
         return (self.edge_weight if self._held is None else self._held.weights) is not None
 
     @cached_property
+    def has_one_way_edges(self) -> bool:
+        """Whether out-neighbours and in-neighbours differ."""
+        return bool(self.adjacency("out").nnz != self.adjacency("undirected").nnz)
+
+    @cached_property
     def _merged(self) -> sp.csr_array:
         """Out-edges without self-loops, repeats merged (weights added, else counted once)."""
         edges = self._held

@@ -72,8 +72,8 @@ def test_twins_by_attributes_are_a_defect(sound: Make) -> None:
 
 def twins_with(agreement: float | None, share: float = 0.5) -> tuple[Twins, ...]:
     return (
-        Twins("neighbors", 10, 0.01, 1.0),
-        Twins("out-neighbors", 10, share, agreement),
+        Twins("neighbors", 10, 0.01, 1.0, 0.5),
+        Twins("out-neighbors", 10, share, agreement, 0.5),
         Twins("attributes", 10, None, None),
     )
 
@@ -91,7 +91,7 @@ def twins_with(agreement: float | None, share: float = 0.5) -> tuple[Twins, ...]
 def test_twins_matter_as_far_as_they_agree(
     agreement: float | None, share: float, severity: str | None
 ) -> None:
-    found = list(findings._twins(twins_with(agreement, share), 0.5))
+    found = list(findings._twins(twins_with(agreement, share)))
     assert [one.severity for one in found] == ([] if severity is None else [severity])
 
 

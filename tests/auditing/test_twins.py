@@ -28,6 +28,7 @@ def twins_by_loop(alike: str, keys: list[Any], y: list[int], split: Split) -> Tw
         for a in nodes
     ]
     tests = [bool(teachers[a]) for a in nodes if split.test[a]]
+    known = [y[a] for a in nodes if split.train[a] and y[a] >= 0]
     agree = [
         sum(y[b] == y[a] for b in teachers[a]) / len(teachers[a])
         for a in nodes
@@ -38,6 +39,7 @@ def twins_by_loop(alike: str, keys: list[Any], y: list[int], split: Split) -> Tw
         count,
         sum(tests) / len(tests) if tests else None,
         sum(agree) / len(agree) if agree else None,
+        max(map(known.count, known)) / len(known) if known else None,
     )
 
 

@@ -311,3 +311,29 @@ def test_settings_are_put_over_every_member_that_has_them(small_graph: Graph) ->
     assert alike == ALIKE.settings | {"class_weights": "balanced"}
     with pytest.raises(HPGMNError, match="Unknown setting 'weights'"):
         choose(small_graph, [0], members=[PLAIN], settings={"weights": 1})
+
+
+def test_a_member_far_behind_is_given_up(
+    small_graph: Graph, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No training can catch up with a best score that is out of reach."""
+    monkeypatch.setattr(portfolio, "FIRST_EPOCHS", 3)
+    monkeypatch.setattr(portfolio, "HOPELESS", -1.0)
+    rows = choose(small_graph, [0, 1], members=(OUT, PLAIN)).as_dict()["members"]
+    assert rows[0]["failure"] is None
+    assert rows[1]["failure"].startswith("after 3 epochs it has ")
+    assert rows[1]["val_score"] == []
+    assert "'plain' is left out of the portfolio: after 3 epochs" in caplog.text
+    monkeypatch.setattr(portfolio, "HOPELESS", 1.0)
+    rows = choose(small_graph, [0, 1], members=(OUT, PLAIN)).as_dict()["members"]
+    assert [row["failure"] for row in rows] == [None, None]
+
+
+def test_a_score_that_is_no_number_never_wins(small_graph: Graph) -> None:
+    rows = [
+        {"name": name, "failure": None, "val_score_mean": score, "val_loss_mean": 1.0}
+        for name, score in (("nothing", float("nan")), ("low", 0.1), ("high", 0.2))
+    ]
+    assert portfolio._best(rows, small_graph)["name"] == "high"
+    with pytest.raises(HPGMNError, match="No member"):
+        portfolio._best([rows[0] | {"failure": "x"}], small_graph)

@@ -24,11 +24,17 @@ def write(
     """Writes a graph's run of the portfolio and the cells it is set against, by test score."""
 
     def write_all(
-        graph: str, own: float, seeds: int = 1, metric: str = "accuracy", **others: float
+        graph: str,
+        own: float,
+        seeds: int = 1,
+        metric: str = "accuracy",
+        reading: str = "",
+        **others: float,
     ) -> None:
         splits = 1 if seeds > 1 else 10
         scores = [own + 0.1 * place for place in range(splits * seeds)]
-        run = write_run(tmp_path, graph, "hpgmn", scores, splits=splits, metric=metric)
+        name = f"{graph}{reading}"
+        run = write_run(tmp_path, graph, "hpgmn", scores, splits=splits, metric=metric, folder=name)
         content = json.loads((run / "metrics.json").read_text())
         content["config"] |= {"graph": f"{graph}.npz", "device": "cpu"}
         content["portfolio"] = {
@@ -37,8 +43,9 @@ def write(
             "members": [{}, {}, {}],
             "seconds": 40.4,
         }
-        (tmp_path / "portfolio").mkdir(exist_ok=True)
-        (tmp_path / "portfolio" / f"{graph}.json").write_text(json.dumps(content))
+        folder = tmp_path / "portfolio" / reading
+        folder.mkdir(exist_ok=True, parents=True)
+        (folder / f"{graph}.json").write_text(json.dumps(content))
         for name, mean in others.items():
             model, variant = name.rsplit("_", 1)
             make = {"tuned": tuned, "shipped": shipped}[variant]
@@ -97,9 +104,11 @@ def test_each_bar_is_kept_or_not(
 
 
 def test_of_several_forms_the_best_by_validation_is_the_tuned_one(
-    tmp_path: Path, write: Callable[..., None]
+    tmp_path: Path, write: Callable[..., None], make_record: Callable[..., Any]
 ) -> None:
-    write("cora", 80.0, seeds=5, **{"hpgmn-gcn_shipped": 81.0, "hpgmn-appnp_shipped": 82.0})
+    write("cora", 80.0, seeds=5, **{"hpgmn-gcn_shipped": 84.0})
+    lower = make_record(shipped("hpgmn-appnp", "cora"), [82.0] * 5, val=[99.0] * 5)
+    write_cell(tmp_path / "cells", lower)
     assert rows_of(tmp_path)["cora"].tuned.model == "hpgmn-appnp"
     assert rows_of(tmp_path)["cora"].is_reached is None
 
@@ -138,6 +147,14 @@ def test_seeds_are_part_of_the_command(tmp_path: Path, write: Callable[..., None
     write("cora", 80.0, seeds=5)
     [*_, made] = section(tmp_path / "portfolio", tmp_path / "cells")
     assert "`hpgmn train $HPGMN_DATA/cora.npz --device cpu --seeds 5`" in made
+
+
+def test_earlier_readings_are_told(tmp_path: Path, write: Callable[..., None]) -> None:
+    others = {"hpgmn_shipped": 71.0, "mlp_tuned": 30.0, "gcn_tuned": 68.0}
+    write("squirrel", 70.0, **others)
+    write("squirrel", 66.5, reading="first", **others)
+    *_, earlier, _ = section(tmp_path / "portfolio", tmp_path / "cells")
+    assert "first: short on squirrel (-4.5 to tuned, -1.5 to the simple model)" in earlier
 
 
 def test_without_runs_there_is_no_section(tmp_path: Path) -> None:

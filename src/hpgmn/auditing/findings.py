@@ -94,7 +94,7 @@ def findings(measures: Measures, useful: Usefulness | None, untrained: str) -> t
         useful: what was trained, if anything.
         untrained: why nothing was; empty if nothing was asked for.
     """
-    duplicates = list(_twins(measures.twins, measures.classes.largest_share))
+    duplicates = list(_twins(measures.twins))
     found = [
         *_known_data(measures.known_data),
         *duplicates,
@@ -127,7 +127,7 @@ def _known_data(known: KnownData | None) -> Iterator[Finding]:
     )
 
 
-def _twins(found: tuple[Twins, ...], largest_share: float) -> Iterator[Finding]:
+def _twins(found: tuple[Twins, ...]) -> Iterator[Finding]:
     """One finding about neighbours, the kind most test nodes have, and one about attributes."""
     kinds = (
         [one for one in found if one.alike != "attributes"],
@@ -139,7 +139,9 @@ def _twins(found: tuple[Twins, ...], largest_share: float) -> Iterator[Finding]:
         worst = max(kind, key=lambda one: one.test_share or 0.0)
         if (worst.test_share or 0.0) < TWIN_SHARE:
             continue
-        agrees = math.nan if worst.agreement is None else gain(worst.agreement, largest_share)
+        agrees = math.nan
+        if worst.agreement is not None and worst.by_chance is not None:
+            agrees = gain(worst.agreement, worst.by_chance)
         if agrees < SOME_AGREEMENT:  # alike, but no help in guessing: no leak
             continue
         says = (

@@ -6,6 +6,7 @@ import itertools
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -32,12 +33,14 @@ class Twins:
         test_share: share of the test nodes with a twin among the train nodes; None without any.
         agreement: how often a validation node with twins among the train nodes has their label;
             None without any. Test labels are not read.
+        by_chance: the share of the largest class among the labelled train nodes; None without any.
     """
 
     alike: str
     nodes: int
     test_share: float | None
     agreement: float | None
+    by_chance: float | None = None
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ def like_train_nodes(graph: Graph, split: Split) -> Array:
 def _groups(graph: Graph) -> Iterator[tuple[str, Array]]:
     """For each kind of twins the group of every node, -1 for those that have none."""
     modes = {"undirected": "neighbors"}
-    if graph.adjacency("out").nnz != graph.adjacency("undirected").nnz:
+    if graph.has_one_way_edges:
         modes = {"out": "out-neighbors", "in": "in-neighbors"} | modes
     for mode, word in modes.items():
         adjacency = graph.adjacency(mode)
@@ -94,8 +97,9 @@ def equal_rows(rows: Iterator[bytes | None]) -> Array:
     >>> equal_rows(iter([b"a", None, b"b", b"a"])).tolist()
     [0, -1, 1, 0]
     """
-    known: dict[bytes, int] = {}
-    numbers = [-1 if row is None else known.setdefault(row, len(known)) for row in rows]
+    known: dict[bytes, int] = {}  # digests: the rows together may be as large as the graph
+    digests = (None if row is None else blake2b(row, digest_size=16).digest() for row in rows)
+    numbers = [-1 if one is None else known.setdefault(one, len(known)) for one in digests]
     return np.asarray(numbers, dtype=np.int64)
 
 
@@ -125,16 +129,18 @@ def _twins(alike: str, groups: Array, y: Array, split: Split | None) -> Twins:
     train = split.train & (groups >= 0) & (y >= 0)
     has_twin, taught = _has_teacher(groups, train)
     test_share = float(has_twin[split.test].mean()) if split.test.any() else None
+    sizes = np.bincount(y[split.train & (y >= 0)])
+    by_chance = float(sizes.max() / sizes.sum()) if sizes.size else None
     # How many train nodes have a group and a label: looked up by one number for both.
     classes = int(y.max(initial=0)) + 1
     pairs, same = np.unique(groups[train] * classes + y[train], return_counts=True)
     judged = split.val & has_twin & (y >= 0)
     if not judged.any():
-        return Twins(alike, count, test_share, None)
+        return Twins(alike, count, test_share, None, by_chance)
     asked = groups[judged] * classes + y[judged]
     place = np.searchsorted(pairs, asked).clip(max=pairs.size - 1)
     agree = np.where(pairs[place] == asked, same[place], 0) / taught[groups[judged]]
-    return Twins(alike, count, test_share, float(agree.mean()))
+    return Twins(alike, count, test_share, float(agree.mean()), by_chance)
 
 
 def _has_teacher(groups: Array, train: Array) -> tuple[Array, Array]:

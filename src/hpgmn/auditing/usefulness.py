@@ -24,6 +24,7 @@ from hpgmn.graph import Array, Graph, Split
 from hpgmn.models import find_model
 from hpgmn.models.label_estimator import estimator_logits
 from hpgmn.models.stage import Replica, make_task
+from hpgmn.training.checks import SKEWED
 from hpgmn.training.replicas import Fitted, Progress, fit_replicas
 
 ESTIMATOR = "label estimator"
@@ -57,9 +58,6 @@ LARGE_SEEDS = 1
 
 FEWEST_NODES = 30
 """Fewer nodes without a twin say nothing."""
-
-SKEWED = 0.75
-"""Where one of two classes has a larger share, accuracy says little: ROC-AUC is taken."""
 
 
 @dataclass(frozen=True)
@@ -329,9 +327,11 @@ def _fit(
 ) -> Fitted:
     entry = find_model("hpgmn")
     # Directions are told apart only where they differ: it costs twice as much.
-    is_one_way = graph.adjacency("out").nnz != graph.adjacency("undirected").nnz
     changes = SETTINGS | (LARGE_SETTINGS if graph.num_nodes > LARGE else {})
-    changes |= {"statistics": statistics, "neighbors": "both" if is_one_way else "undirected"}
+    changes |= {
+        "statistics": statistics,
+        "neighbors": "both" if graph.has_one_way_edges else "undirected",
+    }
     settings = make_settings(entry.settings, changes)
     replicas = [Replica(0, seed, settings) for seed in range(_seeds(graph))]
     return fit_replicas(

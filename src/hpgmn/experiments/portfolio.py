@@ -1,12 +1,14 @@
 """Settings without tuning: a few that have worked elsewhere, tried on the graph at hand.
 
 All members (:mod:`hpgmn.experiments.portfolio_members`) are trained, and the best on validation
-nodes is taken; no test label is read.
+nodes is taken. One member is taken for all splits: where splits overlap, validation nodes of one
+that are test nodes of another have had a say in the choice, as in any search over such splits.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +33,10 @@ BUDGET_SECONDS = 900.0
 
 MOST_SPLITS = 5
 """Members are tried on no more splits than this."""
+
+HOPELESS, FIRST_EPOCHS = 0.2, 100
+"""A member trained alone is given up where, after so many epochs of a stage that answers, its best
+validation score is so far below that of the best member so far."""
 
 ENOUGH_NODES = 1000
 """Splits with this many validation nodes together are enough."""
@@ -151,7 +157,6 @@ def choose(
     seen = seen_labels(graph, [graph.split(number) for number in numbers])
     sought = positive_class(metric, seen, graph.class_names, positive)
     clock = _Clock(started + budget, report)
-    rows: dict[str, dict[str, Any]] = {}
 
     def train(some: Sequence[Member]) -> list[dict[str, Any]]:
         return run_trials(
@@ -163,12 +168,13 @@ def choose(
             device=device,
             metric=metric,
             positive=class_number(sought, graph.class_names),
-            report=clock.told(some, is_first=not _scored(rows)),
+            report=clock.told(some),
             should_stop=should_stop,
         )
 
+    rows: dict[str, dict[str, Any]] = {}
     for group in _groups(tried):
-        rows.update(_trained(group, train))
+        rows.update(_trained(group, train, clock))
     best = _best(list(rows.values()), graph)
     content = {
         "chosen": best["name"],
@@ -222,44 +228,66 @@ def _groups(members: Sequence[Member]) -> list[list[Member]]:
     return list(groups.values())
 
 
-class _NoTime(Exception):
-    """The budget is spent."""
+class _GivenUp(Exception):
+    """No time is left, or a member is too far behind; the message says which."""
 
 
 class _Clock:
-    """Ends a training when the budget is spent, and passes its progress on."""
+    """Ends a training that has no time or hope left, and passes its progress on."""
 
     def __init__(self, end: float, report: Callable[[str, Progress], None] | None) -> None:
         self.end, self.report = end, report
+        self.best: float | None = None  # the mean validation score of the best member so far
 
-    def told(self, members: Sequence[Member], *, is_first: bool) -> Callable[[Progress], None]:
+    def scored(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Remember how good the best member is."""
+        scores = [float(record["val_score_mean"]) for record in records]
+        known = [score for score in (*scores, self.best) if score is not None]
+        self.best = max((score for score in known if not math.isnan(score)), default=None)
+
+    def told(self, members: Sequence[Member]) -> Callable[[Progress], None]:
         """What is called after each epoch; the first members are trained to their end."""
         names = " and ".join(f"'{member.name}'" for member in members)
+        highest: dict[str, float] = {}
 
         def tell(now: Progress) -> None:
-            if not is_first and time.perf_counter() > self.end:
-                raise _NoTime
+            if self.best is not None and time.perf_counter() > self.end:
+                raise _GivenUp("no time was left")
+            if not math.isnan(now.val_score):
+                highest[now.stage] = max(now.val_score, highest.get(now.stage, now.val_score))
+            if len(members) == 1 and now.stage != "estimator" and now.epoch >= FIRST_EPOCHS:
+                self._give_up_hopeless(highest.get(now.stage), now)
             if self.report is not None:
                 self.report(names, now)
 
         return tell
 
+    def _give_up_hopeless(self, highest: float | None, now: Progress) -> None:
+        if self.best is not None and highest is not None and highest < self.best - HOPELESS:
+            raise _GivenUp(
+                f"after {now.epoch} epochs it has {100 * highest:.1f}, the best "
+                f"{100 * self.best:.1f}"
+            )
+
 
 def _trained(
-    group: Sequence[Member], train: Callable[[Sequence[Member]], list[dict[str, Any]]]
+    group: Sequence[Member],
+    train: Callable[[Sequence[Member]], list[dict[str, Any]]],
+    clock: _Clock,
 ) -> dict[str, dict[str, Any]]:
     """The rows of members trained together; where that fails, one by one."""
     started = time.perf_counter()
     try:
         found = train(group)
-    except _NoTime:
-        failure = "no time was left"
+    except _GivenUp as reason:
+        failure = str(reason)
     except HPGMNError as error:
         if len(group) > 1:
-            alone = [_trained([member], train) for member in group]
+            alone = [_trained([member], train, clock) for member in group]
             return {name: row for rows in alone for name, row in rows.items()}
         failure = str(error)
     else:
+        clock.scored(found)
         return {
             member.name: _row(member, record) for member, record in zip(group, found, strict=True)
         }
@@ -288,12 +316,10 @@ def _row(
     }
 
 
-def _scored(rows: Mapping[str, Mapping[str, Any]]) -> bool:
-    return any(row["failure"] is None for row in rows.values())
-
-
 def _best(rows: Sequence[Mapping[str, Any]], graph: Graph) -> Mapping[str, Any]:
-    scored = [row for row in rows if row["failure"] is None]
+    scored = [
+        row for row in rows if row["failure"] is None and not math.isnan(row["val_score_mean"])
+    ]
     if not scored:
         raise HPGMNError(
             f"No member of the portfolio can be trained on '{graph.name}'. Name a model with "

@@ -250,8 +250,7 @@ def members_for(graph: Graph) -> tuple[tuple[Member, ...], str | None]:
 
 
 def _runs_both_ways(graph: Graph) -> bool:
-    """Whether out-neighbours, in-neighbours and all neighbours are the same."""
+    """Whether out-neighbours, in-neighbours and all neighbours are the same, weights and all."""
     if not graph.directed:
         return True
-    own, all_ = graph.adjacency("out"), graph.adjacency("undirected")
-    return not graph.is_weighted and own.nnz == all_.nnz
+    return not graph.is_weighted and not graph.has_one_way_edges

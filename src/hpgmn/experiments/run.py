@@ -331,7 +331,7 @@ def run(
     _write_history(folder / HISTORY_FILE, fitted)
     _write_predictions(folder / PREDICTIONS_FILE, graph, fitted, own, model.temperatures)
     guesses = model.estimator_logits(graph, spec.device)
-    metrics = _metrics(spec, graph, fitted, own, model.temperatures, guesses)
+    metrics = _metrics(spec, graph, fitted, own, model, guesses)
     metrics["calibration"]["mean_temperature"] = model.mean_temperatures[:: spec.seeds]
     metrics["nodes"] = {
         part: [int(getattr(split, part).sum()) for split in splits]
@@ -364,7 +364,7 @@ def _metrics(
     graph: Graph,
     fitted: Fitted,
     splits: Sequence[Split],
-    temperatures: Sequence[float],
+    model: SavedModel,
     guesses: Any,
 ) -> dict[str, Any]:
     """Everything ``metrics.json`` says; the one reading of the test labels."""
@@ -394,7 +394,10 @@ def _metrics(
         "test_accuracy_std": accuracy.std if accuracy else None,
         "label_estimator": estimator,
         "calibration": calibration_report(
-            fitted.logits, temperatures, graph.y, [split.val for split in splits], test
+            *(fitted.logits, model.temperatures, graph.y),
+            *([split.val for split in splits], test),
+            seeds=spec.seeds,
+            mean_temperatures=model.mean_temperatures,
         ),
         **_ensemble(spec, graph, fitted, test if tested else []),
         "seconds_statistics": fitted.seconds["statistics"],
