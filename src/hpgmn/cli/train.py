@@ -312,7 +312,8 @@ def print_scores(row: dict[str, Any]) -> None:
         about = "" if row["metric"] == "accuracy" else "accuracy "  # beside another metric
         cells["label estimator"] = f"{about}{guess}"
     cells["seconds"] = f"{row['seconds']:.1f}"
-    table = Table(*(Column(name, no_wrap=name == "test") for name in cells))
+    columns = [Column(name, no_wrap=name == "test", overflow="fold") for name in cells]
+    table = Table(*columns, box=None, padding=(0, 2, 0, 0))  # seven columns in 80 characters
     table.add_row(*(escape(cell) for cell in cells.values()))
     out.print(table)
 
