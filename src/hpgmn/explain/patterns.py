@@ -20,7 +20,7 @@ from hpgmn.graph import Array
 from hpgmn.statistics.labelwise import class_counts, one_hot
 
 REDUNDANT_FROM = 0.95
-"""Two patterns are redundant where the attention that nodes pay to them correlates by this or more."""
+"""Patterns are redundant where the attention that nodes pay to every two correlates so much."""
 
 UNUSED_BELOW = 0.1
 """A pattern is unused where its mean attention is below this part of an even share, 1/K."""
