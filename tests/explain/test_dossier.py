@@ -150,6 +150,8 @@ def test_of_a_large_graph_some_nodes_are_listed(
         assert row["support"] == sorted(row["support"], reverse=True)
     monkeypatch.setattr(module, "SUBSETS", 16 * 3 + 1)
     assert len(made(saved, named_graph)["nodes"]) == 3  # 2^4 subsets of statistics each
+    monkeypatch.setattr(module, "FEW_CLASSES", 2)  # there are three
+    assert len(made(saved, named_graph)["nodes"]) == 2
 
 
 def test_neighbours_are_weighed_while_there_is_time(

@@ -40,7 +40,11 @@ DRAWN = 40
 """Most neighbours that are listed for a node."""
 
 SUBSETS = 500_000
-"""Most subsets of statistics that shares are computed from: about 4 seconds on one core."""
+"""Most subsets of statistics that shares are computed from: about 4 seconds on one core. With more
+than :data:`FEW_CLASSES` classes each takes longer, and there are fewer."""
+
+FEW_CLASSES = 20
+"""Up to so many classes a subset of statistics takes about the same time."""
 
 SECONDS = 5.0
 """About so long, on one core, neighbours are taken away; :func:`_seconds` tells a node's part."""
@@ -130,7 +134,8 @@ def _listed(opened: Sequence[Opened]) -> int:
     """How many nodes are listed."""
     if not opened[0].reads_statistics:
         return LISTED
-    return max(1, min(LISTED, SUBSETS // (len(opened) << len(players(opened[0])))))
+    subsets = SUBSETS * FEW_CLASSES // max(FEW_CLASSES, opened[0].task.num_classes)
+    return max(1, min(LISTED, subsets // (len(opened) << len(players(opened[0])))))
 
 
 def _row(part: _Part, node: int, role: str, label: int) -> dict[str, Any]:
