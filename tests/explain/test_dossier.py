@@ -213,3 +213,8 @@ def test_json_cannot_leave_its_element() -> None:
     assert text.isascii()
     assert not set("<>&") & set(text)
     assert json.loads(text) == {"ids": ids}
+
+
+def test_json_holds_no_value_that_a_browser_cannot_read() -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        as_json({"probabilities": [float("nan")]})

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from hpgmn.errors import HPGMNError
 from hpgmn.explain.opened import mean_probabilities, memory_head, open_replicas
 from hpgmn.graph import Array, Graph
 from hpgmn.models.label_estimator import estimator_logits
@@ -107,3 +108,12 @@ def test_modes_are_those_the_statistics_read(small_graph: Graph, fit: Fit) -> No
     alone = open_replicas(fit(small_graph, statistics=("attributes",)), small_graph)[0]
     assert alone.modes == {}
     assert open_replicas(fit(small_graph, "mlp"), small_graph)[0].neighbor_modes == ["undirected"]
+
+
+def test_probabilities_that_are_not_numbers_are_refused(small_graph: Graph, fit: Fit) -> None:
+    saved = fit(small_graph, "mlp", seeds=2)
+    for parameters in saved.done.values():
+        for value in parameters.values():
+            value[1] = torch.nan  # one seed is enough to spoil the mean
+    with pytest.raises(HPGMNError, match="nothing to explain"):
+        open_replicas(saved, small_graph)

@@ -241,7 +241,7 @@ def as_json(content: Mapping[str, Any]) -> str:
     >>> as_json({"ids": ["</script>&"]})
     '{"ids":["\\u003c/script\\u003e\\u0026"]}'
     """
-    text = json.dumps(content, separators=(",", ":"))
+    text = json.dumps(content, separators=(",", ":"), allow_nan=False)
     for sign in "<>&":  # in JSON they occur in strings only
         text = text.replace(sign, f"\\u{ord(sign):04x}")
     return text
