@@ -46,7 +46,7 @@ than :data:`FEW_CLASSES` classes each takes longer, and there are fewer."""
 FEW_CLASSES = 20
 """Up to so many classes a subset of statistics takes about the same time."""
 
-SECONDS = 5.0
+SECONDS = 3.0
 """About so long, on one core, neighbours are taken away; :func:`_seconds` tells a node's part."""
 
 LARGEST = 8_000_000
@@ -199,13 +199,14 @@ def _add_support(part: _Part, order: Array, rows: list[dict[str, Any]]) -> None:
 def _seconds(opened: Sequence[Opened], degree: int) -> float:
     """About how long the neighbours of a node take, as measured on one core.
 
-    A set of neighbours costs little; with diffusion it costs a walk over the whole graph.
+    A set of neighbours costs little; with diffusion it costs a walk over the whole graph, which
+    serves all replicas.
     """
-    cost = 0.01 + 5e-4 * degree
+    cost = len(opened) * (0.01 + 5e-4 * degree)
     if any(base_name(name) == "diffusion" for name in opened[0].modes):
         edges = opened[0].graph.num_edges
         cost += (min(degree, EXACT_UP_TO) + 8) * (2e-3 + 1.5e-7 * edges)
-    return len(opened) * cost
+    return cost
 
 
 def _support_notes(opened: list[Opened], support: Support) -> list[str]:
