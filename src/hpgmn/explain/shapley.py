@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -90,7 +91,7 @@ def _logits(opened: Opened, encoding: Tensor, columns: Tensor) -> Tensor:
     """(2^S, C) of one node in one replica."""
     with torch.no_grad():
         query = torch.where(columns, encoding, opened.baseline)
-        return opened.module.head(query[None]).logits[0]
+        return cast(Tensor, opened.module.head(query[None]).logits[0])
 
 
 def statistic_shares(
