@@ -338,6 +338,8 @@ def test_a_run_folder_is_loaded_by_its_first_replica(small_graph: Graph, tmp_pat
     np.testing.assert_allclose(
         loaded.predict_proba(graph), alone.predict_proba(graph), rtol=1e-3, atol=1e-3
     )
+    explained = [list(loaded.explain(graph, node).probabilities.values()) for node in range(18)]
+    np.testing.assert_allclose(explained, loaded.predict_proba(graph), atol=1e-5)
 
 
 def test_a_folder_without_a_model_is_told(tmp_path: Path) -> None:

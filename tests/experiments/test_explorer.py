@@ -1,4 +1,4 @@
-"""``explorer.json`` of a run folder: whose answers and labels, and a GPU that is too small."""
+"""``explorer.json`` of a run folder: whose answers and labels, and what cannot be made."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import torch
 
 import hpgmn.experiments.explorer as module
 from hpgmn.config import settings_dict
+from hpgmn.errors import HPGMNError
 from hpgmn.experiments.explorer import write_explorer
 from hpgmn.experiments.run import EXPLORER_FILE, RunSpec, prepare_folder, run
 from hpgmn.graph import Graph
@@ -65,17 +66,41 @@ def test_roles_and_labels_are_those_the_run_has_written(small_graph: Graph, fold
     assert labels == expected
 
 
-def test_a_small_gpu_leaves_the_page_without_it(
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (torch.cuda.OutOfMemoryError("full"), "too little memory left to explain its nodes."),
+        (MemoryError(), "too little memory left to explain its nodes."),
+        (HPGMNError("No numbers."), "The page has no node explorer. No numbers."),
+    ],
+)
+def test_a_finished_run_goes_without_what_cannot_be_made(
     small_graph: Graph,
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
+    error: Exception,
+    words: str,
 ) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise torch.cuda.OutOfMemoryError("full")
+    def fail(*_: object, **__: object) -> None:
+        raise error
 
-    monkeypatch.setattr(module, "dossier", full)
+    monkeypatch.setattr(module, "dossier", fail)
     with caplog.at_level(logging.WARNING):
         write_explorer(SPEC, small_graph, folder)
-    assert "no node explorer" in caplog.text
+    assert words in caplog.text
+    assert not (folder / EXPLORER_FILE).exists()
+
+
+def test_a_model_of_no_numbers_has_no_explorer(
+    small_graph: Graph, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = folder / "model.safetensors"
+    saved = SavedModel.read(path)
+    for value in saved.done["main"].values():
+        value.fill_(torch.nan)
+    saved.write(path)
+    with caplog.at_level(logging.WARNING):
+        write_explorer(SPEC, small_graph, folder)
+    assert "no node explorer. The model's probabilities are not numbers" in caplog.text
     assert not (folder / EXPLORER_FILE).exists()

@@ -15,7 +15,12 @@ from hpgmn.config import settings_dict
 from hpgmn.errors import HPGMNError
 from hpgmn.experiments import understanding
 from hpgmn.experiments.run import RunSpec, prepare_folder, run
-from hpgmn.experiments.understanding import audited, understood, write_understanding
+from hpgmn.experiments.understanding import (
+    audited,
+    made,
+    understood,
+    write_understanding,
+)
 from hpgmn.explain import explain_model
 from hpgmn.graph import Graph
 from hpgmn.models import find_model
@@ -92,6 +97,35 @@ def test_a_model_that_cannot_be_described_leaves_its_reason(
 
     monkeypatch.setattr(understanding, "model_overview", fail)
     assert understood(SPEC, small_graph, trained) == {"left_out": words}
+
+
+def test_an_audit_that_cannot_be_made_leaves_its_reason(
+    small_graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(understanding, "audit", fail)
+    reason = "There was too little memory left to audit the graph."
+    assert audited(SPEC, small_graph) == {"left_out": reason}
+
+
+def test_want_of_memory_is_known_by_what_torch_raises() -> None:
+    def allocate() -> dict[str, Any]:
+        return {"size": torch.empty(2**60, dtype=torch.int8)}
+
+    with pytest.raises(RuntimeError):
+        allocate()
+    reason = "There was too little memory left to count."
+    assert made(allocate, "count") == {"left_out": reason}
+
+
+def test_other_errors_are_not_hidden() -> None:
+    def fail() -> dict[str, Any]:
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+    with pytest.raises(RuntimeError, match="shapes"):
+        made(fail, "count")
 
 
 def test_other_models_are_described_as_far_as_they_can(small_graph: Graph, tmp_path: Path) -> None:

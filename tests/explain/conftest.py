@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 if TYPE_CHECKING:  # imported late, as in the conftest above
-    from hpgmn.graph import Graph
+    from hpgmn.graph import Array, Graph
     from hpgmn.training.saved import SavedModel
 
 TINY: dict[str, Any] = {
@@ -28,7 +28,7 @@ Fit = Callable[..., "SavedModel"]
 
 @pytest.fixture
 def fit() -> Fit:
-    """Trains HP-GMN, or another model, shortly on split 0; ``seeds`` of them as replicas."""
+    """Trains HP-GMN, or another model, shortly on split 0 and calibrates it; with some seeds."""
     from hpgmn.config import make_settings
     from hpgmn.models import find_model
     from hpgmn.models.stage import Replica
@@ -43,9 +43,24 @@ def fit() -> Fit:
         split = graph.split(0)
         replicas = [Replica(0, seed, settings) for seed in range(seeds)]
         fitted = fit_replicas(graph, entry, replicas, [(split.train, split.val)] * seeds)
-        return SavedModel.of(entry, fitted, graph, [split.train] * seeds)
+        masks = [split.train] * seeds, [split.val] * seeds
+        return SavedModel.of(entry, fitted, graph, *masks)
 
     return trained
+
+
+@pytest.fixture
+def predicted() -> Callable[[SavedModel, Graph], Array]:
+    """What prediction answers: probabilities averaged over seeds, then sharpened or softened."""
+
+    def found(saved: SavedModel, graph: Graph) -> Array:
+        mean = saved.logits(graph).double().softmax(dim=-1).mean(dim=0).numpy()
+        [temperature] = set(saved.mean_temperatures)
+        assert abs(temperature - 1) > 0.05, "a temperature that would not be missed"
+        powers = mean ** (1 / temperature)
+        return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+    return found
 
 
 @pytest.fixture

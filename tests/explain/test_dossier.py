@@ -150,6 +150,8 @@ def test_of_a_large_graph_some_nodes_are_listed(
         assert row["support"] == sorted(row["support"], reverse=True)
     monkeypatch.setattr(module, "SUBSETS", 16 * 3 + 1)
     assert len(made(saved, named_graph)["nodes"]) == 3  # 2^4 subsets of statistics each
+    monkeypatch.setattr(module, "FEW_CLASSES", 2)  # there are three
+    assert len(made(saved, named_graph)["nodes"]) == 2
 
 
 def test_neighbours_are_weighed_while_there_is_time(
@@ -170,16 +172,33 @@ def test_neighbours_are_weighed_while_there_is_time(
         assert ("support" in row) == ("without" in row) == ("turning" in row) == ("notes" in row)
 
 
-def test_diffusion_and_seeds_make_a_node_dearer(named_graph: Graph, fit: Fit) -> None:
-    def cost(degree: int, **changes: Any) -> float:
-        return module._seconds(
-            module.open_replicas(fit(named_graph, **changes), named_graph), degree
-        )
+def test_neighbours_and_seeds_make_a_node_dearer(named_graph: Graph, fit: Fit) -> None:
+    statistics = ["attributes", "class_counts"]
+    one, three = (
+        module.open_replicas(fit(named_graph, statistics=statistics, seeds=seeds), named_graph)
+        for seeds in (1, 3)
+    )
+    assert module._seconds(one, 200) - module._seconds(one, 100) == pytest.approx(0.05)
+    assert module._seconds(three, 100) == pytest.approx(3 * module._seconds(one, 100))
 
-    plain = cost(5, statistics=["attributes", "class_counts"])
-    assert cost(6, statistics=["attributes", "class_counts"]) > plain
-    assert cost(5, statistics=["attributes", "diffusion"]) > plain
-    assert cost(5, statistics=["attributes", "class_counts"], seeds=3) == pytest.approx(3 * plain)
+
+def test_diffusion_makes_each_neighbour_dearer_up_to_those_computed_exactly(
+    named_graph: Graph, fit: Fit
+) -> None:
+    def walks(seeds: int, degree: int) -> float:
+        """What diffusion adds to the cost of a node."""
+        given = [("attributes", name) for name in ("diffusion", "class_counts")]
+        dear, cheap = (
+            module.open_replicas(fit(named_graph, statistics=own, seeds=seeds), named_graph)
+            for own in given
+        )
+        return module._seconds(dear, degree) - module._seconds(cheap, degree)
+
+    at_ten, at_twenty, at_forty = (walks(1, degree) for degree in (10, 20, 40))
+    assert at_twenty > at_ten > 0
+    assert at_forty - at_twenty == pytest.approx(2 * (at_twenty - at_ten))
+    assert walks(1, 64) == pytest.approx(walks(1, 1000))
+    assert walks(3, 20) == pytest.approx(at_twenty)  # replicas share the rows
 
 
 def test_long_ids_make_the_list_shorter(
@@ -211,3 +230,8 @@ def test_json_cannot_leave_its_element() -> None:
     assert text.isascii()
     assert not set("<>&") & set(text)
     assert json.loads(text) == {"ids": ids}
+
+
+def test_json_holds_no_value_that_a_browser_cannot_read() -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        as_json({"probabilities": [float("nan")]})

@@ -6,9 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 
 import hpgmn.explain.neighbors as module
+import hpgmn.explain.without as without
 from hpgmn.explain.neighbors import (
     Support,
     graph_without,
@@ -23,17 +25,19 @@ from hpgmn.statistics import LocalStatistics
 from hpgmn.training.saved import SavedModel
 
 Fit = Callable[..., SavedModel]
+Predicted = Callable[[SavedModel, Graph], Array]
 
 
 def recomputed(opened: list[Opened], node: int, gone: list[int]) -> Array:
-    """(C,) every statistic built anew without the edges, labels fixed; the mean of all replicas."""
+    """(C,) every statistic built anew without the edges, labels fixed; the calibrated mean."""
     found = []
     for one in opened:
         statistics = LocalStatistics(graph_without(one.graph, node, np.array(gone)))
         inputs = statistics.build(one.labels[None], 3, one.task.settings)
         with torch.no_grad():
             found.append(one.module(inputs).logits[0, node].softmax(dim=-1).numpy())
-    return np.asarray(np.mean(found, axis=0))
+    powers = np.mean(found, axis=0) ** (1 / opened[0].temperature)
+    return np.asarray(powers / powers.sum())
 
 
 def test_the_graph_loses_the_edges_of_both_directions(named_graph: Graph) -> None:
@@ -140,15 +144,14 @@ def test_of_many_neighbours_only_the_strongest_are_exact(
 
 @pytest.mark.parametrize("model", ["gcn", "hpgmn-appnp", "linkx"])
 def test_other_models_are_asked_again_without_the_edge(
-    named_graph: Graph, fit: Fit, model: str
+    named_graph: Graph, fit: Fit, predicted: Predicted, model: str
 ) -> None:
     saved = fit(named_graph, model, seeds=2)
     opened = open_replicas(saved, named_graph)
     found = neighbor_support(opened, 4, 1, most=1)
 
     def asked(gone: Array) -> Array:  # node ids keep the columns of a changed graph
-        logits = saved.logits(graph_without(named_graph, 4, gone))
-        return np.asarray(logits[:, 4].softmax(dim=-1).mean(dim=0).numpy())
+        return np.asarray(predicted(saved, graph_without(named_graph, 4, gone))[4])
 
     whole = asked(np.array([], np.int64))[1]
     expected = [whole - asked(np.array([u]))[1] for u in found.neighbors]
@@ -210,3 +213,31 @@ def test_other_models_are_asked_about_the_named_ones_only(
     found, sizes = tried(monkeypatch, opened, 3, [0.1] * 5)
     assert found is None
     assert sizes == [1, 2]
+
+
+def test_replicas_share_their_diffusion_rows(
+    small_graph: Graph, fit: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = fit(small_graph, seeds=3, neighbors="out", statistics=("class_counts", "diffusion"))
+    opened = open_replicas(saved, small_graph)
+    sets = [np.array([], np.int64), neighbors_of(opened, 4)[:1]]
+    alone = [probabilities_without([one], 4, sets) for one in opened]
+    walks: list[int] = []
+    row = without.diffusion_row
+
+    def counted(opened: Opened, name: str, adjacency: sp.csr_array, node: int) -> Array:
+        walks.append(node)
+        return row(opened, name, adjacency, node)
+
+    monkeypatch.setattr(without, "diffusion_row", counted)
+    found = probabilities_without(opened, 4, sets)
+    assert walks == [4, 4]  # one for each set
+    [temperature] = set(saved.mean_temperatures)
+    powers = np.mean(
+        [
+            chances**temperature / (chances**temperature).sum(axis=1, keepdims=True)
+            for chances in alone
+        ],
+        axis=0,
+    ) ** (1 / temperature)
+    np.testing.assert_allclose(found, powers / powers.sum(axis=1, keepdims=True), atol=1e-6)

@@ -14,16 +14,19 @@ from hpgmn.explain.neighbors import neighbor_support, turning_point
 from hpgmn.explain.node import explain_node, position
 from hpgmn.explain.opened import open_replicas
 from hpgmn.explain.shapley import statistic_shares
-from hpgmn.graph import Graph
+from hpgmn.graph import Array, Graph
 from hpgmn.training.saved import SavedModel
 
 Fit = Callable[..., SavedModel]
+Predicted = Callable[[SavedModel, Graph], Array]
 
 
-def test_an_explanation_is_made_of_its_parts(named_graph: Graph, fit: Fit) -> None:
+def test_an_explanation_is_made_of_its_parts(
+    named_graph: Graph, fit: Fit, predicted: Predicted
+) -> None:
     saved = fit(named_graph, seeds=2, neighbors="both", epochs=30)
     opened = open_replicas(saved, named_graph)
-    expected = saved.logits(named_graph).softmax(dim=-1).mean(dim=0).numpy()
+    expected = predicted(saved, named_graph)
     train = named_graph.split(0).train
     names = named_graph.class_names
     turned_somewhere = 0
@@ -71,6 +74,18 @@ def test_an_explanation_is_made_of_its_parts(named_graph: Graph, fit: Fit) -> No
             assert one.typical_nodes[0] == f"account-{first}"
     assert turned_somewhere
     assert any("mean of 2 seeds" in note and "seed 0" in note for note in found.notes)
+
+
+def test_the_label_is_that_of_training_whatever_is_predicted(
+    named_graph: Graph, fit: Fit, predicted: Predicted
+) -> None:
+    saved = fit(named_graph, epochs=1, lr=1e-5)
+    labels, names = predicted(saved, named_graph).argmax(axis=1), named_graph.class_names
+    wrong = np.flatnonzero(named_graph.split(0).train & (labels != named_graph.y))
+    assert wrong.size
+    for place in wrong:
+        found = explain_node(saved, named_graph, f"account-{place}")
+        assert found.label == names[named_graph.y[place]] != found.prediction
 
 
 def test_positions_serve_where_there_are_no_ids(small_graph: Graph, fit: Fit) -> None:
@@ -150,11 +165,11 @@ def test_what_was_left_out_is_said(
     assert any("points are exact for the 32 that matter most" in note for note in notes)
 
 
-def test_nodes_of_another_graph(named_graph: Graph, fit: Fit) -> None:
+def test_nodes_of_another_graph(named_graph: Graph, fit: Fit, predicted: Predicted) -> None:
     saved = fit(named_graph, statistics=("attributes", "class_counts"))
     other = Graph(named_graph.x[:6] + 0.1, [[0, 1, 2], [1, 2, 5]], node_ids=list("uvwxyz"))
     found = explain_node(saved, other, "w")
     assert [one.node for one in found.neighbors] in (["v", "z"], ["z", "v"])
-    expected = saved.logits(other)[0, 2].softmax(dim=-1).numpy()
+    expected = predicted(saved, other)[2]
     assert list(found.probabilities.values()) == pytest.approx(expected, abs=1e-6)
     assert list(found.probabilities) == ["student", "faculty", "staff"]

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 import torch
 
+from hpgmn.errors import HPGMNError
 from hpgmn.explain.opened import mean_probabilities, memory_head, open_replicas
-from hpgmn.graph import Graph
+from hpgmn.graph import Array, Graph
 from hpgmn.models.label_estimator import estimator_logits
 from hpgmn.training.saved import SavedModel
 
 Fit = Callable[..., SavedModel]
+Predicted = Callable[[SavedModel, Graph], Array]
 
 
 @pytest.mark.parametrize(
@@ -31,12 +33,14 @@ Fit = Callable[..., SavedModel]
     ],
 )
 def test_probabilities_are_those_of_prediction(
-    small_graph: Graph, fit: Fit, model: str, changes: dict[str, Any]
+    small_graph: Graph, fit: Fit, predicted: Predicted, model: str, changes: dict[str, Any]
 ) -> None:
     saved = fit(small_graph, model, seeds=2, **changes)
     opened = open_replicas(saved, small_graph)
-    expected = saved.logits(small_graph).softmax(dim=-1).mean(dim=0).numpy()
+    expected = predicted(saved, small_graph)
     np.testing.assert_allclose(mean_probabilities(opened), expected, atol=1e-6)
+    answered = saved.mean_probabilities(small_graph).numpy()
+    np.testing.assert_allclose(mean_probabilities(opened), answered, atol=1e-6)
     has_memory = model.startswith("hpgmn") and changes.get("memory", True)
     assert all((one.attention is not None) == has_memory for one in opened)
     for one in opened:
@@ -104,3 +108,12 @@ def test_modes_are_those_the_statistics_read(small_graph: Graph, fit: Fit) -> No
     alone = open_replicas(fit(small_graph, statistics=("attributes",)), small_graph)[0]
     assert alone.modes == {}
     assert open_replicas(fit(small_graph, "mlp"), small_graph)[0].neighbor_modes == ["undirected"]
+
+
+def test_probabilities_that_are_not_numbers_are_refused(small_graph: Graph, fit: Fit) -> None:
+    saved = fit(small_graph, "mlp", seeds=2)
+    for parameters in saved.done.values():
+        for value in parameters.values():
+            value[1] = torch.nan  # one seed is enough to spoil the mean
+    with pytest.raises(HPGMNError, match="nothing to explain"):
+        open_replicas(saved, small_graph)

@@ -7,9 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-import torch
 
-from hpgmn.errors import HPGMNError
 from hpgmn.explain import explain_model
 from hpgmn.explain.opened import mean_probabilities, memory_head, open_replicas
 from hpgmn.explain.overview import memory_map, model_overview, principal_axes
@@ -118,12 +116,3 @@ def test_what_a_model_has_not_is_left_out(
     assert found.as_dict()["map"] is None
     assert found.explanation.patterns == ()
     assert bool(found.shares_by_class) == (model == "hpgmn")
-
-
-def test_probabilities_that_are_not_numbers_are_refused(small_graph: Graph, fit: Fit) -> None:
-    saved = fit(small_graph, "mlp")
-    for parameters in saved.done.values():
-        for value in parameters.values():
-            value.fill_(torch.nan)
-    with pytest.raises(HPGMNError, match="nothing to explain"):
-        model_overview(saved, small_graph)

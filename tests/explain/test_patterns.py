@@ -71,6 +71,40 @@ def test_patterns_of_no_attention_are_unused_and_not_redundant() -> None:
     assert found.redundant() == []
 
 
+def test_nearly_even_attention_is_not_redundant_by_itself() -> None:
+    """The cosine of such columns is about 1 whatever they do; these do the opposite."""
+    attention = np.array([[0.55, 0.45], [0.45, 0.55]] * 10)
+    assert made(attention).redundant() == []
+
+
+def test_attention_that_all_nodes_pay_alike_is_not_redundant() -> None:
+    random = np.random.default_rng(1)
+    attention = np.full((40, 4), 0.25)
+    attention[:, 0] += random.uniform(-0.05, 0.05, 40)
+    attention[:, 1] = 0.5 - attention[:, 0]
+    rounded = attention + 1e-8 * np.array([[1], [-1]] * 20)  # as single precision does
+    found = made(rounded / rounded.sum(axis=1, keepdims=True))
+    assert found.redundant() == []
+    assert found.unused == []
+
+
+def test_groups_are_not_chained() -> None:
+    """Neighbours in a chain are alike, its ends are not: every two of a group have to be."""
+    random = np.random.default_rng(0)
+    plane = random.normal(size=(200, 2))
+    plane = np.linalg.qr(plane - plane.mean(axis=0))[0]
+    steps = np.deg2rad(15 * np.arange(6))  # the cosine of 15 degrees is 0.966, of 30 0.866
+    columns = np.cos(steps) * plane[:, :1] + np.sin(steps) * plane[:, 1:]
+    found = made(1 / 6 + 0.05 * columns)
+    close = np.corrcoef(found.attention.T)
+    assert close[0, 1] > 0.95 > close[0, 2]
+    groups = found.redundant()
+    assert sum(len(group) for group in groups) == 6
+    assert groups == sorted(groups)
+    for group in groups:
+        assert close[np.ix_(group, group)].min() >= 0.95
+
+
 def test_attention_alike_for_all_nodes_describes_nothing(small_graph: Graph, fit: Fit) -> None:
     opened = open_replicas(fit(small_graph), small_graph)[0]
     assert opened.attention is not None

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 import torch
 
-from hpgmn.explain.opened import mean_probabilities, open_replicas
+import hpgmn.explain.shapley as module
+from hpgmn.explain.opened import (
+    Opened,
+    mean_log_probabilities,
+    mean_probabilities,
+    open_replicas,
+)
 from hpgmn.explain.shapley import players, shapley_values, statistic_shares, subset_values
 from hpgmn.graph import Array, Graph
 from hpgmn.training.saved import SavedModel
@@ -55,6 +61,7 @@ def test_subsets_replace_encodings_by_the_mean_of_the_train_nodes(
     saved = fit(small_graph, seeds=2, neighbors="both", statistics=names, memory_dim=4)
     opened = open_replicas(saved, small_graph)
     node, label = 7, 2
+    assert abs(saved.mean_temperatures[0] - 1) > 0.05
     found = subset_values(opened, np.array([3, node]), np.array([0, label]))[1]
     train = torch.from_numpy(np.flatnonzero(small_graph.split(0).train))
     for subset in range(8):
@@ -69,8 +76,28 @@ def test_subsets_replace_encodings_by_the_mean_of_the_train_nodes(
                     ]
                 )
                 chances.append(one.module.head(query[None, None]).logits[0, 0].softmax(dim=0))
-        expected = torch.stack(chances).mean(dim=0)[label].log()
+        powers = torch.stack(chances).mean(dim=0) ** (1 / saved.mean_temperatures[0])
+        expected = (powers[label] / powers.sum()).log()
         assert found[subset] == pytest.approx(float(expected), abs=1e-5)
+
+
+def test_the_numbers_of_one_node_are_held_at_a_time(
+    small_graph: Graph, fit: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of more nodes there are more values only, not the logits of every class."""
+    opened = open_replicas(fit(small_graph, seeds=2), small_graph)
+    sizes: list[int] = []
+
+    def counted(replicas: Sequence[Opened], logits: torch.Tensor) -> torch.Tensor:
+        sizes.append(logits.numel())
+        return mean_log_probabilities(replicas, logits)
+
+    monkeypatch.setattr(module, "mean_log_probabilities", counted)
+    nodes = np.arange(18)
+    together = subset_values(opened, nodes, nodes % 3)
+    assert max(sizes) <= 2 * 2**4 * 3  # replicas, subsets, classes
+    alone = [subset_values(opened, nodes[v : v + 1], nodes[v : v + 1] % 3)[0] for v in nodes]
+    np.testing.assert_allclose(together, alone, atol=1e-6)
 
 
 def test_shares_add_up_to_what_the_prediction_has_over_an_average_node(

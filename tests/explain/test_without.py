@@ -104,6 +104,8 @@ def test_every_statistic_in_every_mode(
         {"diffusion_form": "sketch", "diffusion_dim": 16, "diffusion_self_entry": True},
         {"diffusion_form": "sketch", "diffusion_dim": 16, "diffusion_scaling": "raw"},
         {"diffusion_form": "topk", "diffusion_topk": 4, "diffusion_threshold": 1e-9},
+        {"diffusion_form": "topk", "diffusion_topk": 4, "diffusion_threshold": 0.02},
+        {"diffusion_form": "topk", "diffusion": "heat", "diffusion_self_entry": True},
         {"batch_size": 4},
         {"batch_size": 4, "class_means_form": "half", "class_means_scaling": "unit"},
         {"class_means_form": "sketch", "class_means_dim": 4},

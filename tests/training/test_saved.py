@@ -341,6 +341,26 @@ def test_the_average_over_seeds_has_a_temperature_of_its_own(small_graph: Graph)
     assert torch.equal(found.argmax(dim=-1), mean.argmax(dim=-1))
 
 
+def test_some_seeds_of_a_split_have_not_the_temperature_of_all(small_graph: Graph) -> None:
+    splits = [small_graph.split(place) for place in (1, 1, 1, 0)]
+    replicas = [Replica(1, seed, TINY) for seed in range(3)] + [Replica(0, 0, TINY)]
+    masks = [[getattr(split, part) for split in splits] for part in ("train", "val")]
+    fitted = fit_replicas(small_graph, MODELS["hpgmn"], replicas, list(zip(*masks, strict=True)))
+    model = SavedModel.of(MODELS["hpgmn"], fitted, small_graph, *masks)
+    own, together = model.temperatures, model.mean_temperatures
+    assert len({*own, together[0]}) == 5
+    assert model.choose([0, 1, 2]).mean_temperatures == together[:3]
+    assert model.choose([3]).mean_temperatures == together[3:]
+    assert model.choose([1]).mean_temperatures == [own[1]]
+    expected = pytest.approx([(own[0] + own[2]) / 2, (own[0] + own[2]) / 2, together[3]])
+    assert model.choose([0, 2, 3]).mean_temperatures == expected
+    alone = model.choose([0, 2]).choose([1])
+    assert alone.mean_temperatures == [own[2]]
+    chances = model.probabilities(small_graph)[2]
+    found = alone.mean_probabilities(small_graph)
+    torch.testing.assert_close(found, chances, atol=1e-5, rtol=1e-4)
+
+
 def test_a_file_from_before_temperatures_is_read(small_graph: Graph, saved: Path) -> None:
     tensors, about = load_file(saved), about_of(saved)
     del about["temperatures"], about["mean_temperatures"], about["checksum"]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
-import torch
 
 from hpgmn.experiments.run import EXPLORER_FILE, PREDICTIONS_FILE, RunSpec, write_text
-from hpgmn.experiments.understanding import LARGEST_OVERVIEW, first_split
+from hpgmn.experiments.understanding import LARGEST_OVERVIEW, first_split, made
 from hpgmn.explain.dossier import as_json, dossier
 from hpgmn.graph import Graph
 
@@ -20,8 +20,8 @@ def write_explorer(spec: RunSpec, graph: Graph, folder: Path) -> None:
     """Write ``explorer.json``: the first split's answers, its seeds averaged.
 
     It is what ``hpgmn predict`` and ``hpgmn explain`` answer. Roles and labels are those that the
-    run has written. Where the graph is too large, or the device has not enough memory, the page
-    goes without.
+    run has written. Where the graph is too large, the device has not enough memory, or nothing can
+    be explained, the page goes without.
 
     Args:
         spec: what was trained.
@@ -30,16 +30,18 @@ def write_explorer(spec: RunSpec, graph: Graph, folder: Path) -> None:
     """
     if graph.num_nodes > LARGEST_OVERVIEW:
         return
-    split = spec.splits[0]
-    chosen = first_split(spec, folder)
-    roles, labels = _roles_and_labels(folder / PREDICTIONS_FILE, split)
-    try:
-        content = dossier(chosen, graph, roles, labels, device=spec.device)
-    except torch.cuda.OutOfMemoryError:
-        logger.warning("The page has no node explorer: the GPU has not enough memory for it.")
-        return
-    about = {"split": split, "seeds": len(chosen.replicas)}
-    write_text(folder / EXPLORER_FILE, as_json(about | content) + "\n")
+
+    def content() -> dict[str, Any]:
+        split, chosen = spec.splits[0], first_split(spec, folder)
+        roles, labels = _roles_and_labels(folder / PREDICTIONS_FILE, split)
+        about = {"split": split, "seeds": len(chosen.replicas)}
+        found = about | dossier(chosen, graph, roles, labels, device=spec.device)
+        write_text(folder / EXPLORER_FILE, as_json(found) + "\n")
+        return found
+
+    reason = made(content, "explain its nodes").get("left_out")
+    if reason is not None:
+        logger.warning("The page has no node explorer. %s", reason)
 
 
 def _roles_and_labels(path: Path, split: int) -> tuple[list[str], list[str | None]]:

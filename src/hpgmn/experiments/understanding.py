@@ -26,6 +26,14 @@ LARGEST_AUDIT = 5_000_000
 LARGEST_OVERVIEW = 500_000
 """Nodes up to which it describes its model: attention and queries of all nodes are held at once."""
 
+_NO_MEMORY = (
+    "can't allocate memory",  # torch on a processor, as on the next line
+    "not enough memory",
+    "out of memory",
+    "alloc_failed",  # of cuBLAS and cuDNN
+    "insufficient_resources",  # of cuSPARSE
+)
+
 
 def write_understanding(
     spec: RunSpec,
@@ -54,7 +62,7 @@ def audited(spec: RunSpec, graph: Graph) -> dict[str, Any]:
             f"A graph of more than {LARGEST_AUDIT:,} nodes and edges is not audited after each "
             f"run. `hpgmn audit {spec.graph} --no-training` does it."
         )
-    return audit(graph, spec.splits[0], training=False).as_dict()
+    return made(lambda: audit(graph, spec.splits[0], training=False).as_dict(), "audit the graph")
 
 
 def understood(spec: RunSpec, graph: Graph, folder: Path) -> dict[str, Any]:
@@ -64,12 +72,35 @@ def understood(spec: RunSpec, graph: Graph, folder: Path) -> dict[str, Any]:
             f"A model is not described after each run on more than {LARGEST_OVERVIEW:,} nodes. "
             f"`hpgmn explain {folder}` does it."
         )
-    try:
+
+    def overview() -> dict[str, Any]:
         return model_overview(first_split(spec, folder), graph, device=spec.device).as_dict()
+
+    return made(overview, "describe the model")
+
+
+def made(make: Callable[[], dict[str, Any]], what: str) -> dict[str, Any]:
+    """What is told of a finished training, or why it cannot be: that is no reason to fail.
+
+    Args:
+        make: makes it.
+        what: it does, in words, for a machine with too little memory.
+    """
+    try:
+        return make()
     except HPGMNError as error:
         return _left_out(str(error))
-    except (MemoryError, torch.OutOfMemoryError):  # the training had room, so it is finished
-        return _left_out("There was too little memory left to describe the model.")
+    except (MemoryError, RuntimeError) as error:
+        if not is_want_of_memory(error):
+            raise
+        return _left_out(f"There was too little memory left to {what}.")
+
+
+def is_want_of_memory(error: MemoryError | RuntimeError) -> bool:
+    """Whether an error says that memory ran out: torch has a class of its own for GPUs alone."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return any(words in str(error).lower() for words in _NO_MEMORY)
 
 
 def first_split(spec: RunSpec, folder: Path) -> SavedModel:

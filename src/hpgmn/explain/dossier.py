@@ -40,9 +40,13 @@ DRAWN = 40
 """Most neighbours that are listed for a node."""
 
 SUBSETS = 500_000
-"""Most subsets of statistics that shares are computed from: about 4 seconds on one core."""
+"""Most subsets of statistics that shares are computed from: about 4 seconds on one core. With more
+than :data:`FEW_CLASSES` classes each takes longer, and there are fewer."""
 
-SECONDS = 5.0
+FEW_CLASSES = 20
+"""Up to so many classes a subset of statistics takes about the same time."""
+
+SECONDS = 3.0
 """About so long, on one core, neighbours are taken away; :func:`_seconds` tells a node's part."""
 
 LARGEST = 8_000_000
@@ -130,7 +134,8 @@ def _listed(opened: Sequence[Opened]) -> int:
     """How many nodes are listed."""
     if not opened[0].reads_statistics:
         return LISTED
-    return max(1, min(LISTED, SUBSETS // (len(opened) << len(players(opened[0])))))
+    subsets = SUBSETS * FEW_CLASSES // max(FEW_CLASSES, opened[0].task.num_classes)
+    return max(1, min(LISTED, subsets // (len(opened) << len(players(opened[0])))))
 
 
 def _row(part: _Part, node: int, role: str, label: int) -> dict[str, Any]:
@@ -194,13 +199,14 @@ def _add_support(part: _Part, order: Array, rows: list[dict[str, Any]]) -> None:
 def _seconds(opened: Sequence[Opened], degree: int) -> float:
     """About how long the neighbours of a node take, as measured on one core.
 
-    A set of neighbours costs little; with diffusion it costs a walk over the whole graph.
+    A set of neighbours costs little; with diffusion it costs a walk over the whole graph, which
+    serves all replicas.
     """
-    cost = 0.01 + 5e-4 * degree
+    cost = len(opened) * (0.01 + 5e-4 * degree)
     if any(base_name(name) == "diffusion" for name in opened[0].modes):
         edges = opened[0].graph.num_edges
         cost += (min(degree, EXACT_UP_TO) + 8) * (2e-3 + 1.5e-7 * edges)
-    return len(opened) * cost
+    return cost
 
 
 def _support_notes(opened: list[Opened], support: Support) -> list[str]:
@@ -236,7 +242,7 @@ def as_json(content: Mapping[str, Any]) -> str:
     >>> as_json({"ids": ["</script>&"]})
     '{"ids":["\\u003c/script\\u003e\\u0026"]}'
     """
-    text = json.dumps(content, separators=(",", ":"))
+    text = json.dumps(content, separators=(",", ":"), allow_nan=False)
     for sign in "<>&":  # in JSON they occur in strings only
         text = text.replace(sign, f"\\u{ord(sign):04x}")
     return text

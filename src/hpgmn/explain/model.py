@@ -80,8 +80,8 @@ def explain_opened(
         patterns = _ranked(first.graph, found, names)
         redundant, unused = tuple(map(tuple, found.redundant())), tuple(found.unused)
         notes.append(
-            f"Unused: mean attention below {UNUSED_BELOW:g}/K. The same nodes attend to two "
-            f"patterns where the cosine of their attention is above {REDUNDANT_FROM:g}."
+            f"Unused: mean attention below {UNUSED_BELOW:g}/K. Redundant: patterns of which every "
+            f"two have attention that correlates, over the nodes, by at least {REDUNDANT_FROM:g}."
         )
     ranking = _wanted(opened, chances, wanted, names)
     return ModelExplanation(

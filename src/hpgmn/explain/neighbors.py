@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from hpgmn.explain.opened import Opened, mean_log_probabilities
-from hpgmn.explain.without import statistics_without
+from hpgmn.explain.without import Shared, statistics_without
 from hpgmn.graph import Array, Graph
 from hpgmn.statistics import base_name
 from hpgmn.training.trainer import logits
@@ -149,29 +149,35 @@ def probabilities_without(
         removed: B sets of neighbours, by position.
         keep_diffusion: whether the node's diffusion row stays as it is, to save time.
     """
-    found = [
-        _by_statistics(one, node, removed, keep_diffusion)
-        if one.reads_statistics
-        else torch.stack([_asked_again(one, node, gone) for gone in removed])
-        for one in opened
-    ]
-    return np.asarray(mean_log_probabilities(opened, torch.stack(found)).exp().cpu().numpy())
+    if opened[0].reads_statistics:
+        found = _by_statistics(opened, node, removed, keep_diffusion)
+    else:
+        found = torch.stack(
+            [torch.stack([_asked_again(one, node, gone) for gone in removed]) for one in opened]
+        )
+    return np.asarray(mean_log_probabilities(opened, found).exp().cpu().numpy())
 
 
 def _by_statistics(
-    opened: Opened, node: int, removed: Sequence[Array], keep_diffusion: bool
+    opened: Sequence[Opened], node: int, removed: Sequence[Array], keep_diffusion: bool
 ) -> Tensor:
-    """(B, C) logits of one replica."""
-    degree = max(neighbors_of([opened], node).size, 1)
-    widest = max(opened.stage.inputs[name].width for name in opened.module.names)
+    """(R, B, C) logits of the replicas."""
+    degree = max(neighbors_of(opened, node).size, 1)
+    widest = max(one.stage.inputs[name].width for one in opened for name in one.module.names)
     size = max(1, min(_ENTRIES // degree, _NUMBERS // widest))
     parts = []
     for first in range(0, len(removed), size):
         some = removed[first : first + size]
-        inputs = statistics_without(opened, node, some, keep_diffusion=keep_diffusion)
-        with torch.no_grad():
-            parts.append(opened.module(inputs).logits[0])
-    return torch.cat(parts)
+        shared: Shared = {}
+        every = []
+        for one in opened:
+            inputs = statistics_without(
+                one, node, some, keep_diffusion=keep_diffusion, shared=shared
+            )
+            with torch.no_grad():
+                every.append(one.module(inputs).logits[0])
+        parts.append(torch.stack(every))
+    return torch.cat(parts, dim=1)
 
 
 def _asked_again(opened: Opened, node: int, gone: Array) -> Tensor:

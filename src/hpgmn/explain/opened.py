@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hpgmn.errors import HPGMNError
 from hpgmn.graph import Array, Graph
 from hpgmn.models.head import MemoryHead
 from hpgmn.models.hpgmn import HPGMN, label_guesses, trained_on
@@ -126,6 +127,11 @@ def open_replicas(
         }
         scale = saved.mean_temperatures[place]
         opened.append(_open(saved.entry, task.subset([place]), done, scale))
+    if not np.isfinite(mean_probabilities(opened)).all():
+        raise HPGMNError(
+            "The model's probabilities are not numbers, so there is nothing to explain. Train "
+            "again with a smaller lr."
+        )
     return opened
 
 

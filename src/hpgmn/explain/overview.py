@@ -16,7 +16,6 @@ import numpy as np
 import scipy.linalg
 import torch
 
-from hpgmn.errors import HPGMNError
 from hpgmn.explain.explanation import ModelExplanation
 from hpgmn.explain.model import SAMPLE, WANTED, explain_opened
 from hpgmn.explain.opened import Opened, mean_probabilities, memory_head, open_replicas
@@ -119,11 +118,6 @@ def model_overview(
     """
     opened = open_replicas(saved, graph, device)
     first, chances = opened[0], mean_probabilities(opened)
-    if not np.isfinite(chances).all():
-        raise HPGMNError(
-            "The model's probabilities are not numbers, so there is nothing to explain. Train "
-            "again with a smaller lr."
-        )
     shares = sampled_shares(opened, chances, sample) if first.reads_statistics else None
     return Overview(
         split=saved.replicas[0].split,

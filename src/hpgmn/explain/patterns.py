@@ -12,17 +12,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse.csgraph import connected_components
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.spatial.distance import squareform
 
 from hpgmn.explain.opened import Opened
 from hpgmn.graph import Array
 from hpgmn.statistics.labelwise import class_counts, one_hot
 
 REDUNDANT_FROM = 0.95
-"""Patterns are redundant where the cosine of the attention that nodes pay to them is above this."""
+"""Patterns are redundant where the attention that nodes pay to every two correlates so much."""
 
 UNUSED_BELOW = 0.1
 """A pattern is unused where its mean attention is below this part of an even share, 1/K."""
+
+_ROUNDING = 1e-5  # attention that varies by less than this part of its mean is the same for all
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,14 +50,24 @@ class Patterns:
         return [int(k) for k in np.flatnonzero(self.usage < UNUSED_BELOW / self.usage.size)]
 
     def redundant(self) -> list[list[int]]:
-        """Groups of used patterns that the same nodes attend to."""
-        lengths = np.sqrt(np.square(self.attention).sum(axis=0))
-        columns = self.attention / np.maximum(lengths, 1e-30)
-        alike = columns.T @ columns > REDUNDANT_FROM
-        used = np.setdiff1d(np.arange(self.usage.size), self.unused)
-        count, member = connected_components(alike[np.ix_(used, used)], directed=False)
-        groups = [used[member == number] for number in range(count)]
-        return [group.tolist() for group in groups if group.size > 1]
+        """Groups of used patterns that the same nodes attend to: in a group, every two of them.
+
+        The correlation is that over nodes. Attention that all nodes pay alike has none.
+        """
+        centred = self.attention - self.usage
+        spread = np.sqrt(np.square(centred).mean(axis=0))
+        varies = spread > _ROUNDING * self.usage
+        told = np.setdiff1d(np.flatnonzero(varies), self.unused)
+        if told.size < 2:
+            return []
+        columns = centred[:, told] / spread[told]
+        apart = np.maximum(1 - columns.T @ columns / columns.shape[0], 0)
+        np.fill_diagonal(apart, 0)
+        # Complete linkage: a group is as wide as its two members furthest apart.
+        tree = linkage(squareform(apart, checks=False), method="complete")
+        member = fcluster(tree, 1 - REDUNDANT_FROM, criterion="distance")
+        groups = [told[member == number].tolist() for number in np.unique(member)]
+        return sorted(group for group in groups if len(group) > 1)
 
     def typical_nodes(self, pattern: int, most: int = 3) -> Array:
         """The nodes that attend most to a pattern, by position."""

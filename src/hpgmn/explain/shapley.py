@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -55,7 +56,8 @@ def players(opened: Opened) -> list[str]:
 def subset_values(opened: Sequence[Opened], nodes: Array, labels: Array) -> Array:
     """(n, 2^S) the log-probability of a class for every subset of statistics.
 
-    Probabilities are averaged over the replicas first, as in prediction.
+    Probabilities are averaged over the replicas first, as in prediction. Nodes are read one after
+    the other, so that only one node's (R, 2^S, C) logits are held.
 
     Args:
         opened: the replicas of HP-GMN on local statistics.
@@ -65,24 +67,31 @@ def subset_values(opened: Sequence[Opened], nodes: Array, labels: Array) -> Arra
     names = players(opened[0])
     subsets = torch.arange(1 << len(names))
     present = torch.stack([(subsets >> place) & 1 for place in range(len(names))], dim=1).bool()
-    logits = torch.stack([_logits(one, nodes, names, present) for one in opened])
-    chances = mean_log_probabilities(opened, logits)
-    wanted = torch.from_numpy(labels).to(chances.device)[:, None, None]
-    found = chances.gather(2, wanted.expand(-1, chances.shape[1], 1))[..., 0]
-    return np.asarray(found.cpu().numpy(), np.float64)
-
-
-def _logits(opened: Opened, nodes: Array, names: list[str], present: Tensor) -> Tensor:
-    """(n, 2^S, C) of one replica."""
-    module, baseline = opened.module, opened.baseline
-    places = [names.index(base_name(name)) for name in module.names]
-    width = baseline.shape[0] // len(places)
-    columns = present[:, places].to(baseline.device).repeat_interleave(width, dim=1)
+    encodings = [one.encodings(nodes) for one in opened]
+    columns = [_columns(one, names, present) for one in opened]
     found = []
-    for own in opened.encodings(nodes):
-        with torch.no_grad():
-            found.append(module.head(torch.where(columns, own, baseline)[None]).logits[0])
-    return torch.stack(found)
+    for place, label in enumerate(labels.tolist()):
+        logits = [
+            _logits(one, own[place], chosen)
+            for one, own, chosen in zip(opened, encodings, columns, strict=True)
+        ]
+        # A copy: a view would keep the numbers of all classes.
+        found.append(mean_log_probabilities(opened, torch.stack(logits))[:, label].clone())
+    return np.asarray(torch.stack(found).cpu().numpy(), np.float64)
+
+
+def _columns(opened: Opened, names: list[str], present: Tensor) -> Tensor:
+    """(2^S, S·D) which numbers of an encoding are there in every subset."""
+    places = [names.index(base_name(name)) for name in opened.module.names]
+    width = opened.baseline.shape[0] // len(places)
+    return present[:, places].to(opened.task.device).repeat_interleave(width, dim=1)
+
+
+def _logits(opened: Opened, encoding: Tensor, columns: Tensor) -> Tensor:
+    """(2^S, C) of one node in one replica."""
+    with torch.no_grad():
+        query = torch.where(columns, encoding, opened.baseline)
+        return cast(Tensor, opened.module.head(query[None]).logits[0])
 
 
 def statistic_shares(

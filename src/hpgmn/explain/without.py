@@ -3,13 +3,15 @@
 All edges between the node and a removed neighbour go, in both directions. Pseudo labels stay, and
 so does every statistic but the node's own. Rows of class counts, class means, adjacency and means
 over neighbours are those of a full recomputation, because no other node that they read changes; a
-diffusion row is computed anew on the graph without the edges.
+diffusion row is computed anew on the graph without the edges, of the top-k form by pushing as in
+training.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -31,13 +33,23 @@ from hpgmn.statistics.labelwise import (
 )
 from hpgmn.statistics.local import scaled_attributes
 from hpgmn.statistics.operators import DenseRows, NeighborMean, ReplicaRows, SparseRows
+from hpgmn.statistics.push import largest_entries
+from hpgmn.statistics.settings import StatisticsSettings
 from hpgmn.statistics.sketch import node_keys, sketched_attributes
+
+Shared = dict[tuple[str, Any], Statistic]
+"""Diffusion rows by statistic and settings: they are the same for all replicas of one graph."""
 
 _EXACT = 1e-9  # what the series of an inverted diffusion may leave out
 
 
 def statistics_without(
-    opened: Opened, node: int, removed: Sequence[Array], *, keep_diffusion: bool = False
+    opened: Opened,
+    node: int,
+    removed: Sequence[Array],
+    *,
+    keep_diffusion: bool = False,
+    shared: Shared | None = None,
 ) -> dict[str, Statistic]:
     """The statistics that a node would have without some neighbours.
 
@@ -46,18 +58,23 @@ def statistics_without(
         node: v, by position.
         removed: B sets of neighbours, by position; an empty one changes nothing.
         keep_diffusion: whether the node's diffusion row stays as it is.
+        shared: what was computed for other replicas, with the same node and sets; it is added to.
 
     Returns:
         For each statistic B rows, row b without the neighbours ``removed[b]``.
     """
     again = torch.full((1, len(removed)), node, device=opened.task.device)
+    shared = {} if shared is None else shared
     found: dict[str, Statistic] = {}
     for name in opened.module.names:
         is_diffusion = base_name(name) == "diffusion"
         if name not in opened.modes or (is_diffusion and keep_diffusion):
             found[name] = opened.stage.inputs[name].some(again)
         elif is_diffusion:
-            found[name] = _diffusion(opened, name, node, removed)
+            key = name, opened.task.settings[0]
+            if key not in shared:
+                shared[key] = _diffusion(opened, name, node, removed)
+            found[name] = shared[key]
         else:
             found[name] = _of_neighbors(opened, name, node, removed)
     return found
@@ -129,9 +146,6 @@ def _diffusion(opened: Opened, name: str, node: int, removed: Sequence[Array]) -
     adjacency = statistics.adjacency(opened.modes[name])
     rows = [diffusion_row(opened, name, _cut(adjacency, node, gone), node) for gone in removed]
     found = np.stack(rows).astype(np.float32)
-    if settings.diffusion_form == "topk":  # of the exact row, not of the pushed one
-        rank = np.argsort(-found, axis=1, kind="stable")[:, settings.diffusion_topk :]
-        np.put_along_axis(found, rank, 0, axis=1)
     if settings.diffusion_form == "sketch":
         return DenseRows(torch.from_numpy(_sketched(opened, found, node)).to(opened.task.device))
     if settings.diffusion_scaling == "unit":
@@ -142,18 +156,21 @@ def _diffusion(opened: Opened, name: str, node: int, removed: Sequence[Array]) -
 def _cut(adjacency: sp.csr_array, node: int, gone: Array) -> sp.csr_array:
     """The adjacency without the edges between a node and some others."""
     matrix = adjacency.copy()
-    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
-    between = (rows == node) & np.isin(matrix.indices, gone)
-    between |= (matrix.indices == node) & np.isin(rows, gone)
-    matrix.data[between] = 0
+    own = slice(matrix.indptr[node], matrix.indptr[node + 1])
+    matrix.data[own][np.isin(matrix.indices[own], gone)] = 0
+    for other in gone:
+        there = slice(matrix.indptr[other], matrix.indptr[other + 1])
+        matrix.data[there][matrix.indices[there] == node] = 0
     matrix.eliminate_zeros()
-    return sorted_csr(matrix)
+    return matrix
 
 
 def diffusion_row(opened: Opened, name: str, adjacency: sp.csr_array, node: int) -> Array:
     """(N,) row v of S on an adjacency, unscaled, its self entry as the settings want it."""
     settings, whole = opened.task.settings[0], opened.stage.inputs[name]
     matrix = transition(adjacency, settings.normalization, settings.diffusion_self_loop)
+    if settings.diffusion_form == "topk":
+        return _pushed_row(matrix, settings, node)
     inner = getattr(whole, "statistic", whole)
     inverted = settings.diffusion == "ppr" and isinstance(inner, DenseDiffusion)
     theta = coefficients(
@@ -166,9 +183,28 @@ def diffusion_row(opened: Opened, name: str, adjacency: sp.csr_array, node: int)
         theta = np.append(0.0, theta[1:])
     start = np.zeros(matrix.shape[0])
     start[node] = 1
-    row: Array = series(matrix.T.tocsr().astype(np.float64), start, theta)
+    row: Array = series(matrix.astype(np.float64).T, start, theta)
     if not settings.diffusion_self_entry and settings.diffusion_form != "sketch":
         row[node] = 0
+    return row
+
+
+def _pushed_row(matrix: sp.csr_array, settings: StatisticsSettings, node: int) -> Array:
+    """(N,) the largest entries of row v, found as in training."""
+    entries = largest_entries(
+        matrix,
+        settings.diffusion,
+        count=settings.diffusion_topk,
+        threshold=settings.diffusion_threshold,
+        self_entry=settings.diffusion_self_entry,
+        threads=1,
+        nodes=np.array([node]),
+        teleport=settings.teleport,
+        heat_time=settings.heat_time,
+        tolerance=settings.diffusion_tolerance,
+    )
+    row = np.zeros(matrix.shape[0])
+    row[entries.indices] = entries.data
     return row
 
 

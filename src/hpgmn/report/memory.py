@@ -78,7 +78,7 @@ def memory_section(found: Mapping[str, Any], about: str) -> str:
 
 
 def pattern_marks(found: Mapping[str, Any]) -> dict[int, str]:
-    """Patterns that are unused, or that the same nodes attend to as a more used one."""
+    """Patterns that are unused, or whose attention goes with that of a more used one."""
     marks = {int(number): "unused" for number in found["unused"]}
     place = {one["number"]: at for at, one in enumerate(found["patterns"])}  # most used first
     for group in found["redundant"]:

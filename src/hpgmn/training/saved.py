@@ -226,7 +226,12 @@ class SavedModel:
         return tuple(self.about["class_names"])
 
     def choose(self, places: Sequence[int]) -> SavedModel:
-        """The same model with some of its replicas."""
+        """The same model with some of its replicas.
+
+        The temperature of an average belongs to the seeds that were averaged. So with all seeds of
+        a split it stays, with one it is that replica's own, and with several, for which none was
+        fitted, it is the mean of their own.
+        """
         chosen = list(places)
         done = {
             stage: {name: value[chosen] for name, value in parameters.items()}
@@ -234,11 +239,17 @@ class SavedModel:
         }
         replicas = [self.replicas[place] for place in chosen]
         labels = self.train_labels[chosen]
-        scales = [
-            [scale[place] for place in chosen]
-            for scale in (self.temperatures, self.mean_temperatures)
-        ]
-        return SavedModel(self.entry, replicas, done, labels, self.about, self.node_ids, *scales)
+        own = [self.temperatures[place] for place in chosen]
+        means = [self._mean_temperature(self.replicas[place].split, chosen) for place in chosen]
+        return SavedModel(self.entry, replicas, done, labels, self.about, self.node_ids, own, means)
+
+    def _mean_temperature(self, split: int, chosen: Sequence[int]) -> float:
+        """The temperature of the average over those replicas of a split that are chosen."""
+        seeds = [place for place, one in enumerate(self.replicas) if one.split == split]
+        kept = [place for place in seeds if place in chosen]
+        if kept == seeds:
+            return self.mean_temperatures[seeds[0]]
+        return float(np.mean([self.temperatures[place] for place in kept]))
 
     def logits(
         self, graph: Graph, device: torch.device | str = "cpu", nodes: Array | None = None
