@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             f"To run {'them' if count > 1 else 'it'}, set {DATA_VARIABLE} to the folder of "
             ".npz graph files."
         )
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    """A command sets the package's logger up; other tests see it as a library's."""
+    yield
+    logger = logging.getLogger("hpgmn")
+    logger.setLevel(logging.NOTSET)
+    logger.handlers.clear()
 
 
 @pytest.fixture(scope="session")
