@@ -26,6 +26,7 @@ SOURCE = Path(package.__file__).parents[1]
 RUN_FILES = {
     *("config.yaml", "metrics.json", "history.jsonl", "predictions.parquet"),
     *("model.safetensors", "report.html", "explorer.json", "log.txt"),
+    *("audit.json", "understanding.json"),
 }
 # States are saved all the time, and two replicas fit into memory at once: three batches.
 PROGRAM = """
@@ -126,7 +127,7 @@ def assert_same_bits(one: Path, other: Path) -> None:
     keys = ("test_score", "val_score", "epochs", "epochs_trained", "label_estimator", "splits")
     found = [json.loads((folder / "metrics.json").read_text()) for folder in (one, other)]
     assert {key: found[0][key] for key in keys} == {key: found[1][key] for key in keys}
-    for name in ("history.jsonl", "explorer.json"):
+    for name in ("history.jsonl", "explorer.json", "audit.json", "understanding.json"):
         assert (one / name).read_bytes() == (other / name).read_bytes()
 
 
