@@ -14,7 +14,6 @@ from hpgmn.calibration import (
     LOWEST,
     Answered,
     Bin,
-    averaged,
     brier_score,
     calibrated,
     calibration_error,
@@ -22,6 +21,7 @@ from hpgmn.calibration import (
     fit_temperature,
     fit_temperatures,
     log_loss,
+    mean_logits,
     reliability,
     threshold_for_accuracy,
     threshold_for_coverage,
@@ -121,8 +121,10 @@ def test_a_temperature_of_one_changes_no_bit() -> None:
 def test_an_average_is_of_probabilities() -> None:
     logits = torch.tensor([[[0.0, 0.0]], [[2.0, 0.0]]])
     first = (0.5 + 1 / (1 + np.exp(-2.0))) / 2
-    found = averaged(logits).exp().numpy()
+    found = mean_logits(logits).exp().numpy()
     np.testing.assert_allclose(found, [[first, 1 - first]], rtol=1e-12)
+    far = torch.tensor([[[0.0, 2000.0]], [[0.0, 1000.0]]])  # a probability too small for a number
+    np.testing.assert_allclose(mean_logits(far)[0], [-1000 - np.log(2), 0.0], atol=1e-9)
 
 
 # Errors.

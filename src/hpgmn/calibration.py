@@ -6,6 +6,7 @@ errors are measured on whatever nodes are handed over.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -101,9 +102,10 @@ def calibrated(logits: Tensor, temperatures: Sequence[float]) -> Tensor:
     return (logits / scale.view(-1, 1, 1)).softmax(dim=-1)
 
 
-def averaged(logits: Tensor) -> Tensor:
-    """Logarithms of probabilities averaged over seeds, (R, N, C) to (N, C): logits of the mean."""
-    return logits.double().softmax(dim=-1).mean(dim=0).log()
+def mean_logits(logits: Tensor) -> Tensor:
+    """Logarithms of probabilities averaged over seeds, (R, …, C) to (…, C): logits of the mean."""
+    logs = logits.double().log_softmax(dim=-1)
+    return torch.logsumexp(logs, dim=0) - math.log(logits.shape[0])
 
 
 @dataclass(frozen=True)

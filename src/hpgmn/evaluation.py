@@ -13,11 +13,11 @@ from scipy import special
 from torch import Tensor
 
 from hpgmn.calibration import (
-    averaged,
     brier_score,
     calibration_error,
     coverage_curve,
     log_loss,
+    mean_logits,
     reliability,
     threshold_for_accuracy,
 )
@@ -185,7 +185,7 @@ def _means(
     if seeds == 1:
         return list(logits), temperatures
     starts = range(0, logits.shape[0], seeds)
-    return [averaged(logits[at : at + seeds]) for at in starts], temperatures[::seeds]
+    return [mean_logits(logits[at : at + seeds]) for at in starts], temperatures[::seeds]
 
 
 def _probability_errors(logits: Tensor, temperature: float, labels: Array) -> dict[str, float]:

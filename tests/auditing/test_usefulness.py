@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from hpgmn.auditing import usefulness as module
 from hpgmn.auditing.usefulness import (
@@ -198,6 +199,13 @@ def test_two_skewed_classes_are_ranked(sound: Make) -> None:
     assert usefulness(graph, graph.split(0)).metric == "roc_auc"
     one_sided = Split(roles == 0, (roles == 1) & (y == 0), roles == 2)
     assert usefulness(graph, one_sided).metric == "accuracy"
+
+
+def test_the_interval_of_few_nodes_is_students() -> None:
+    first, second = np.array([1.0, 0.5, 1.0, 0.0, 1.0]), np.array([0.0, 0.5, 1.0, 0.5, 0.0])
+    found = interval(module._Values((first,)), module._Values((second,)))
+    expected = stats.ttest_rel(first, second).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), rel=1e-9)
 
 
 def test_the_interval_of_accuracy_is_that_of_a_bootstrap() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hpgmn.calibration import mean_logits
 from hpgmn.errors import HPGMNError
 from hpgmn.graph import Array, Graph
 from hpgmn.models.head import MemoryHead
@@ -193,6 +193,4 @@ def mean_log_probabilities(opened: Sequence[Opened], logits: Tensor) -> Tensor:
         opened: the R replicas.
         logits: (R, …, C).
     """
-    logs = logits.double().log_softmax(dim=-1)
-    mean = torch.logsumexp(logs, dim=0) - math.log(len(opened))
-    return (mean / opened[0].temperature).log_softmax(dim=-1)
+    return (mean_logits(logits) / opened[0].temperature).log_softmax(dim=-1)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpgmn.calibration import averaged, calibrated, fit_temperatures
+from hpgmn.calibration import calibrated, fit_temperatures, mean_logits
 from hpgmn.config import make_settings, settings_dict
 from hpgmn.errors import HPGMNError
 from hpgmn.graph import Array, Graph
@@ -128,7 +128,7 @@ class SavedModel:
         for place, replica in enumerate(self.replicas):
             if replica.split not in found:
                 same = [at for at, one in enumerate(self.replicas) if one.split == replica.split]
-                mean = averaged(logits[same])[None]
+                mean = mean_logits(logits[same])[None]
                 found[replica.split] = fit_temperatures(mean, y, [val[place]])[0]
         return [found[replica.split] for replica in self.replicas]
 
@@ -281,7 +281,7 @@ class SavedModel:
         The average is calibrated, not what is averaged: so it has the classes of the average that
         ``metrics.json`` scores.
         """
-        mean = averaged(self.logits(graph, device, nodes))[None]
+        mean = mean_logits(self.logits(graph, device, nodes))[None]
         return calibrated(mean, self.mean_temperatures[:1])[0].float()
 
     def estimator_logits(self, graph: Graph, device: torch.device | str = "cpu") -> Tensor | None:
