@@ -12,15 +12,14 @@ import typer
 from rich.table import Column, Table
 
 from hpgmn.cli.console import out, percent, say, step_progress, stop_on_signal
-from hpgmn.errors import HPGMNError, SettingError, unknown_name
+from hpgmn.cli.engines import Address, EngineName, Place, opened, tell_lost
+from hpgmn.errors import HPGMNError
 
 if TYPE_CHECKING:
     from hpgmn.experiments.reproduction.engine import Outcome
     from hpgmn.experiments.reproduction.facts import Facts
     from hpgmn.experiments.reproduction.plan import Experiment
     from hpgmn.training.replicas import Progress
-
-_DEVICES = ("auto", "cpu", "cuda")
 
 
 def reproduce(
@@ -38,7 +37,12 @@ def reproduce(
         typer.Option("--out", help="The folder [runs/reproduction, runs/reproduction-quick]."),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    workers: Annotated[int, typer.Option(help="How many processes work at once.")] = 1,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="How many cells are worked on at once [1; ray: one for each core]."),
+    ] = None,
+    engine_name: EngineName = "local",
+    address: Address = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the means as JSON instead of tables.")
     ] = False,
@@ -46,24 +50,18 @@ def reproduce(
     """The paper's experiments, cell by cell; what is done already is not done again."""
     from hpgmn.experiments.reproduction import engine, plan
     from hpgmn.experiments.reproduction.work import CELLS_FOLDER
-    from hpgmn.experiments.run import resolve_device
     from hpgmn.report.reproduction import write_reproduction
 
-    if device not in _DEVICES:
-        raise SettingError(unknown_name("device", device, _DEVICES))
-    if workers < 1:
-        raise SettingError(f"--workers must be at least 1 (got {workers}).")
     budget = plan.QUICK if quick else plan.FULL
     names = plan.EXPERIMENTS if experiment == "all" else (experiment,)
     asked = [plan.experiment(name, budget) for name in names]
-    place = resolve_device(device)
     folder = out_folder or Path("runs") / ("reproduction-quick" if quick else "reproduction")
-    with engine.only_one(folder):
+    with engine.only_one(folder), opened(engine_name, address, device, workers) as place:
         experiments, missing = engine.on_this_machine(asked)
         if missing:
             say(f"Left out: {', '.join(missing)}. {engine.what_to_do(missing)}")
         facts, failures = _facts(experiments, folder)
-        outcomes = _work(experiments, folder, place, workers)
+        outcomes = _work(experiments, folder, place)
         files = write_reproduction(
             folder,
             experiments,
@@ -94,11 +92,10 @@ def reproduce(
     _refuse_failures(failures, total, outcomes)
 
 
-def _work(
-    experiments: Sequence[Experiment], folder: Path, device: str, workers: int
-) -> list[Outcome]:
+def _work(experiments: Sequence[Experiment], folder: Path, place: Place) -> list[Outcome]:
     """The outcome of every cell, with a line for each that is worked on."""
     from hpgmn.experiments.reproduction import engine
+    from hpgmn.experiments.reproduction.distributed import work_on
 
     cells = engine.cells_of(experiments)
     todo = engine.sort_out(cells, folder)
@@ -114,15 +111,13 @@ def _work(
             step(f"{name}: {now.stage} {now.epoch}/{now.epochs}", len(told), len(cells))
 
         try:
-            engine.work(
-                todo.waiting,
-                folder,
-                device=device,
-                workers=workers,
-                tell=tell,
-                report=report,
-                should_stop=should_stop,
-            )
+            options: dict[str, Any] = {"tell": tell, "report": report, "should_stop": should_stop}
+            if place.cluster is None:
+                options["workers"] = place.workers
+                engine.work(todo.waiting, folder, device=place.device, **options)
+            else:
+                options["lost"] = tell_lost("cell")
+                work_on(place.cluster, todo.waiting, folder, device=place.device, **options)
         except KeyboardInterrupt:
             say(f"{len(told)} of {len(cells)} cells are done. To go on, repeat the command.")
             raise
