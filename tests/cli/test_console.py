@@ -6,13 +6,11 @@ import logging
 import signal
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from hpgmn.cli import console
 from hpgmn.cli.console import (
-    log_file,
     set_up_logging,
     step_progress,
     stop_on_signal,
@@ -40,23 +38,6 @@ def test_setting_up_twice_does_not_double_the_lines(capsys: pytest.CaptureFixtur
     set_up_logging()
     logger.warning("once")
     assert capsys.readouterr().err == "Warning: once\n"
-
-
-def test_the_log_file_holds_everything_that_is_logged(tmp_path: Path) -> None:
-    set_up_logging()
-    path = tmp_path / "log.txt"
-    with log_file(path):
-        logger.info("an information")
-        logger.warning("a warning")
-    logger.warning("after the end")
-    lines = path.read_text(encoding="utf-8").splitlines()
-    assert [line.split(maxsplit=2)[2] for line in lines] == [
-        "INFO an information",
-        "WARNING a warning",
-    ]
-    with log_file(path):  # a resumed run goes on with the same file
-        logger.info("again")
-    assert len(path.read_text(encoding="utf-8").splitlines()) == 3
 
 
 def test_without_a_terminal_progress_is_a_line_now_and_then(

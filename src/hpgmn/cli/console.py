@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -68,20 +67,6 @@ def set_up_logging() -> None:
     logger = logging.getLogger("hpgmn")
     logger.handlers[:] = [handler]
     logger.setLevel(logging.INFO)
-
-
-@contextmanager
-def log_file(path: Path) -> Iterator[None]:
-    """Everything the library logs also goes into a file."""
-    handler = logging.FileHandler(path, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logger = logging.getLogger("hpgmn")
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        handler.close()
 
 
 @contextmanager

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Column, Table
 
 from hpgmn.cli.console import (
-    log_file,
     out,
     percent,
     say,
@@ -81,6 +80,7 @@ def folder_name(model: str) -> str:
 
 def run_and_report(spec: RunSpec, graph: Graph, folder: Path) -> dict[str, Any]:
     """Train with progress, a log and the report page."""
+    from hpgmn.experiments.log import log_file
     from hpgmn.experiments.run import LOG_FILE, run
 
     with (

@@ -28,7 +28,7 @@ class Line(Protocol):
     share: Share
 
     def tell(self, message: Any) -> None:
-        """Send a message and go on."""
+        """Send a message and go on; another one may arrive before it."""
 
     def ask(self, message: Any) -> Any:
         """Send a message and wait for the answer."""

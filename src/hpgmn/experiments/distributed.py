@@ -11,7 +11,15 @@ from pathlib import Path
 
 from hpgmn.engines import Ended, Engine, Line, Task
 from hpgmn.engines.cluster import Seldom
-from hpgmn.experiments.run import METRICS_FILE, PORTFOLIO_FILE, RunSpec, prepare_folder, run
+from hpgmn.experiments.log import log_file
+from hpgmn.experiments.run import (
+    LOG_FILE,
+    METRICS_FILE,
+    PORTFOLIO_FILE,
+    RunSpec,
+    prepare_folder,
+    run,
+)
 from hpgmn.graph import Graph
 from hpgmn.training.replicas import Progress
 
@@ -32,6 +40,7 @@ def run_task(
         line: where progress goes.
     """
     spec, files = argument
+    logging.getLogger("hpgmn").setLevel(logging.INFO)  # as the commands do
     is_time = Seldom()
 
     def report(now: Progress) -> None:
@@ -43,14 +52,15 @@ def run_task(
         prepare_folder(folder, spec, resume=False, overwrite=False)
         for name, content in files.items():
             (folder / name).write_bytes(content)
-        run(
-            spec,
-            graph,
-            folder,
-            report=report,
-            should_stop=line.should_stop,
-            memory_share=line.share.memory,
-        )
+        with log_file(folder / LOG_FILE):
+            run(
+                spec,
+                graph,
+                folder,
+                report=report,
+                should_stop=line.should_stop,
+                memory_share=line.share.memory,
+            )
         return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 

@@ -46,7 +46,7 @@ def cell_task(argument: tuple[Cell, dict[str, str], str], graph: Graph, line: Li
         for name, text in files.items():
             (Path(place) / name).parent.mkdir(parents=True, exist_ok=True)
             (Path(place) / name).write_text(text, encoding="utf-8")
-        way = Way(device, report, line.should_stop, line.share.memory, line.tell)
+        way = Way(device, report, line.should_stop, line.share.memory, line.ask)
         return attempt(cell, Path(place), way, graph)
 
 
