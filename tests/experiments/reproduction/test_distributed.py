@@ -196,12 +196,12 @@ def test_a_table_is_the_same_where_a_machine_is_lost_on_the_way(
     from hpgmn.engines.cluster import RayEngine
 
     save_as("texas")
-    chosen = ("mlp", "gcn", "hpgmn")
+    chosen = ("gcn", "hpgmn")
     monkeypatch.setattr(paper, "TABLE_2", {name: paper.TABLE_2[name] for name in chosen})
-    budget = dataclasses.replace(plan.QUICK, epochs=400, graphs=("texas",))
+    budget = dataclasses.replace(plan.QUICK, epochs=150, graphs=("texas",))
     table = plan.experiment("table2", budget)
     cells = cells_of([table])
-    assert len(cells) == 5
+    assert len(cells) == 4
     work(cells, tmp_path / "here")
     data = tmp_path / "data"
     graphs = distributed.load("texas", "paper-heterophily")
@@ -214,13 +214,13 @@ def test_a_table_is_the_same_where_a_machine_is_lost_on_the_way(
 
     def report(name: str, now: Any) -> None:
         working.add(name)
-        if len(working) == 3 and nodes:  # every node works
+        if len(working) == 3 and len(nodes) == 2:  # every node works
             ray_cluster.remove_node(nodes.pop(), allow_graceful=False)
 
     engine = RayEngine(ray)
     assert engine.workers == 3
     found = work_on(engine, cells, tmp_path / "three", report=report, lost=lost.append)
-    assert [one.reason for one in found] == [""] * 5
+    assert [one.reason for one in found] == [""] * 4
     assert len(nodes) == 1, "one was killed"
     assert len(lost) == 1
     assert same(tmp_path / "three", lasting) == same(tmp_path / "here", lasting)
@@ -228,4 +228,4 @@ def test_a_table_is_the_same_where_a_machine_is_lost_on_the_way(
     for place in ("here", "three"):
         files = write_outputs(tmp_path / place, [table], cells_folder=tmp_path / place / "cells")
         written[place] = {path.name: path.read_text(encoding="utf-8") for path in files}
-    assert written["three"]["table2.csv"] == written["here"]["table2.csv"]
+    assert written["three"]["table2.tex"] == written["here"]["table2.tex"]
