@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -20,6 +21,8 @@ import hpgmn as package
 from hpgmn.cli.engines import check_engine, opened, tell_lost
 from hpgmn.engines import cluster
 from hpgmn.errors import SettingError
+from hpgmn.experiments import paper
+from hpgmn.experiments.reproduction import plan
 from hpgmn.graph import Graph
 
 Command = Callable[..., Any]
@@ -152,6 +155,39 @@ def test_models_and_trials_are_as_on_this_machine(
         best[engine] = json.loads(answer.out)["best"]
     for key in ("trial", "settings", "val_score"):
         assert best["ray"][key] == best["local"][key]
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.usefixtures("texas", "ray_cluster")
+def test_a_table_at_a_url_is_as_in_a_folder(
+    hpgmn: Command,
+    tmp_path: Path,
+    lasting: Callable[[Any], Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(paper, "TABLE_2", {"gcn": paper.TABLE_2["gcn"]})
+    quick = dataclasses.replace(plan.QUICK, graphs=("texas",))
+    monkeypatch.setattr(plan, "QUICK", quick)
+    command = ("reproduce", "table2", "--quick", "--device", "cpu", "--out")
+    url, there = f"file://{tmp_path}/there", tmp_path / "there"
+    here = hpgmn(*command, "here")
+    found = hpgmn(*command, url, "--engine", "ray")
+    assert (here.code, found.code) == (0, 0), found.err
+    assert found.out == here.out
+    assert f"Records: {url}/cells\n" in found.err
+    assert f"{url}/table2.md\n" in found.err
+    records = {}
+    for folder in (Path("here"), there):
+        every = [json.loads(path.read_text()) for path in sorted(folder.glob("cells/*.json"))]
+        for record in every:
+            del record["metrics"]["hardware"]
+        records[folder] = lasting(every)
+    assert records[there] == records[Path("here")] != []
+    assert (there / "table2.tex").read_text() == Path("here/table2.tex").read_text()
+    total = len(records[there])
+    again = hpgmn(*command, url)
+    assert f"{total} of {total} cells are done already." in again.err
 
 
 def marked(mark: str) -> list[str]:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from hpgmn.engines import Ended, Share, Task
 from hpgmn.errors import HPGMNError
 from hpgmn.experiments import paper
 from hpgmn.experiments.reproduction import distributed, plan
@@ -35,43 +34,6 @@ SEARCHED = Cell(
 PLAIN = dataclasses.replace(SEARCHED, variant="shipped", trials=0, search_splits=())
 
 
-class Here:
-    """An engine that runs tasks in this process, one after the other; some get lost."""
-
-    share = Share(1, 0.5)
-
-    def __init__(self, lost: tuple[str, ...] = ()) -> None:
-        self.losses, self.begun, self.options = list(lost), [], {}
-
-    def run(
-        self,
-        next_task: Callable[[], Task | None],
-        told: Callable[[Ended], None],
-        *,
-        answer: Callable[[str, Any], Any] = lambda name, message: None,
-        should_stop: Callable[[], bool] = lambda: False,
-        **options: Any,
-    ) -> None:
-        self.options = options
-        while (task := next_task()) is not None:
-            if should_stop():
-                raise KeyboardInterrupt
-            self.begun.append(task)
-            self.name, self.answer = task.name, answer
-            if task.name in self.losses:
-                told(Ended(task.name, reason="Gone.", is_lost=True))
-                continue
-            told(Ended(task.name, task.function(task.argument, task.shared, self)))
-
-    def ask(self, message: Any) -> Any:
-        return self.answer(self.name, message)
-
-    tell = ask
-
-    def should_stop(self) -> bool:
-        return False
-
-
 def same(folder: Path, lasting: Lasting) -> dict[str, Any]:
     """All records of a folder without times and without the machine."""
     found = {}
@@ -82,9 +44,11 @@ def same(folder: Path, lasting: Lasting) -> dict[str, Any]:
     return found
 
 
-def test_records_are_those_of_this_machine(save_as: Save, tmp_path: Path, lasting: Lasting) -> None:
+def test_records_are_those_of_this_machine(
+    save_as: Save, tmp_path: Path, lasting: Lasting, here_engine: Any
+) -> None:
     save_as("texas")
-    engine, told, progress = Here(), [], []
+    engine, told, progress = here_engine(), [], []
     found = work_on(
         engine,
         [SEARCHED, PLAIN],
@@ -107,13 +71,17 @@ def test_records_are_those_of_this_machine(save_as: Save, tmp_path: Path, lastin
 
 
 def test_the_work_needs_neither_graphs_nor_the_folder(
-    save_as: Save, small_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    save_as: Save,
+    small_graph: Graph,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    here_engine: Any,
 ) -> None:
     """As on another machine."""
     save_as("texas")
     graph = distributed.load("texas", "paper-heterophily")
     monkeypatch.setenv("HPGMN_DATA", str(tmp_path / "none"))
-    engine = Here()
+    engine = here_engine()
     engine.answer, engine.name = lambda name, message: None, "any"
     outcome = cell_task((SEARCHED, {}, "cpu"), graph, engine)
     assert outcome.record is not None, outcome.reason
@@ -121,7 +89,11 @@ def test_the_work_needs_neither_graphs_nor_the_folder(
 
 
 def test_a_search_goes_on_from_what_was_kept_here(
-    save_as: Save, tmp_path: Path, lasting: Lasting, monkeypatch: pytest.MonkeyPatch
+    save_as: Save,
+    tmp_path: Path,
+    lasting: Lasting,
+    monkeypatch: pytest.MonkeyPatch,
+    here_engine: Any,
 ) -> None:
     save_as("texas")
     folder = tmp_path / "out"
@@ -138,12 +110,12 @@ def test_a_search_goes_on_from_what_was_kept_here(
 
     monkeypatch.setattr(module, "run_trials", counted)
     wide = dataclasses.replace(SEARCHED, trials=6)
-    (lost,) = work_on(Here(), [wide], folder)
+    (lost,) = work_on(here_engine(), [wide], folder)
     assert lost.reason == "ConnectionError: as when the machine is lost"
     kept = json.loads((folder / "search" / f"{wide.name}.json").read_text(encoding="utf-8"))
     assert len(kept["trials"]) == trained[0] < 6
     monkeypatch.setattr(module, "run_trials", genuine)
-    engine = Here()
+    engine = here_engine()
     work_on(engine, [wide], folder)
     assert set(engine.begun[0].argument[1]) == {f"search/{wide.name}.json"}
     work([wide], tmp_path / "here")
@@ -151,7 +123,7 @@ def test_a_search_goes_on_from_what_was_kept_here(
 
 
 def test_what_is_lost_or_cannot_be_loaded_is_a_failure_of_its_cell(
-    save_as: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    save_as: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here_engine: Any
 ) -> None:
     save_as("texas")
     genuine = distributed.load
@@ -163,17 +135,19 @@ def test_what_is_lost_or_cannot_be_loaded_is_a_failure_of_its_cell(
 
     monkeypatch.setattr(distributed, "load", load)
     missing = dataclasses.replace(PLAIN, graph="cora")
-    found = work_on(Here(lost=(SEARCHED.name,)), [missing, SEARCHED, PLAIN], tmp_path)
+    found = work_on(here_engine(lost=(SEARCHED.name,)), [missing, SEARCHED, PLAIN], tmp_path)
     assert found[:2] == [Outcome(missing, reason="No cora."), Outcome(SEARCHED, reason="Gone.")]
     assert found[2].record is not None
 
 
-def test_what_is_asked_to_stop_keeps_what_is_finished(save_as: Save, tmp_path: Path) -> None:
+def test_what_is_asked_to_stop_keeps_what_is_finished(
+    save_as: Save, tmp_path: Path, here_engine: Any
+) -> None:
     save_as("texas")
     told: list[Outcome] = []
     with pytest.raises(KeyboardInterrupt):
         work_on(
-            *(Here(), [PLAIN, SEARCHED], tmp_path),
+            *(here_engine(), [PLAIN, SEARCHED], tmp_path),
             tell=told.append,
             should_stop=lambda: bool(told),
         )
