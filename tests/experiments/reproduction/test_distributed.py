@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -202,4 +203,5 @@ def test_a_table_is_the_same_where_a_machine_is_lost_on_the_way(
     for place in ("here", "three"):
         files = write_outputs(tmp_path / place, [table], cells_folder=tmp_path / place / "cells")
         written[place] = {path.name: path.read_text(encoding="utf-8") for path in files}
-    assert written["three"]["table2.tex"] == written["here"]["table2.tex"]
+    one, other = (re.sub(r"\d+ s, \d+ MB", "", written[place]["table2.tex"]) for place in written)
+    assert one == other
