@@ -148,3 +148,55 @@ def ray_cluster() -> Iterator[Any]:
     finally:
         ray.shutdown()
         cluster.shutdown()
+
+
+@pytest.fixture
+def here_engine() -> type[Any]:
+    """An engine that runs tasks in this process, one after the other; some get lost."""
+    from hpgmn.engines import Ended, Share, Task
+    from hpgmn.errors import HPGMNError
+
+    class Here:
+        """An engine that runs tasks in this process, one after the other; some get lost."""
+
+        share = Share(1, 0.5)
+
+        def __init__(self, lost: tuple[str, ...] = ()) -> None:
+            self.losses, self.begun, self.options = list(lost), [], {}
+
+        def run(
+            self,
+            next_task: Callable[[], Task | None],
+            told: Callable[[Ended], None],
+            *,
+            answer: Callable[[str, Any], Any] = lambda name, message: None,
+            should_stop: Callable[[], bool] = lambda: False,
+            **options: Any,
+        ) -> None:
+            self.options = options
+            while (task := next_task()) is not None:
+                if should_stop():
+                    raise KeyboardInterrupt
+                self.begun.append(task)
+                self.name, self.answer = task.name, answer
+                if task.name in self.losses:
+                    told(Ended(task.name, reason="Gone.", is_lost=True))
+                    continue
+                try:
+                    value = task.function(task.argument, task.shared, self)
+                except HPGMNError as error:
+                    told(Ended(task.name, reason=str(error)))
+                except ZeroDivisionError as error:
+                    told(Ended(task.name, reason=str(error), trace="Traceback …"))
+                else:
+                    told(Ended(task.name, value))
+
+        def ask(self, message: Any) -> Any:
+            return self.answer(self.name, message)
+
+        tell = ask
+
+        def should_stop(self) -> bool:
+            return False
+
+    return Here
