@@ -140,3 +140,73 @@ def _lasting(content: Any) -> Any:
 def lasting() -> Callable[[Any], Any]:
     """Takes times, memory and dates out of a record."""
     return _lasting
+
+
+@pytest.fixture(scope="module")
+def ray_cluster() -> Iterator[Any]:
+    """A simulated Ray cluster of one node with one core, to which a test may add others."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    pytest.importorskip("ray", reason="Ray is not installed")
+    import ray
+    from ray.cluster_utils import Cluster
+
+    node = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
+    cluster = Cluster(initialize_head=True, head_node_args=node | {"include_dashboard": False})
+    try:
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+@pytest.fixture
+def here_engine() -> type[Any]:
+    """An engine that runs tasks in this process, one after the other; some get lost."""
+    from hpgmn.engines import Ended, Share, Task
+    from hpgmn.errors import HPGMNError
+
+    class Here:
+        """An engine that runs tasks in this process, one after the other; some get lost."""
+
+        share = Share(1, 0.5)
+
+        def __init__(self, lost: tuple[str, ...] = ()) -> None:
+            self.losses, self.begun, self.options = list(lost), [], {}
+
+        def run(
+            self,
+            next_task: Callable[[], Task | None],
+            told: Callable[[Ended], None],
+            *,
+            answer: Callable[[str, Any], Any] = lambda name, message: None,
+            should_stop: Callable[[], bool] = lambda: False,
+            **options: Any,
+        ) -> None:
+            self.options = options
+            while (task := next_task()) is not None:
+                if should_stop():
+                    raise KeyboardInterrupt
+                self.begun.append(task)
+                self.name, self.answer = task.name, answer
+                if task.name in self.losses:
+                    told(Ended(task.name, reason="Gone.", is_lost=True))
+                    continue
+                try:
+                    value = task.function(task.argument, task.shared, self)
+                except HPGMNError as error:
+                    told(Ended(task.name, reason=str(error)))
+                except ZeroDivisionError as error:
+                    told(Ended(task.name, reason=str(error), trace="Traceback …"))
+                else:
+                    told(Ended(task.name, value))
+
+        def ask(self, message: Any) -> Any:
+            return self.answer(self.name, message)
+
+        tell = ask
+
+        def should_stop(self) -> bool:
+            return False
+
+    return Here

@@ -12,8 +12,7 @@ import pytest
 
 from hpgmn.cli import console
 from hpgmn.cli.console import (
-    earlier_warnings,
-    log_file,
+    earlier_records,
     note,
     set_up_logging,
     step_progress,
@@ -23,7 +22,8 @@ from hpgmn.cli.console import (
 from hpgmn.training.replicas import Progress
 
 STEP = Progress(batch=0, batches=2, stage="main", epoch=3, epochs=9, loss=0.5, val_score=0.75)
-ROWS = Progress(0, 2, "diffusion", 1_024, 2_000, float("nan"), float("nan"))
+ROWS = Progress(0, 2, "diffusion", 1_024, 2_000, float("nan"), float("nan"))from hpgmn.experiments.log import log_file, warnings_among
+
 logger = logging.getLogger("hpgmn.tests")
 
 
@@ -44,23 +44,6 @@ def test_setting_up_twice_does_not_double_the_lines(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err == "Warning: once\n"
 
 
-def test_the_log_file_holds_everything_that_is_logged(tmp_path: Path) -> None:
-    set_up_logging()
-    path = tmp_path / "log.txt"
-    with log_file(path):
-        logger.info("an information")
-        logger.warning("a warning")
-    logger.warning("after the end")
-    lines = path.read_text(encoding="utf-8").splitlines()
-    assert [line.split(maxsplit=2)[2] for line in lines] == [
-        "INFO an information",
-        "WARNING a warning",
-    ]
-    with log_file(path):  # a resumed run goes on with the same file
-        logger.info("again")
-    assert len(path.read_text(encoding="utf-8").splitlines()) == 3
-
-
 def test_a_log_begins_with_what_was_logged_before_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -69,8 +52,9 @@ def test_a_log_begins_with_what_was_logged_before_it(
     logger.warning("a column was left out")
     logger.warning("a column was left out")
     assert capsys.readouterr().err == "columns were read\nWarning: a column was left out\n"
+    early = earlier_records()
     for name in ("one", "two"):  # each model's log has the beginning, none has another's lines
-        with log_file(tmp_path / name):
+        with log_file(tmp_path / name, earlier_records()):
             logger.warning("of %s", name)
         lines = (tmp_path / name).read_text(encoding="utf-8").splitlines()
         assert [line.split(maxsplit=2)[2] for line in lines] == [
@@ -79,9 +63,9 @@ def test_a_log_begins_with_what_was_logged_before_it(
             "WARNING a column was left out",
             f"WARNING of {name}",
         ]
-    assert earlier_warnings() == ["a column was left out"]
+    assert warnings_among(early) == ["a column was left out"]
     set_up_logging()
-    assert earlier_warnings() == []
+    assert earlier_records() == []
 
 
 def test_without_a_terminal_progress_is_a_line_now_and_then(

@@ -12,10 +12,20 @@ from typing import Any
 
 import pytest
 
-from hpgmn.cli.several import folder_name, model_names, print_comparison, shared_assignments
+from hpgmn.cli.several import (
+    folder_name,
+    model_names,
+    print_comparison,
+    shared_assignments,
+    train_one,
+    train_several,
+)
+from hpgmn.config import make_settings, settings_dict
 from hpgmn.errors import HPGMNError, SettingError
 from hpgmn.experiments.comparison import comparison
-from hpgmn.models import MODELS
+from hpgmn.experiments.run import RunSpec
+from hpgmn.graph import Graph
+from hpgmn.models import MODELS, find_model
 
 Command = Callable[..., Any]
 Contents = Callable[[Path], dict[str, bytes | None]]
@@ -271,3 +281,74 @@ def test_every_model_trains_on_pubmed_in_three_gibibytes(data_dir: Path, tmp_pat
     assert [row["model"] for row in content["rows"]] == list(MODELS)
     peaks = {row["model"]: row["peak_memory_mb"] * 1e6 / 2**30 for row in content["rows"]}
     assert max(peaks.values()) < 3, peaks
+
+
+# On a cluster, of which an engine in this process is the stand-in.
+
+
+def specifications(*models: str) -> list[RunSpec]:
+    made = [make_settings(find_model(name).settings, {"epochs": 3}) for name in models]
+    return [
+        RunSpec("small", name, settings_dict(own), (0, 1))
+        for name, own in zip(models, made, strict=True)
+    ]
+
+
+def test_models_that_a_cluster_cannot_train_are_left_out(
+    small_graph: Graph, tmp_path: Path, here_engine: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    specs, folder = specifications("mlp", "gcn"), tmp_path / "out"
+    broken = here_engine(lost=(str(folder / "gcn"),))
+    options: dict[str, Any] = {"resume": False, "overwrite": False, "cluster": broken}
+    with pytest.raises(HPGMNError, match=r"1 of 2 models failed\. gcn: Gone\."):
+        train_several(specs, small_graph, folder, **options)
+    assert "gcn is left out: Gone." in capsys.readouterr().err
+    assert (folder / "mlp" / "report.html").exists()
+    engine = here_engine()
+    again = options | {"resume": True, "cluster": engine}
+    train_several(specs, small_graph, folder, **again)
+    assert [Path(task.name).name for task in engine.begun] == ["gcn"], "the other one is done"
+    assert (folder / "gcn" / "report.html").exists()
+
+
+def test_one_model_on_a_cluster_goes_on_with_its_report(
+    small_graph: Graph, tmp_path: Path, here_engine: Any
+) -> None:
+    (spec,), folder = specifications("mlp"), tmp_path / "out"
+    options: dict[str, Any] = {"resume": False, "overwrite": False}
+    with pytest.raises(HPGMNError, match="Gone"):
+        train_one(spec, small_graph, folder, **options, cluster=here_engine(lost=(str(folder),)))
+    engine = here_engine()
+    metrics = train_one(
+        spec, small_graph, folder, resume=False, overwrite=True, cluster=engine, choice={"a": 1}
+    )
+    assert metrics == metrics_of(folder)
+    assert metrics["portfolio"] == {"a": 1}
+    (folder / "report.html").unlink()
+    train_one(spec, small_graph, folder, resume=True, overwrite=False, cluster=engine)
+    assert len(engine.begun) == 1, "only the report was missing"
+    assert (folder / "report.html").exists()
+
+
+def test_ctrl_c_on_a_cluster_says_how_to_go_on(
+    small_graph: Graph,
+    tmp_path: Path,
+    here_engine: Any,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(*arguments: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    engine = here_engine()
+    monkeypatch.setattr(engine, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train_several(
+            specifications("mlp", "gcn"),
+            small_graph,
+            tmp_path / "out",
+            resume=False,
+            overwrite=False,
+            cluster=engine,
+        )
+    assert f"with --resume --out {tmp_path / 'out'}" in capsys.readouterr().err

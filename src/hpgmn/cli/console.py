@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -92,27 +91,10 @@ def set_up_logging() -> None:
     logger.setLevel(logging.INFO)
 
 
-def earlier_warnings() -> list[str]:
-    """The warnings of this command before it opened a log file."""
-    found = [one.getMessage() for one in _earlier.records if one.levelno >= logging.WARNING]
-    return list(dict.fromkeys(found))
-
-
-@contextmanager
-def log_file(path: Path) -> Iterator[None]:
-    """Everything the library logs also goes into a file, with what it has logged before."""
-    handler = logging.FileHandler(path, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logger = logging.getLogger("hpgmn")
-    logger.removeHandler(_earlier)  # which keeps what it has for the next model's log
-    for record in _earlier.records:
-        handler.handle(record)
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        handler.close()
+def earlier_records() -> list[logging.LogRecord]:
+    """What this command has logged before it opens a log file; no more is kept from now on."""
+    logging.getLogger("hpgmn").removeHandler(_earlier)
+    return list(_earlier.records)
 
 
 @contextmanager

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,15 +13,14 @@ import typer
 from rich.table import Column, Table
 
 from hpgmn.cli.console import out, percent, say, step_progress, stop_on_signal
-from hpgmn.errors import HPGMNError, SettingError, unknown_name
+from hpgmn.cli.engines import Address, EngineName, Place, opened, tell_lost
+from hpgmn.errors import HPGMNError
 
 if TYPE_CHECKING:
     from hpgmn.experiments.reproduction.engine import Outcome
     from hpgmn.experiments.reproduction.facts import Facts
     from hpgmn.experiments.reproduction.plan import Experiment
     from hpgmn.training.replicas import Progress
-
-_DEVICES = ("auto", "cpu", "cuda")
 
 
 def reproduce(
@@ -34,11 +34,20 @@ def reproduce(
         bool, typer.Option("--quick", help="Few graphs and epochs: two minutes on two cores.")
     ] = False,
     out_folder: Annotated[
-        Path | None,
-        typer.Option("--out", help="The folder [runs/reproduction, runs/reproduction-quick]."),
+        str | None,
+        typer.Option(
+            "--out",
+            help="The folder, or a URL that fsspec opens [runs/reproduction, "
+            "runs/reproduction-quick].",
+        ),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    workers: Annotated[int, typer.Option(help="How many processes work at once.")] = 1,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="How many cells are worked on at once [1; ray: one for each core]."),
+    ] = None,
+    engine_name: EngineName = "local",
+    address: Address = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the means as JSON instead of tables.")
     ] = False,
@@ -46,24 +55,22 @@ def reproduce(
     """The paper's experiments, cell by cell; what is done already is not done again."""
     from hpgmn.experiments.reproduction import engine, plan
     from hpgmn.experiments.reproduction.work import CELLS_FOLDER
-    from hpgmn.experiments.run import resolve_device
     from hpgmn.report.reproduction import write_reproduction
 
-    if device not in _DEVICES:
-        raise SettingError(unknown_name("device", device, _DEVICES))
-    if workers < 1:
-        raise SettingError(f"--workers must be at least 1 (got {workers}).")
     budget = plan.QUICK if quick else plan.FULL
     names = plan.EXPERIMENTS if experiment == "all" else (experiment,)
     asked = [plan.experiment(name, budget) for name in names]
-    place = resolve_device(device)
-    folder = out_folder or Path("runs") / ("reproduction-quick" if quick else "reproduction")
-    with engine.only_one(folder):
+    name = out_folder or f"runs/{'reproduction-quick' if quick else 'reproduction'}"
+    with (
+        _folder(name) as (folder, send),
+        engine.only_one(folder),
+        opened(engine_name, address, device, workers) as place,
+    ):
         experiments, missing = engine.on_this_machine(asked)
         if missing:
             say(f"Left out: {', '.join(missing)}. {engine.what_to_do(missing)}")
         facts, failures = _facts(experiments, folder)
-        outcomes = _work(experiments, folder, place, workers)
+        outcomes = _work(experiments, folder, place, send)
         files = write_reproduction(
             folder,
             experiments,
@@ -76,29 +83,47 @@ def reproduce(
     failures |= {one.cell.name: one.reason for one in outcomes if one.record is None}
     if as_json:
         content = {
-            "folder": str(folder),
+            "folder": name,
             "facts": {one.graph: dataclasses.asdict(one) for one in facts},
             "experiments": means,
             "missing": missing,
             "failures": failures,
-            "files": [str(path) for path in files],
+            "files": [_shown(path, folder, name) for path in files],
         }
         print(json.dumps(content, indent=1))
     else:
         _print_facts(facts)
         for one in experiments:
             _print_means(one, means[one.name])
-    say(f"Records: {folder / CELLS_FOLDER}")
+    say(f"Records: {_shown(folder / CELLS_FOLDER, folder, name)}")
     for path in files:
-        say(str(path))
+        say(_shown(path, folder, name))
     _refuse_failures(failures, total, outcomes)
 
 
+@contextmanager
+def _folder(name: str) -> Iterator[tuple[Path, Callable[[], None]]]:
+    """The folder to work in, and what keeps its content; for a URL one that stands for it."""
+    from hpgmn.experiments.reproduction.remote import is_url, remote_folder
+
+    if not is_url(name):
+        yield Path(name), lambda: None
+        return
+    with remote_folder(name) as remote:
+        yield remote.here, remote.send
+
+
+def _shown(path: Path, folder: Path, name: str) -> str:
+    """A path below the folder as the user knows it."""
+    return f"{name.rstrip('/')}/{path.relative_to(folder).as_posix()}"
+
+
 def _work(
-    experiments: Sequence[Experiment], folder: Path, device: str, workers: int
+    experiments: Sequence[Experiment], folder: Path, place: Place, send: Callable[[], None]
 ) -> list[Outcome]:
     """The outcome of every cell, with a line for each that is worked on."""
     from hpgmn.experiments.reproduction import engine
+    from hpgmn.experiments.reproduction.tasks import work_on
 
     cells = engine.cells_of(experiments)
     todo = engine.sort_out(cells, folder)
@@ -106,7 +131,7 @@ def _work(
         say(f"{len(todo.done)} of {len(cells)} cells are done already.")
     told = [*todo.done]
     with step_progress() as step, stop_on_signal() as should_stop:
-        tell = _teller(told, len(cells), step)
+        tell = _teller(told, len(cells), step, send)
         for failed in todo.failed:
             tell(failed)
 
@@ -114,15 +139,13 @@ def _work(
             step(f"{name}: {now.stage} {now.epoch}/{now.epochs}", len(told), len(cells))
 
         try:
-            engine.work(
-                todo.waiting,
-                folder,
-                device=device,
-                workers=workers,
-                tell=tell,
-                report=report,
-                should_stop=should_stop,
-            )
+            options: dict[str, Any] = {"tell": tell, "report": report, "should_stop": should_stop}
+            if place.cluster is None:
+                options["workers"] = place.workers
+                engine.work(todo.waiting, folder, device=place.device, **options)
+            else:
+                options["lost"] = tell_lost("cell")
+                work_on(place.cluster, todo.waiting, folder, device=place.device, **options)
         except KeyboardInterrupt:
             say(f"{len(told)} of {len(cells)} cells are done. To go on, repeat the command.")
             raise
@@ -130,7 +153,10 @@ def _work(
 
 
 def _teller(
-    told: list[Outcome], total: int, step: Callable[[str, int, int | None], None]
+    told: list[Outcome],
+    total: int,
+    step: Callable[[str, int, int | None], None],
+    send: Callable[[], None],
 ) -> Callable[[Outcome], None]:
     """Keeps an outcome and says it in one line."""
 
@@ -143,6 +169,7 @@ def _teller(
             words = f"{score}, {outcome.seconds:.0f} s"
         say(f"{len(told)} of {total} {outcome.cell.name} {words}")
         step(outcome.cell.name, len(told), total)
+        send()
 
     return tell
 

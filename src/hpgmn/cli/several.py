@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,8 +12,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from hpgmn.cli.console import (
-    earlier_warnings,
-    log_file,
+    earlier_records,
     out,
     percent,
     say,
@@ -20,11 +20,14 @@ from hpgmn.cli.console import (
     stop_on_signal,
     training_progress,
 )
+from hpgmn.cli.engines import tell_lost
 from hpgmn.errors import HPGMNError, SettingError, unknown_name
 
 if TYPE_CHECKING:
+    from hpgmn.engines import Engine
     from hpgmn.experiments.run import RunSpec
     from hpgmn.graph import Graph
+    from hpgmn.training.replicas import Progress
 
 ALL = "all"
 
@@ -79,10 +82,12 @@ def folder_name(model: str) -> str:
 
 def run_and_report(spec: RunSpec, graph: Graph, folder: Path) -> dict[str, Any]:
     """Train with progress, a log and the report page."""
+    from hpgmn.experiments.log import log_file, warnings_among
     from hpgmn.experiments.run import LOG_FILE, run
 
+    earlier = earlier_records()
     with (
-        log_file(folder / LOG_FILE),
+        log_file(folder / LOG_FILE, earlier),
         training_progress(f"{graph.name} {spec.model}") as report,
         stop_on_signal() as should_stop,
     ):
@@ -90,7 +95,7 @@ def run_and_report(spec: RunSpec, graph: Graph, folder: Path) -> dict[str, Any]:
             *(spec, graph, folder),
             report=report,
             should_stop=should_stop,
-            warnings=earlier_warnings(),
+            warnings=warnings_among(earlier),
         )
     explain_and_report(spec, graph, folder)
     return metrics
@@ -99,9 +104,12 @@ def run_and_report(spec: RunSpec, graph: Graph, folder: Path) -> dict[str, Any]:
 def explain_and_report(spec: RunSpec, graph: Graph, folder: Path) -> None:
     """What the graph and the trained model are like, as files, and the page made of them."""
     from hpgmn.experiments.explorer import write_explorer
+    from hpgmn.experiments.run import resolve_device
     from hpgmn.experiments.understanding import write_understanding
     from hpgmn.report import write_report
 
+    if spec.device == "cuda" and resolve_device("auto") == "cpu":  # it was trained elsewhere
+        spec = dataclasses.replace(spec, device="cpu")
     with step_progress() as progress:
         write_understanding(spec, graph, folder, progress)
         progress("Node explorer", 0, None)
@@ -130,12 +138,77 @@ def train_into(
     return metrics
 
 
+def train_one(
+    spec: RunSpec,
+    graph: Graph,
+    folder: Path,
+    *,
+    resume: bool,
+    overwrite: bool,
+    choice: Mapping[str, Any] | None = None,
+    cluster: Engine | None = None,
+) -> dict[str, Any]:
+    """The metrics of a run, here or on a cluster, with its report."""
+    from hpgmn.experiments.run import finished_run, prepare_folder
+
+    if cluster is not None:
+        prepare_folder(folder, spec, resume=resume, overwrite=overwrite, choice=choice)
+        if finished_run(folder) is None:
+            failures = _train_elsewhere(cluster, {folder: spec}, graph)
+            if failures:
+                raise HPGMNError(failures[folder])
+        resume, overwrite = True, False
+    return train_into(spec, graph, folder, resume=resume, overwrite=overwrite, choice=choice)
+
+
+def _train_elsewhere(
+    cluster: Engine, runs: Mapping[Path, RunSpec], graph: Graph
+) -> dict[Path, str]:
+    """Train runs into prepared folders, all but their reports; folder → why it failed."""
+    from hpgmn.experiments.run_tasks import run_on
+
+    failures: dict[Path, str] = {}
+    ended = 0
+    with step_progress() as step, stop_on_signal() as should_stop:
+
+        def told(folder: Path, reason: str) -> None:
+            nonlocal ended
+            ended += 1
+            if reason:
+                failures[folder] = reason
+            step(f"{graph.name} {runs[folder].model}", ended, len(runs))
+
+        def report(folder: Path, now: Progress) -> None:
+            step(
+                f"{graph.name} {runs[folder].model}: {now.stage} {now.epoch}/{now.epochs}",
+                ended,
+                len(runs),
+            )
+
+        run_on(
+            *(cluster, runs, graph),
+            earlier=earlier_records(),
+            told=told,
+            report=report,
+            should_stop=should_stop,
+            lost=tell_lost("run"),
+        )
+    return failures
+
+
 def train_several(
-    specs: Sequence[RunSpec], graph: Graph, folder: Path, *, resume: bool, overwrite: bool
+    specs: Sequence[RunSpec],
+    graph: Graph,
+    folder: Path,
+    *,
+    resume: bool,
+    overwrite: bool,
+    cluster: Engine | None = None,
 ) -> None:
     """Train model after model, each into a run folder of its own, and print the comparison.
 
-    A model that cannot be trained is left out and named at the end; the others go on.
+    A model that cannot be trained is left out and named at the end; the others go on. On a cluster
+    they are trained at the same time; their reports are written here.
     """
     from hpgmn.experiments.comparison import COMPARISON_FILE, comparison
     from hpgmn.experiments.run import write_text
@@ -145,10 +218,18 @@ def train_several(
             f"The folder {folder} exists. Continue it with --resume, replace its runs with "
             "--overwrite, or choose another --out."
         )
+    failed: dict[Path, str] = {}
+    if cluster is not None:
+        failed = _several_elsewhere(
+            cluster, specs, graph, folder, resume=resume, overwrite=overwrite
+        )
+        resume, overwrite = True, False
     runs, failures = [], {}
     for number, spec in enumerate(specs, start=1):
         say(f"{number} of {len(specs)}: {spec.model}")
         try:
+            if folder / folder_name(spec.model) in failed:
+                raise HPGMNError(failed[folder / folder_name(spec.model)])
             runs.append(_one_of_several(spec, graph, folder, resume=resume, overwrite=overwrite))
         except KeyboardInterrupt:
             say(f"To go on, repeat the command with --resume --out {folder}")
@@ -164,6 +245,31 @@ def train_several(
     if failures:
         [model, first], *_ = failures.items()
         raise HPGMNError(f"{len(failures)} of {len(specs)} models failed. {model}: {first}")
+
+
+def _several_elsewhere(
+    cluster: Engine,
+    specs: Sequence[RunSpec],
+    graph: Graph,
+    folder: Path,
+    *,
+    resume: bool,
+    overwrite: bool,
+) -> dict[Path, str]:
+    """Train those models that are not trained yet on a cluster; folder → why it failed."""
+    from hpgmn.experiments.run import METRICS_FILE, prepare_folder
+
+    waiting: dict[Path, RunSpec] = {}
+    for spec in specs:
+        own = folder / folder_name(spec.model)
+        prepare_folder(own, spec, resume=resume, overwrite=overwrite)
+        if not (own / METRICS_FILE).exists():
+            waiting[own] = spec
+    try:
+        return _train_elsewhere(cluster, waiting, graph)
+    except KeyboardInterrupt:
+        say(f"To go on, repeat the command with --resume --out {folder}")
+        raise
 
 
 def _others_in(folder: Path, runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

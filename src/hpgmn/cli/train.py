@@ -16,12 +16,13 @@ from rich.table import Column, Table
 
 from hpgmn.cli.choice import NOT_TRIED, chosen_or_kept, known_assignments, wants_portfolio
 from hpgmn.cli.console import METRIC_HELP, note, out, percent, say, step_progress
+from hpgmn.cli.engines import Address, EngineName, Place, check_engine, opened
 from hpgmn.cli.several import (
     folder_name,
     model_names,
     run_and_report,
     shared_assignments,
-    train_into,
+    train_one,
     train_several,
 )
 from hpgmn.cli.tables import (
@@ -39,15 +40,13 @@ from hpgmn.cli.tables import (
     WeightColumn,
     named_columns,
 )
-from hpgmn.errors import HPGMNError, SettingError, unknown_name
+from hpgmn.errors import HPGMNError, SettingError
 
 if TYPE_CHECKING:
     from hpgmn.experiments.run import RunSpec
     from hpgmn.graph import Graph
 
 logger = logging.getLogger(__name__)
-
-_DEVICES = ("auto", "cpu", "cuda")
 
 
 def train(
@@ -102,6 +101,8 @@ def train(
     ] = None,
     resume: Annotated[bool, typer.Option(help="Continue the interrupted run in --out.")] = False,
     overwrite: Annotated[bool, typer.Option(help="Replace the run in --out.")] = False,
+    engine: EngineName = "local",
+    address: Address = None,
     id_: IdColumn = None,
     label: LabelColumn = None,
     split_column: SplitColumn = None,
@@ -121,11 +122,11 @@ def train(
     on validation nodes and the best is trained.
     """
     from hpgmn.datasets import load
-    from hpgmn.experiments.run import check_run
     from hpgmn.models.own import is_own
     from hpgmn.shipped import read_config
     from hpgmn.tables import Columns
 
+    check_engine(engine, address)
     if resume and out_folder is None:
         raise SettingError("--resume needs --out, the folder of the interrupted run.")
     if resume and overwrite:
@@ -165,46 +166,90 @@ def train(
     protocol = given.get("protocol")
     with step_progress() as progress:
         loaded = load(graph, protocol, columns=columns, tell=note, progress=progress)
-    specs = []
-    for name in names:
-        try:
-            spec = _specification(graph, loaded, given | {"model": name}, assignments[name])
-            _, warnings = check_run(spec, loaded)
-        except SettingError as error:
-            raise SettingError(f"{name}: {error}" if len(names) > 1 else str(error)) from None
-        specs.append(spec)
-    if set_ and not is_chosen and wants_portfolio(graph, portfolio, said):
-        note(NOT_TRIED)
-    for line in warnings:  # the same for every model, and before minutes of work
-        logger.warning(line)
+    with opened(engine, address, given.get("device", "auto")) as place:
+        given["device"] = place.device
+        asked = _Asked(graph, given, names, assignments, set_ or [], is_chosen, resume, overwrite)
+        specs = _specifications(asked, loaded)
+        if set_ and not is_chosen and wants_portfolio(graph, portfolio, said):
+            note(NOT_TRIED)
+        _train(asked, specs, loaded, out_folder, place)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Asked:
+    """What the options ask for.
+
+    Attributes:
+        source: the graph as the user named it.
+        given: what the options and the config say.
+        names: the models.
+        assignments: model → what ``--set`` changes.
+        set_: what ``--set`` says, where the portfolio chooses the model.
+        is_chosen: whether the portfolio chooses model and settings.
+        resume: an interrupted run is to go on.
+        overwrite: an earlier run is to be replaced.
+    """
+
+    source: str
+    given: Mapping[str, Any]
+    names: Sequence[str]
+    assignments: Mapping[str, list[str]]
+    set_: Sequence[str]
+    is_chosen: bool
+    resume: bool
+    overwrite: bool
+
+
+def _train(
+    asked: _Asked, specs: list[RunSpec], graph: Graph, out_folder: Path | None, place: Place
+) -> None:
+    """Train what is asked for, wherever that is, and print the scores."""
+    from hpgmn.experiments.run import resolve_device
+
+    names = asked.names
+    after = {"resume": asked.resume, "overwrite": asked.overwrite}
     choice = None
-    if is_chosen:
-        choice = chosen_or_kept(
-            specs[0], loaded, set_ or [], out_folder, resume=resume, overwrite=overwrite
-        )
+    if asked.is_chosen:
+        here = specs[0]
+        if place.cluster is not None:  # the choice is made on this machine
+            here = dataclasses.replace(here, device=resolve_device("auto"))
+        choice = chosen_or_kept(here, graph, asked.set_, out_folder, **after)
     if choice is not None:
         names = [choice.model]
-        best = given | {"model": choice.model, "settings": choice.settings}
-        own = known_assignments(choice.model, set_ or [])
-        specs = [_specification(graph, loaded, best, own)]
-    folder = out_folder or _default_folder(loaded.name, names)
+        best = {**asked.given, "model": choice.model, "settings": choice.settings}
+        own = known_assignments(choice.model, asked.set_)
+        specs = [_specification(asked.source, graph, best, own)]
+    folder = out_folder or _default_folder(graph.name, names)
     if len(specs) > 1:
-        train_several(specs, loaded, folder, resume=resume, overwrite=overwrite)
+        train_several(specs, graph, folder, cluster=place.cluster, **after)
         return
+    kept = None if choice is None else choice.as_dict()
     try:
-        metrics = train_into(
-            specs[0],
-            loaded,
-            folder,
-            resume=resume,
-            overwrite=overwrite,
-            choice=None if choice is None else choice.as_dict(),
-        )
+        metrics = train_one(specs[0], graph, folder, cluster=place.cluster, choice=kept, **after)
     except KeyboardInterrupt:
         say(f"To go on, repeat the command with --resume --out {folder}")
         raise
     print_scores(metrics)
     say(f"Run folder: {folder}")
+
+
+def _specifications(asked: _Asked, graph: Graph) -> list[RunSpec]:
+    """A run for each model; what can be refused is refused here."""
+    from hpgmn.experiments.run import check_run
+
+    specs = []
+    for name in asked.names:
+        own = {**asked.given, "model": name}
+        try:
+            spec = _specification(asked.source, graph, own, asked.assignments[name])
+            _, warnings = check_run(spec, graph)
+        except SettingError as error:
+            message = f"{name}: {error}" if len(asked.names) > 1 else str(error)
+            raise SettingError(message) from None
+        specs.append(spec)
+    for line in warnings:  # the same for every model, and before minutes of work
+        logger.warning(line)
+    return specs
 
 
 def _specification(
@@ -215,7 +260,7 @@ def _specification(
     Args:
         source: the graph as the user named it.
         graph: the graph.
-        given: what the options and the config say; the rest has its default.
+        given: what the options and the config say; but for the device the rest has its default.
         assignments: what ``--set`` changes in the config's or else the shipped settings.
     """
     from hpgmn.config import make_settings, parse_assignments, settings_dict
@@ -243,20 +288,11 @@ def _specification(
         seeds=given.get("seeds", 1),
         protocol=given.get("protocol"),
         metric=metric,
-        device=chosen_device(given.get("device", "auto")),
+        device=given["device"],
         calibrate=given.get("calibrate", True),
         tables=given.get("tables", {}),
         positive=positive_class(metric, seen, graph.class_names, given.get("positive")),
     )
-
-
-def chosen_device(name: str) -> str:
-    """The device behind a name that the user gave."""
-    from hpgmn.experiments.run import resolve_device
-
-    if name not in _DEVICES:
-        raise SettingError(unknown_name("device", name, _DEVICES))
-    return resolve_device(name)
 
 
 def split_numbers(asked: str | Sequence[int], graph: Graph) -> tuple[int, ...]:
@@ -331,7 +367,7 @@ def demo(
 ) -> None:
     """The built-in trading network, end to end: generate, train, score, explain."""
     from hpgmn.datasets import trading_network, write_graph
-    from hpgmn.experiments.run import prepare_folder
+    from hpgmn.experiments.run import prepare_folder, resolve_device
     from hpgmn.statistics.homophily import node_homophily
 
     path = out_folder / "trading-network.npz"
@@ -346,7 +382,7 @@ def demo(
         ("mlp", out_folder / "mlp"),
         ("gcn", out_folder / "gcn"),
     ):
-        given = {"splits": [0, 1, 2], "model": name}
+        given = {"splits": [0, 1, 2], "model": name, "device": resolve_device("auto")}
         spec = _specification(str(path), graph, given, [])
         spec = dataclasses.replace(spec, graph=str(path))
         prepare_folder(folder, spec, resume=False, overwrite=ours)

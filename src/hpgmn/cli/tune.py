@@ -14,7 +14,8 @@ import typer
 from rich.table import Table
 
 from hpgmn.cli.console import METRIC_HELP, out, percent, say, step_progress, stop_on_signal
-from hpgmn.cli.train import chosen_device, split_numbers
+from hpgmn.cli.engines import Address, EngineName, Place, check_engine, opened
+from hpgmn.cli.train import split_numbers
 from hpgmn.errors import HPGMNError, SettingError
 
 if TYPE_CHECKING:
@@ -69,8 +70,14 @@ def tune(
         float | None, typer.Option(help="No trial begins after so many seconds.")
     ] = None,
     workers: Annotated[
-        int, typer.Option(help="Trials trained at a time, each in a process; a GPU wants 1.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            help="Trials trained at a time, each in a process; a GPU wants 1 [1; ray: one for each "
+            "core]."
+        ),
+    ] = None,
+    engine: EngineName = "local",
+    address: Address = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     pruning: Annotated[
         bool | None,
@@ -87,7 +94,8 @@ def tune(
     """
     from hpgmn.experiments.study_file import alone, claim, open_study, study_exists
 
-    _check_numbers(trials, workers, timeout)
+    _check_numbers(trials, timeout)
+    check_engine(engine, address, workers)
     study = study.expanduser()
     exists = study_exists(study)
     if trials == 0 and not exists:
@@ -106,26 +114,25 @@ def tune(
     if trials == 0:
         _show(study, graph, asked, as_json)
         return
-    spec, loaded, warnings = specification(graph, asked, chosen_device(device), pruning)
-    identity = spec.identity(loaded)
-    with alone(study), open_study(study) as opened:
-        claim(opened, study, identity)
-        for line in warnings:
-            say(f"Warning: {line}")
-        try:
-            ending = _search(opened, spec, loaded, trials, workers, timeout)
-        except KeyboardInterrupt:
-            say("To go on, repeat the command.")
-            raise
-        _tell(opened, study, graph, as_json)
-        _complain(opened, trials, ending)
+    with opened(engine, address, device, workers) as place:
+        spec, loaded, warnings = specification(graph, asked, place.device, pruning)
+        identity = spec.identity(loaded)
+        with alone(study), open_study(study) as kept:
+            claim(kept, study, identity)
+            for line in warnings:
+                say(f"Warning: {line}")
+            try:
+                ending = _search(kept, spec, loaded, trials, place, timeout)
+            except KeyboardInterrupt:
+                say("To go on, repeat the command.")
+                raise
+            _tell(kept, study, graph, as_json)
+            _complain(kept, trials, ending)
 
 
-def _check_numbers(trials: int, workers: int, timeout: float | None) -> None:
+def _check_numbers(trials: int, timeout: float | None) -> None:
     if trials < 0:
         raise SettingError(f"--trials must be 0 or more (got {trials}).")
-    if workers < 1:
-        raise SettingError(f"--workers must be at least 1 (got {workers}).")
     if timeout is not None and not timeout > 0:
         raise SettingError(f"--timeout must be above 0 seconds (got {timeout:g}).")
 
@@ -210,14 +217,15 @@ class _Ending(NamedTuple):
 
 
 def _search(
-    study: Study, spec: TuneSpec, graph: Graph, trials: int, workers: int, timeout: float | None
+    study: Study, spec: TuneSpec, graph: Graph, trials: int, place: Place, timeout: float | None
 ) -> _Ending:
     """Train the trials that are still to be done, with progress."""
     from hpgmn.experiments.tuning import Tuning, tune_here
     from hpgmn.experiments.tuning_summary import best_trial
+    from hpgmn.experiments.tuning_tasks import tune_on
     from hpgmn.experiments.tuning_workers import tune_in_workers
 
-    tuning = Tuning(study, spec, graph, workers)
+    tuning = Tuning(study, spec, graph, place.workers)
     deaths = 0
 
     def lost(line: str) -> None:
@@ -235,18 +243,13 @@ def _search(
             progress(f"{graph.name} {spec.model}: trials{score}", done, trials)
 
         told()
-        if workers == 1:
-            tune_here(tuning, trials, deadline=deadline, should_stop=should_stop, told=told)
+        options: dict[str, Any] = {"deadline": deadline, "should_stop": should_stop, "told": told}
+        if place.cluster is not None:
+            tune_on(place.cluster, tuning, trials, lost=lost, **options)
+        elif place.workers == 1:
+            tune_here(tuning, trials, **options)
         else:
-            tune_in_workers(
-                tuning,
-                trials,
-                workers,
-                deadline=deadline,
-                should_stop=should_stop,
-                told=told,
-                lost=lost,
-            )
+            tune_in_workers(tuning, trials, place.workers, lost=lost, **options)
     return _Ending(deaths, time.monotonic() > deadline)
 
 

@@ -32,6 +32,7 @@ from hpgmn.errors import HPGMNError
 from hpgmn.experiments.reproduction.cells import Cell, CellRecord
 from hpgmn.experiments.reproduction.plan import Experiment, Row
 from hpgmn.experiments.reproduction.work import Way, do_cell, done_record, free_memory, tidy
+from hpgmn.graph import Graph
 from hpgmn.training.replicas import Progress
 
 LOCK_FILE, WORKERS_LOCK_FILE = ".lock", ".lock-workers"
@@ -179,16 +180,16 @@ def work(
         if should_stop():
             raise KeyboardInterrupt
         way = Way(device, partial(report, cell.name), should_stop)
-        outcomes.append(_attempt(cell, folder, way))
+        outcomes.append(attempt(cell, folder, way))
         tell(outcomes[-1])
     return outcomes
 
 
-def _attempt(cell: Cell, folder: Path, way: Way) -> Outcome:
-    """A cell's outcome, a failure included."""
+def attempt(cell: Cell, folder: Path, way: Way, graph: Graph | None = None) -> Outcome:
+    """A cell's outcome, a failure included; see :func:`.work.do_cell`."""
     started = time.perf_counter()
     try:
-        record = do_cell(cell, folder, way)
+        record = do_cell(cell, folder, way, graph)
     except HPGMNError as error:
         return Outcome(cell, seconds=time.perf_counter() - started, reason=str(error))
     except Exception as error:
@@ -270,6 +271,6 @@ def _in_worker(cell: Cell, folder: Path) -> Outcome | None:
     if way.should_stop():
         return None
     try:
-        return _attempt(cell, folder, way)
+        return attempt(cell, folder, way)
     except KeyboardInterrupt:
         return None

@@ -44,12 +44,14 @@ class Way:
         should_stop: asked after each epoch; True keeps what is finished and raises
             KeyboardInterrupt.
         memory_share: how much of the memory is for this process.
+        keep: called with the content of a search's file each time it is written.
     """
 
     device: str = "cpu"
     report: Callable[[Progress], None] | None = None
     should_stop: Callable[[], bool] = field(default=lambda: False)
     memory_share: float = 1.0
+    keep: Callable[[str], None] = field(default=lambda text: None)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -61,15 +63,17 @@ class Way:
         }
 
 
-def do_cell(cell: Cell, folder: Path, way: Way) -> CellRecord:
+def do_cell(cell: Cell, folder: Path, way: Way, graph: Graph | None = None) -> CellRecord:
     """The record of a cell; only what is not done yet is done.
 
     Args:
         cell: the cell.
         folder: the folder of the reproduction.
         way: how to work.
+        graph: the cell's graph with its splits; None: it is loaded.
     """
-    graph = load(cell.graph, cell.protocol)
+    if graph is None:
+        graph = load(cell.graph, cell.protocol)
     kept = done_record(cell, graph, folder)
     if kept is None:
         before = read_cell(folder / CELLS_FOLDER, cell.name)
@@ -201,7 +205,9 @@ def _search(
         records = _train_group(cell, graph, [trials[place] for place in missing], way)
         found |= dict(zip(missing, records, strict=True))
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, json.dumps({**start, "trials": found}, indent=1) + "\n")
+        text = json.dumps({**start, "trials": found}, indent=1) + "\n"
+        write_text(path, text)
+        way.keep(text)
     every = [found[place] for place in range(len(trials))]
     scored = [trial for trial in every if "failed" not in trial]
     if not scored:

@@ -1,0 +1,253 @@
+"""``--engine``: what is refused, what is begun, and that Ctrl-C leaves nothing behind."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hpgmn as package
+from hpgmn.cli.engines import check_engine, opened, tell_lost
+from hpgmn.engines import cluster
+from hpgmn.errors import SettingError
+from hpgmn.experiments import paper
+from hpgmn.experiments.reproduction import plan
+from hpgmn.graph import Graph
+
+Command = Callable[..., Any]
+SOURCE = Path(package.__file__).parents[1]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (("rai", None), r"Unknown engine 'rai'.*ray"),
+        (("local", "auto"), r"--address is of a Ray cluster\. Add --engine ray"),
+        (("local", None, 0), r"--workers must be at least 1 \(got 0\)"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(given: tuple[Any, ...], words: str) -> None:
+    with pytest.raises(SettingError, match=words):
+        check_engine(*given)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("train", "texas", "--model", "mlp"),
+        ("tune", "texas", "--trials", "1", "--study", "study.db"),
+        ("reproduce", "table2", "--quick"),
+    ],
+)
+def test_every_command_says_how_to_get_ray(
+    hpgmn: Command, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    answer = hpgmn(*command, "--engine", "ray")
+    assert answer.code == 2
+    assert answer.err == "Error: --engine ray needs Ray. Run: pip install 'hpgmn[ray]'\n"
+
+
+def test_this_machine_is_there_at_once() -> None:
+    with opened("local", None, "cpu") as place:
+        assert (place.device, place.workers, place.cluster) == ("cpu", 1, None)
+    with opened("local", None, "cpu", 3) as place:
+        assert place.workers == 3
+    with pytest.raises(SettingError, match="Unknown device 'gpu'"), opened("local", None, "gpu"):
+        pass
+
+
+class FakeRay:
+    """A cluster of two cores, with or without a GPU."""
+
+    def __init__(self, gpus: int) -> None:
+        self.resources = {"CPU": 2.0, **({"GPU": float(gpus)} if gpus else {})}
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"Alive": True, "Resources": self.resources}]
+
+    def cluster_resources(self) -> dict[str, float]:
+        return self.resources
+
+
+@pytest.mark.parametrize(
+    ("gpus", "asked", "device"), [(0, "auto", "cpu"), (1, "auto", "cuda"), (1, "cpu", "cpu")]
+)
+def test_a_cluster_takes_its_own_gpus(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    gpus: int,
+    asked: str,
+    device: str,
+) -> None:
+    @contextmanager
+    def connected(address: str | None) -> Iterator[Any]:
+        assert address == "here:1"
+        yield FakeRay(gpus)
+
+    monkeypatch.setattr(cluster, "connected", connected)
+    monkeypatch.setattr(cluster, "require_ray", lambda: None)
+    with opened("ray", "here:1", asked) as place:
+        assert place.device == device
+        assert place.cluster is not None
+        assert place.workers == place.cluster.workers == (1 if device == "cuda" else 2)
+    assert capsys.readouterr().err.startswith("Ray: 1 machine, 2 cores")
+
+
+def test_what_is_begun_again_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    tell_lost("cell")("texas-gcn-tuned")
+    words = "Warning: the machine or process of cell texas-gcn-tuned is lost; it is begun again.\n"
+    assert capsys.readouterr().err == words
+
+
+# With Ray.
+
+
+@pytest.fixture
+def texas(small_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    package.write_graph(small_graph, folder / "texas.npz")
+    monkeypatch.setenv("HPGMN_DATA", str(folder))
+    return folder
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.usefixtures("texas", "ray_cluster")
+def test_models_and_trials_are_as_on_this_machine(
+    hpgmn: Command, lasting: Callable[[Any], Any]
+) -> None:
+    train = ("train", "texas", "--model", "mlp,gcn", "--set", "epochs=5", "--device", "cpu")
+    found = {}
+    for engine in ("local", "ray"):
+        answer = hpgmn(*train, "--engine", engine, "--out", engine)
+        assert answer.code == 0, answer.err
+        for model in ("mlp", "gcn"):
+            metrics = json.loads((Path(engine) / model / "metrics.json").read_text())
+            del metrics["hardware"]
+            found[engine, model] = lasting(metrics)
+        names = {path.name for path in Path(engine, "mlp").iterdir()}
+        assert {"report.html", "log.txt", "predictions.parquet", "model.safetensors"} <= names
+    assert found["ray", "mlp"] == found["local", "mlp"]
+    assert found["ray", "gcn"] == found["local", "gcn"]
+    one = ("train", "texas", "--model", "mlp", "--set", "epochs=5", "--engine", "ray", "--out")
+    answer = hpgmn(*one, "one")
+    assert answer.code == 0, answer.err
+    scores = json.loads(Path("one/metrics.json").read_text())["test_score"]
+    assert scores == found["local", "mlp"]["test_score"]
+    best = {}
+    for engine in ("local", "ray"):
+        tune = ("tune", "texas", "--model", "mlp", "--trials", "3", "--set", "epochs=25")
+        answer = hpgmn(*tune, "--engine", engine, "--study", f"{engine}.db", "--json")
+        assert answer.code == 0, answer.err
+        best[engine] = json.loads(answer.out)["best"]
+    for key in ("trial", "settings", "val_score"):
+        assert best["ray"][key] == best["local"][key]
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.usefixtures("texas", "ray_cluster")
+def test_a_table_at_a_url_is_as_in_a_folder(
+    hpgmn: Command,
+    tmp_path: Path,
+    lasting: Callable[[Any], Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(paper, "TABLE_2", {"gcn": paper.TABLE_2["gcn"]})
+    quick = dataclasses.replace(plan.QUICK, graphs=("texas",))
+    monkeypatch.setattr(plan, "QUICK", quick)
+    command = ("reproduce", "table2", "--quick", "--device", "cpu", "--out")
+    url, there = f"file://{tmp_path}/there", tmp_path / "there"
+    here = hpgmn(*command, "here")
+    found = hpgmn(*command, url, "--engine", "ray")
+    assert (here.code, found.code) == (0, 0), found.err
+    assert found.out == here.out
+    assert f"Records: {url}/cells\n" in found.err
+    assert f"{url}/table2.md\n" in found.err
+    records = {}
+    for folder in (Path("here"), there):
+        every = [json.loads(path.read_text()) for path in sorted(folder.glob("cells/*.json"))]
+        for record in every:
+            del record["metrics"]["hardware"]
+        records[folder] = lasting(every)
+    assert records[there] == records[Path("here")] != []
+    assert (there / "table2.tex").exists()
+    total = len(records[there])
+    again = hpgmn(*command, url)
+    assert f"{total} of {total} cells are done already." in again.err
+
+
+def marked(mark: str) -> list[str]:
+    """The processes that have a mark in their environment."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if mark in path.read_text(errors="replace"):
+                found.append((path.parent / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_process_is_left_behind(texas: Path, tmp_path: Path, number: int) -> None:
+    """A command that starts Ray itself is stopped, as by Ctrl-C in a terminal, or killed."""
+    pytest.importorskip("ray")
+    mark = f"HPGMN_MARK_{uuid.uuid4().hex}"
+    code = (
+        "import sys; from hpgmn.engines import cluster; from hpgmn.cli import main\n"
+        "genuine = cluster.connected\n"
+        "cluster.connected = lambda address: genuine(\n"
+        "    address, num_cpus=2, object_store_memory=80 * 2**20)\n"
+        "sys.exit(main())"
+    )
+    options = ("--set", "epochs=1000000", "--set", "patience=0", "--engine", "ray", "--out", "out")
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "train", "texas", "--model", "mlp,gcn", *options],
+        env=os.environ | {mark: "1", "PYTHONPATH": os.pathsep.join([str(SOURCE), *sys.path])},
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert process.stderr is not None
+        lines = []
+        for line in process.stderr:
+            lines.append(line)
+            if "main " in line:  # progress of a training
+                break
+        assert "main " in lines[-1], lines
+        assert len(marked(mark)) > 4, "Ray has several processes"
+        if number == signal.SIGINT:
+            os.killpg(process.pid, number)  # a terminal sends it to all
+        else:
+            process.send_signal(number)
+        rest = process.communicate(timeout=60)[1]
+        if number != signal.SIGKILL:
+            assert process.returncode == 130
+            assert "--resume --out out" in rest
+            assert "Traceback" not in rest
+        until = time.monotonic() + 30
+        while left := marked(mark):
+            assert time.monotonic() < until, left
+            time.sleep(0.2)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()

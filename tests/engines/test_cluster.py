@@ -1,0 +1,362 @@
+"""Tasks on a Ray cluster: values, messages, lost machines, and the end of everything."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hpgmn.engines import Ended, Line, Share, Task, cluster
+from hpgmn.engines.cluster import Desk, RayEngine, Seldom, connected, require_ray, work
+from hpgmn.errors import HPGMNError
+
+# Without Ray.
+
+
+def test_without_ray_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(HPGMNError, match=r"^--engine ray needs Ray. Run: pip install 'hpgmn\[ray"):
+        require_ray()
+
+
+@pytest.mark.parametrize("address", ["nowhere", ":6379", "host:port"])
+def test_an_address_is_a_host_and_a_port(address: str) -> None:
+    with pytest.raises(HPGMNError, match=f"--address takes HOST:PORT or auto .got '{address}'"):
+        cluster._check_address(address)
+
+
+def test_a_cluster_that_does_not_answer_is_told() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+        for one in (address, f"ray://{address}"):
+            with pytest.raises(HPGMNError, match=f"No Ray cluster answers at {one} .*`ray start"):
+                cluster._check_address(one)
+
+
+def test_some_addresses_need_no_look() -> None:
+    for address in ("local", "auto"):
+        cluster._check_address(address)
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        cluster._check_address(f"127.0.0.1:{listening.getsockname()[1]}")
+
+
+class FakeRay(SimpleNamespace):
+    """Ray that tells of machines, and remembers how it was begun."""
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"Alive": True, "Resources": node} for node in self.machines] + [
+            {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0}}
+        ]
+
+
+def engine(*machines: dict[str, float], device: str = "cpu", workers: int | None = None) -> Any:
+    return RayEngine(FakeRay(machines=machines), device, workers)  # type: ignore[arg-type]
+
+
+def test_there_are_as_many_workers_as_cores_or_gpus() -> None:
+    machines = [{"CPU": 4.0}, {"CPU": 12.0, "GPU": 2.0}, {"memory": 1.0}]
+    assert engine(*machines).workers == 16
+    assert engine(*machines, device="cuda").workers == 2
+    assert engine(*machines, workers=3).workers == 3
+    assert repr(engine(*machines)) == "Ray: 2 machines, 16 cores, 2 GPUs; 16 at a time"
+    assert repr(engine({"CPU": 2.0})) == "Ray: 1 machine, 2 cores; 2 at a time"
+
+
+@pytest.mark.parametrize(
+    ("at_a_time", "threads", "memory"),
+    # Two machines of 4 and 12 cores; the larger one holds as many tasks as it has cores for.
+    [(16, 1, 1 / 12), (8, 2, 1 / 6), (4, 4, 1 / 3), (2, 4, 1 / 2), (1, 4, 1.0), (40, 1, 1 / 12)],
+)
+def test_cores_are_divided_and_fit_every_machine(
+    at_a_time: int, threads: int, memory: float
+) -> None:
+    share, resources = engine({"CPU": 4.0}, {"CPU": 12.0}).share(at_a_time)
+    assert share == Share(threads, memory)
+    assert resources == {"num_cpus": threads}
+
+
+@pytest.mark.parametrize(
+    ("at_a_time", "threads", "part"), [(2, 4, 1.0), (1, 8, 1.0), (3, 1, 0.5), (6, 1, 1 / 3)]
+)
+def test_tasks_on_one_gpu_have_the_same_part(at_a_time: int, threads: int, part: float) -> None:
+    found = engine({"CPU": 8.0, "GPU": 2.0}, device="cuda").share(at_a_time)
+    assert found == (Share(threads, part), {"num_cpus": threads, "num_gpus": part})
+
+
+def test_a_cluster_that_cannot_work_is_refused() -> None:
+    with pytest.raises(HPGMNError, match=r"has no GPU. Use --device cpu"):
+        engine({"CPU": 8.0}, device="cuda")
+    with pytest.raises(HPGMNError, match="no machine with a free core"):
+        engine({"memory": 1.0})
+
+
+class Starting(FakeRay):
+    """Ray that is begun, and perhaps cannot be."""
+
+    def init(self, **options: Any) -> None:
+        self.options = options
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as Ray takes it
+        if self.error:
+            raise self.error
+
+    def is_initialized(self) -> bool:
+        return bool(self.was_there)
+
+    def shutdown(self) -> None:
+        self.downs += 1
+
+
+@pytest.fixture
+def starting(monkeypatch: pytest.MonkeyPatch) -> Starting:
+    fake = Starting(error=None, was_there=False, downs=0, options=None)
+    monkeypatch.setattr(cluster, "require_ray", lambda: fake)
+    monkeypatch.setattr(cluster, "_check_address", lambda address: None)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    return fake
+
+
+def test_ray_is_started_here_where_no_address_is_known(starting: Starting) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with connected(num_cpus=3):
+        assert starting.options["address"] == "local"
+        assert starting.options["num_cpus"] == 3
+        assert starting.options["include_dashboard"] is False
+        assert signal.getsignal(signal.SIGTERM) is before
+        assert starting.downs == 0
+    assert starting.downs == 1
+
+
+def test_an_address_goes_before_that_of_the_environment(
+    starting: Starting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "there:1")
+    for given, used in ((None, "there:1"), ("here:2", "here:2")):
+        with connected(given, num_cpus=3):
+            assert starting.options["address"] == used
+            assert "num_cpus" not in starting.options
+
+
+def test_a_connection_that_is_there_is_left_as_it_is(starting: Starting) -> None:
+    starting.was_there = True
+    with connected() as ray:
+        assert ray is starting  # type: ignore[comparison-overlap]
+    assert (starting.options, starting.downs) == (None, 0)
+
+
+def test_a_cluster_that_refuses_is_told(starting: Starting) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    starting.error = RuntimeError("Version mismatch: ray 1\nmore")
+    with (
+        pytest.raises(HPGMNError, match=r"answers at here:2 \(Version mismatch: ray 1\)\. Start"),
+        connected("here:2"),
+    ):
+        pass
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_messages_are_taken_together_and_answered_to_who_asked() -> None:
+    async def talk() -> tuple[Any, ...]:
+        desk = Desk()
+        first = asyncio.create_task(desk.take())
+        await asyncio.sleep(0)
+        assert not first.done()
+        await desk.tell(1, "a")
+        asked = [asyncio.create_task(desk.ask(2, word)) for word in ("b", "c")]
+        heard = await first
+        while len(heard) < 3:
+            heard += await desk.take()
+        for attempt, number, word in heard:
+            if number is not None:
+                assert attempt == 2
+                await desk.answer(number, word.upper())
+        return [one[2] for one in heard], [await one for one in asked]
+
+    assert asyncio.run(talk()) == (["a", "b", "c"], ["B", "C"])
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    numbers: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", numbers.append)
+    return numbers
+
+
+def do(function: Callable[..., Any], version: str = cluster.__version__) -> tuple[Any, ...]:
+    """The machine's side, called here."""
+    return work(function, 20, 3, None, (1, Share(5, 0.5), version))
+
+
+def fails(argument: Any, shared: Any, line: Line) -> None:
+    raise [HPGMNError("Too large."), ZeroDivisionError("one\ntwo")][argument != 20]
+
+
+def test_a_machine_answers_with_a_value_or_a_reason(threads: list[int]) -> None:
+    found = do(lambda argument, shared, line: (argument + shared, line.share, line.should_stop()))
+    assert found == ((23, Share(5, 0.5), False), "", "")
+    assert threads == [5]
+    assert do(fails) == (None, "Too large.", "")
+    value, reason, trace = work(fails, 1, None, None, (1, Share(), cluster.__version__))
+    assert (value, reason) == (None, "ZeroDivisionError: one")
+    assert trace.startswith("Traceback")
+
+
+@pytest.mark.usefixtures("threads")
+def test_a_machine_with_another_version_does_not_work() -> None:
+    value, reason, trace = do(fails, "0.0.1")
+    assert (value, trace) == (None, "")
+    assert f"has hpgmn {cluster.__version__}, this one 0.0.1. Install the same" in reason
+
+
+def test_progress_is_told_seldom() -> None:
+    is_time = Seldom(0.05)
+    assert [is_time(), is_time()] == [True, False]
+    time.sleep(0.06)
+    assert [is_time(), is_time()] == [True, False]
+
+
+# With Ray.
+
+
+@pytest.fixture(scope="module")
+def three(ray_cluster: Any) -> Iterator[RayEngine]:
+    """A cluster of three nodes with one core each; functions of this file are sent with tasks."""
+    import ray
+    from ray import cloudpickle
+
+    for _ in range(2):
+        ray_cluster.add_node(num_cpus=1, object_store_memory=80 * 2**20)
+    module = sys.modules[__name__]
+    cloudpickle.register_pickle_by_value(module)
+    yield RayEngine(ray)
+    cloudpickle.unregister_pickle_by_value(module)
+
+
+def adds(argument: int, shared: Any, line: Line) -> tuple[int, int, bool]:
+    line.tell(("begun", argument))
+    return argument + int(line.ask(("half of", argument))), int(shared.sum()), shared is not None
+
+
+@pytest.mark.ray
+def test_tasks_give_values_and_ask_and_share(three: RayEngine) -> None:
+    assert repr(three) == "Ray: 3 machines, 3 cores; 3 at a time"
+    shared, told = np.arange(100_000), []
+    ended: list[Ended] = []
+    waiting = iter([Task(f"task {number}", adds, number, shared) for number in range(0, 10, 2)])
+
+    def answer(name: str, message: tuple[str, int]) -> int:
+        told.append((name, message))
+        return message[1] // 2
+
+    three.run(lambda: next(waiting, None), ended.append, answer=answer)
+    total = 100_000 * 99_999 // 2
+    assert {one.name: one.value for one in ended} == {
+        f"task {number}": (number + number // 2, total, True) for number in range(0, 10, 2)
+    }
+    for number in range(0, 10, 2):
+        name = f"task {number}"
+        own = sorted(message for who, message in told if who == name)
+        assert own == [("begun", number), ("half of", number)]
+
+
+def dies(argument: str, shared: Any, line: Line) -> str:
+    """Ends its process until it was begun so often that a file says enough."""
+    with Path(argument).open("a") as file:
+        file.write("x")
+    if len(Path(argument).read_text()) < 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "lives"
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("tries", [2, 3])
+def test_a_task_whose_process_is_gone_is_begun_again(
+    three: RayEngine, tmp_path: Path, tries: int
+) -> None:
+    waiting = iter([Task("one", dies, str(tmp_path / "begun"))])
+    ended: list[Ended] = []
+    lost: list[str] = []
+    three.run(lambda: next(waiting, None), ended.append, tries=tries, lost=lost.append)
+    assert lost == ["one"] * (tries - 1)
+    assert len((tmp_path / "begun").read_text()) == tries
+    (one,) = ended
+    assert one.is_lost is (tries == 2)
+    assert one.value == (None if tries == 2 else "lives")
+    assert ("gone (WorkerCrashedError: lost). Repeat" in one.reason) is (tries == 2)
+
+
+def long(argument: str, shared: Any, line: Line) -> None:
+    """Takes a minute in a folder of its own; the stubborn one does not hear that it is to end."""
+    with tempfile.TemporaryDirectory() as folder:
+        line.tell((os.getpid(), folder))
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            try:
+                time.sleep(0.05)
+            except KeyboardInterrupt:
+                if argument != "stubborn":
+                    raise
+
+
+@pytest.mark.ray
+def test_what_is_asked_to_stop_leaves_nothing(
+    three: RayEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "FAREWELL_SECONDS", 1.0)
+    waiting = iter([Task(name, long, name) for name in ("obedient", "stubborn", "third", "4th")])
+    begun: dict[str, tuple[int, str]] = {}
+    with pytest.raises(KeyboardInterrupt):
+        three.run(
+            lambda: next(waiting, None),
+            lambda ended: None,
+            answer=lambda name, message: begun.update({name: message}),
+            should_stop=lambda: len(begun) == 3,
+        )
+    assert [task.name for task in waiting] == ["4th"]
+    until = time.monotonic() + 10
+    while Path(f"/proc/{begun['stubborn'][0]}").exists():
+        assert time.monotonic() < until, "it was to be killed"
+        time.sleep(0.05)
+    for name in ("obedient", "third"):
+        assert not Path(begun[name][1]).exists(), "it was to tidy up"
+
+
+def cannot_be_sent(argument: Any, shared: Any, line: Line) -> Any:
+    return (one for one in [argument])
+
+
+@pytest.mark.ray
+def test_what_cannot_come_back_is_a_failure(three: RayEngine) -> None:
+    waiting = iter([Task("one", cannot_be_sent, 1)])
+    ended: list[Ended] = []
+    three.run(lambda: next(waiting, None), ended.append, tries=3)
+    assert "cannot run tasks of hpgmn" in ended[0].reason
+    assert not ended[0].is_lost
+
+
+@pytest.mark.ray
+def test_what_tasks_share_goes_when_no_task_needs_it(three: RayEngine) -> None:
+    first, second = np.zeros(3), np.ones(3)
+    place = three._place(first, {})
+    assert three._place(first, {}) == place
+    used: Any = {0: cluster._Attempt(Task("a", adds, 1), 1, 1, place)}
+    other = three._place(second, used)
+    assert three._place(first, used) == place != other
+    three._place(np.ones(4), {})
+    assert id(first) not in three._placed
+    assert three._place(None, {}) is None
+    three._placed.clear()
