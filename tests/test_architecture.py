@@ -21,6 +21,7 @@ ARROW = (
     ("tables",),
     ("datasets",),
     ("statistics",),
+    ("sharding",),
     ("notebook", "transforms"),
     ("models",),
     ("training",),
