@@ -1,8 +1,9 @@
 """Rows of ``.npy`` files, read by their places and written one block after the other.
 
 Nothing is mapped: a task holds what it has read and no more, whatever the size of the file, so that
-a limit on its memory can be kept and be tested. Files are written beside their place, forced onto
-the disk and moved, so that a file that is there is whole.
+a limit on its memory can be kept and be tested. Files are written beside their place and moved, so
+that a killed task leaves none that is half-written. None is forced onto the disk, which would take
+longer than the work: checksums tell what a crash of the machine has left.
 """
 
 from __future__ import annotations
@@ -207,13 +208,13 @@ class RowWriter:
     def done(self) -> dict[str, Any]:
         """Move the file to its place; what is to be remembered of it."""
         self._file.seek(0)
-        self._file.write(self._header(self._rows))
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        header = self._header(self._rows)
+        self._file.write(header)
         self._file.close()
         os.replace(self._draft, self.path)
         return {
             "bytes": self.path.stat().st_size,
+            "skip": len(header),
             "crc32": self._checksum,
             "shape": [self._rows, *self._width],
             "dtype": self._dtype.str,
@@ -273,21 +274,20 @@ class SparseWriter:
     def done(self) -> dict[str, Any]:
         """Move the file to its place; what is to be remembered of it."""
         draft = self.path.with_name(f".{self.path.name}.{uuid.uuid4().hex}.draft")
-        said = {part: writer.done() for part, writer in self._parts.items()}
+        for writer in self._parts.values():
+            writer.done()
         small = {
             "format": np.array(b"csr"),
             "shape": np.array([self._rows, self._width]),
             "_is_array": np.array(True),
         }
         try:
-            with draft.open("wb") as file:
-                with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-                    for part, writer in self._parts.items():
-                        archive.write(writer.path, f"{part}.npy")
-                    for name, value in small.items():
-                        archive.writestr(f"{name}.npy", _npy(value))
-                file.flush()
-                os.fsync(file.fileno())
+            with zipfile.ZipFile(draft, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+                for part, writer in self._parts.items():
+                    archive.write(writer.path, f"{part}.npy")
+                for name, value in small.items():
+                    archive.writestr(f"{name}.npy", _npy(value))
+            checksum = _checksum(draft, 0)
             os.replace(draft, self.path)
         finally:
             draft.unlink(missing_ok=True)
@@ -295,7 +295,8 @@ class SparseWriter:
                 writer.path.unlink(missing_ok=True)
         return {
             "bytes": self.path.stat().st_size,
-            "crc32": said["data"]["crc32"],
+            "skip": 0,
+            "crc32": checksum,
             "shape": [self._rows, self._width],
             "dtype": "<f4",
             "entries": self._entries,
@@ -319,12 +320,33 @@ def _npy(value: Array) -> bytes:
     return content.getvalue()
 
 
-def are_whole(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether files are there in the sizes they were written with."""
+def are_whole(
+    folder: Path, files: Mapping[str, Mapping[str, Any]], *, checked: bool = False
+) -> bool:
+    """Whether files are there in the sizes they were written with.
+
+    Args:
+        folder: where they are.
+        files: what was to be remembered of each.
+        checked: whether their content is compared, too.
+    """
     for name, said in files.items():
+        path = folder / name
         try:
-            if (folder / name).stat().st_size != said["bytes"]:
+            if path.stat().st_size != said["bytes"]:
+                return False
+            if checked and _checksum(path, said["skip"]) != said["crc32"]:
                 return False
         except OSError:
             return False
     return True
+
+
+def _checksum(path: Path, skip: int) -> int:
+    """Of what a file holds after its first bytes, read in parts."""
+    checksum, room = 0, memoryview(bytearray(1 << 20))
+    with path.open("rb", buffering=0) as file:
+        file.seek(skip)
+        while count := file.readinto(room):
+            checksum = zlib.crc32(room[:count], checksum)
+    return checksum

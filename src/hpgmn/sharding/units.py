@@ -97,13 +97,26 @@ def _record_path(folder: Path, unit: Unit) -> Path:
     return folder / WORK / "done" / f"{unit.key}.json"
 
 
-def record(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any] | None:
-    """What a finished unit has left; None unless its files are those of the plan, and whole."""
+def record(folder: Path, plan: Plan, unit: Unit, *, checked: bool = False) -> dict[str, Any] | None:
+    """What a finished unit has left; None unless its files are those of the plan, and whole.
+
+    Args:
+        folder: that of the shards.
+        plan: what they are made from.
+        unit: which.
+        checked: whether the content of the files is compared, and not their sizes alone.
+    """
     try:
         said: dict[str, Any] = json.loads(_record_path(folder, unit).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return said if said["plan"] == plan.digest and are_whole(folder, said["files"]) else None
+    is_same = said["plan"] == plan.digest
+    return said if is_same and are_whole(folder, said["files"], checked=checked) else None
+
+
+def forget(folder: Path, unit: Unit) -> None:
+    """Have a unit done again."""
+    _record_path(folder, unit).unlink(missing_ok=True)
 
 
 def starts(folder: Path) -> list[dict[str, Any]]:

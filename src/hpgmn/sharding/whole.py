@@ -26,7 +26,7 @@ from hpgmn.sharding.plan import FORMAT, MEMORY, Plan, Stage, balanced_starts, se
 from hpgmn.sharding.reading import MANIFEST, Shards
 from hpgmn.sharding.rounds import round_file
 from hpgmn.sharding.rows import rows_file
-from hpgmn.sharding.units import PLAN, record, starts
+from hpgmn.sharding.units import PLAN, forget, record, starts
 from hpgmn.statistics.settings import StatisticsSettings, base_name, statistic_names
 
 Progress = Callable[[str, int, int | None], None]
@@ -101,7 +101,11 @@ def shard(
 
 def _do(folder: Path, plan: Plan, stage: Stage, engine: Engine, progress: Progress) -> int:
     """Do what is left of a stage; how much had been done before."""
-    left = [unit for unit in stage.units if record(folder, plan, unit) is None]
+    left = []
+    for unit in stage.units:
+        if record(folder, plan, unit, checked=True) is None:
+            forget(folder, unit)  # of another plan, or damaged
+            left.append(unit)
     every, done = len(stage.units), len(stage.units) - len(left)
     progress(stage.what, done, every)
     if left:
