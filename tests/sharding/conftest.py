@@ -63,9 +63,7 @@ def check_rows() -> Callable[..., None]:
 
     from hpgmn.statistics import LocalStatistics, statistic_names
 
-    def check(
-        shards: Shards, graph: Graph, labels: Any, settings: StatisticsSettings
-    ) -> None:
+    def check(shards: Shards, graph: Graph, labels: Any, settings: StatisticsSettings) -> None:
         expected = LocalStatistics(graph).build(labels[None], graph.num_classes, [settings])
         assert list(shards.statistics) == statistic_names(settings)
         for name, about in shards.statistics.items():

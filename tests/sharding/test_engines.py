@@ -132,11 +132,7 @@ def test_a_lost_node_costs_what_ran_on_it(
     plan = Plan.read(tmp_path / PLAN)
     units = [unit for stage in plan.stages() for unit in stage.units]
     notes = starts(tmp_path)
-    finished = {
-        json["start"]
-        for unit in units
-        for json in [_record_of(tmp_path, unit)]
-    }
+    finished = {json["start"] for unit in units for json in [_record_of(tmp_path, unit)]}
     unfinished = [note for note in notes if note["start"] not in finished]
     assert [note["by"] for note in unfinished] == [lost.node_id]
     assert done.starts == done.units + len(unfinished)

@@ -173,6 +173,9 @@ class SparseRowFile:
             shape=(places.size, self.shape[1]),
         )
 
+    def close(self) -> None:
+        """Give the files back: no more are open than while rows are read."""
+
     def span(self, first: int, last: int) -> sp.csr_array:
         """The rows from ``first`` up to ``last``, without it."""
         return self.take(np.arange(first, last))

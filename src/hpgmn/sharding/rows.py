@@ -13,6 +13,7 @@ for the neighbours of the node that has most.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -212,7 +213,7 @@ def _class_means(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
         if is_sparse
         else RowWriter(folder / place, kind, (classes * dim,))
     )
-    with writer:
+    with writer, closing(x):
         for block in blocks(edges, plan.memory, per_edge, per_row, "Class means"):
             own = _single(x.take(block.nodes))
             writer.append(_means_of(block, own, _labels(folder, block.nodes), plan))
