@@ -103,7 +103,7 @@ def test_a_lost_node_costs_what_ran_on_it(
     labels = known_labels(graph)
 
     def slow(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
-        if unit.key == "rows-class_means-00005" or unit.kind == "rows" and unit.part < 5:
+        if unit.key == "rows-class_means-00005" or (unit.kind == "rows" and unit.part < 5):
             time.sleep(0.4)  # so that there is a middle
         return compute(folder, plan, unit)
 
