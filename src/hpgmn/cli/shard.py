@@ -86,8 +86,7 @@ def shard(
                 keep=keep,
             )
     finally:
-        if engine == "ray":
-            used.close()
+        used.close()
     for name, about in done.shards.statistics.items():
         kind = "sparse" if about["is_sparse"] else about["dtype"]
         say(f"{name}: {about['width']:,} columns, {kind}")

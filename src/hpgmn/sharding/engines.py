@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -27,6 +28,9 @@ class Engine(Protocol):
     def run(self, folder: Path, units: Sequence[Unit], progress: Progress) -> None:
         """Do all units; ``progress`` is told how many are done."""
 
+    def close(self) -> None:
+        """Give back what the engine holds."""
+
 
 class LocalEngine:
     """Units one after the other, or in several processes of this machine.
@@ -37,6 +41,7 @@ class LocalEngine:
 
     def __init__(self, workers: int = 1) -> None:
         self.workers = workers
+        self._pool: ProcessPoolExecutor | None = None
 
     def run(self, folder: Path, units: Sequence[Unit], progress: Progress) -> None:
         """Do all units; ``progress`` is told how many are done."""
@@ -45,19 +50,35 @@ class LocalEngine:
                 run_unit(folder, unit)
                 progress(done)
             return
-        pool = ProcessPoolExecutor(self.workers, multiprocessing.get_context("spawn"))
+        if self._pool is None:  # kept, for a process takes seconds to start
+            self._pool = ProcessPoolExecutor(
+                self.workers, multiprocessing.get_context("spawn"), initializer=_follow_parent
+            )
+        waiting = [self._pool.submit(run_unit, folder, unit) for unit in units]
         try:
-            waiting = [pool.submit(run_unit, folder, unit) for unit in units]
             for done, future in enumerate(as_completed(waiting), start=1):
                 future.result()
                 progress(done)
         except BrokenProcessPool:
+            self.close()
             raise HPGMNError(
                 "A worker process ended by itself, mostly for lack of memory. Give a smaller "
                 "--memory or fewer --workers and run the command again: what is finished is kept."
             ) from None
         finally:
-            pool.shutdown(cancel_futures=True)
+            for future in waiting:
+                future.cancel()
+
+    def close(self) -> None:
+        """End the processes."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+
+
+def _follow_parent() -> None:
+    """Leave Ctrl-C to the first process, which then cancels what has not begun."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class RayEngine:
