@@ -113,7 +113,7 @@ class RayEngine:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             try:
                 ray.init(
-                    address=address,
+                    address=address or "local",  # never one that happens to run here
                     include_dashboard=None if address else False,
                     logging_level=logging.ERROR,
                     log_to_driver=False,
