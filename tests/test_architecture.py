@@ -22,6 +22,7 @@ ARROW = (
     ("tables",),
     ("datasets",),
     ("statistics",),
+    ("sharding",),
     ("notebook", "transforms"),
     ("models",),
     ("training",),

@@ -19,10 +19,11 @@ from hpgmn.cli.console import (
     stop_on_signal,
     training_progress,
 )
+from hpgmn.experiments.log import log_file, warnings_among
 from hpgmn.training.replicas import Progress
 
 STEP = Progress(batch=0, batches=2, stage="main", epoch=3, epochs=9, loss=0.5, val_score=0.75)
-ROWS = Progress(0, 2, "diffusion", 1_024, 2_000, float("nan"), float("nan"))from hpgmn.experiments.log import log_file, warnings_among
+ROWS = Progress(0, 2, "diffusion", 1_024, 2_000, float("nan"), float("nan"))
 
 logger = logging.getLogger("hpgmn.tests")
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import typer
 
-from hpgmn.cli import audit, bench, convert, explain, reproduce, show, train, tune, use
+from hpgmn.cli import audit, bench, convert, explain, reproduce, shard, show, train, tune, use
 from hpgmn.cli.console import err, set_up_logging
 from hpgmn.errors import HPGMNError
 
@@ -36,6 +36,7 @@ for command in (
     audit.audit,
     reproduce.reproduce,
     convert.convert,
+    shard.shard,
     show.datasets,
     show.models,
     show.settings,

@@ -38,15 +38,15 @@ def fill_class_means(
     """Write the mean attributes of each node's neighbours of each class, zero where there is none.
 
     Args:
-        adjacency: (N, N), row v lists the neighbours of v.
+        adjacency: (M, N), row v lists the neighbours of v; some rows of a graph, or all.
         x: (N, F) float32.
         labels: (N,); -1 is unknown.
         num_classes: C.
-        out: (N, C·F), half or single precision, for example in a mapped file.
+        out: (M, C·F), half or single precision, for example in a mapped file.
         unit_length: whether each node's row is scaled to length 1.
         threads: how many; None for as many as torch uses.
     """
-    num_nodes, width = x.shape
+    num_nodes, width = adjacency.shape[0], x.shape[1]
     # Unsigned places need no test for counting from the end; the unknown are a class of their own.
     indptr, indices = adjacency.indptr.view(np.uint32), adjacency.indices.view(np.uint32)
     label = np.where(labels < 0, num_classes, labels).astype(np.uint32)

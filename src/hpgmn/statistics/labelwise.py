@@ -133,6 +133,11 @@ def class_means(
     return product
 
 
+def is_compiled(x: Attributes, edges: int) -> bool:
+    """Whether class means of a graph with that many edges come from :func:`fill_class_means`."""
+    return not sp.issparse(x) and edges * x.shape[1] >= COMPILED_FROM
+
+
 def class_mean_rows(
     adjacency: sp.csr_array,
     x: Attributes,
@@ -141,6 +146,7 @@ def class_mean_rows(
     *,
     unit_length: bool = False,
     out: Array | None = None,
+    compiled: bool | None = None,
 ) -> Array:
     """:func:`class_means` as dense rows in half precision, for batches of nodes.
 
@@ -149,19 +155,22 @@ def class_mean_rows(
     rows. Half precision keeps three digits, which is more than a mean over a few neighbours holds.
 
     Args:
-        adjacency: (N, N), row v lists the neighbours of v.
+        adjacency: (M, N), row v lists the neighbours of v; some rows of a graph, or all.
         x: (N, F).
         labels: (N,).
         num_classes: C.
         unit_length: whether each node's row is scaled to length 1.
         out: where the rows go, for example a file in memory; made if None.
+        compiled: whether by :func:`fill_class_means`, whose last bits differ; None as above.
 
     Returns:
-        (N, C·F) float16.
+        (M, C·F) float16.
     """
-    num_nodes, width = x.shape
+    num_nodes, width = adjacency.shape[0], x.shape[1]
     rows = np.empty((num_nodes, num_classes * width), np.float16) if out is None else out
-    if not sp.issparse(x) and adjacency.nnz * width >= COMPILED_FROM:
+    if compiled is None:
+        compiled = is_compiled(x, adjacency.nnz)
+    if compiled:
         fill_class_means(adjacency, x, labels, num_classes, rows, unit_length=unit_length)
         return rows
     mean = averaging(adjacency, labels, num_classes)
@@ -180,7 +189,7 @@ def _mean_blocks(
     mean: sp.csr_array, x: Attributes, labels: Array, num_classes: int
 ) -> Iterator[tuple[slice, slice, Array]]:
     """Class means by blocks: which rows, which columns, and their values."""
-    num_nodes, width = x.shape
+    num_nodes, width = mean.shape[0], x.shape[1]
     neighbor_class = labels.astype(np.int32)[mean.indices]
     starts = np.zeros(mean.nnz + 1, mean.indptr.dtype)
     for number in range(num_classes):

@@ -90,20 +90,65 @@ def largest_entries(
            [0.  , 0.  , 0.5 ]], dtype=float32)
     """
     num_nodes = int(transition_matrix.shape[0])
-    count = min(count, num_nodes)
-    if num_nodes * count >= 2**31:
-        raise HPGMNError(
-            f"{count} entries for each of {num_nodes:,} nodes exceed 32-bit indices. Set a smaller "
-            "diffusion_topk, or diffusion_form=sketch."
-        )
     if not transition_matrix.data.all():  # an edge that carries nothing would be listed for ever
         transition_matrix = transition_matrix.copy()
         transition_matrix.eliminate_zeros()
-    edges = (transition_matrix.indptr, transition_matrix.indices, transition_matrix.data)
+    return largest_of_range(
+        (transition_matrix.indptr, transition_matrix.indices, transition_matrix.data),
+        (0, num_nodes),
+        kind,
+        count=count,
+        threshold=threshold,
+        self_entry=self_entry,
+        threads=threads,
+        progress=progress,
+        nodes=nodes,
+        **parameters,
+    )
+
+
+def largest_of_range(
+    edges: tuple[Array, Array, Array],
+    span: tuple[int, int],
+    kind: str = "ppr",
+    *,
+    count: int = 64,
+    threshold: float = 1e-4,
+    self_entry: bool = True,
+    threads: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    nodes: Array | None = None,
+    **parameters: float,
+) -> sp.csr_array:
+    """:func:`largest_entries` of consecutive nodes alone, with the same bits.
+
+    Args:
+        edges: ``indptr``, ``indices`` and ``data`` of T, such as mapped files; no value is zero.
+        span: the first node and the one after the last.
+        kind: see :func:`largest_entries`, also for all that follows.
+        count: see there.
+        threshold: see there.
+        self_entry: see there.
+        threads: see there.
+        progress: see there.
+        nodes: see there; none lies outside the span.
+        **parameters: see there.
+
+    Returns:
+        (M, N) for the M nodes of the span.
+    """
+    first, last = span
+    num_nodes, length = len(edges[0]) - 1, last - first
+    count = min(count, num_nodes)
+    if length * count >= 2**31:
+        raise HPGMNError(
+            f"{count} entries for each of {length:,} nodes exceed 32-bit indices. Set a smaller "
+            "diffusion_topk, or diffusion_form=sketch."
+        )
     theta = coefficients(kind, **parameters)
-    columns = np.empty((num_nodes, count), np.int32)
-    values = np.empty((num_nodes, count), np.float32)
-    found = np.zeros(num_nodes, np.int32)
+    columns = np.empty((length, count), np.int32)
+    values = np.empty((length, count), np.float32)
+    found = np.zeros(length, np.int32)
     threads = threads or torch.get_num_threads()
     kernel = _compiled(kind)
     idle: SimpleQueue[tuple[Array, Array, Array]] = SimpleQueue()
@@ -112,28 +157,28 @@ def largest_entries(
 
     def rows(chunk: tuple[int, int]) -> int:
         work = idle.get()
-        kernel(*chunk, *edges, theta, threshold, self_entry, *work, columns, values, found)
+        kernel(*chunk, first, *edges, theta, threshold, self_entry, *work, columns, values, found)
         idle.put(work)
         return chunk[1] - chunk[0]
 
     pool, done = ThreadPoolExecutor(threads), 0
     try:
-        for count_done in pool.map(rows, _chunks(num_nodes, nodes)):
+        for count_done in pool.map(rows, _chunks(first, last, nodes)):
             done += count_done
             if progress is not None:
-                progress(done, num_nodes if nodes is None else len(nodes))
+                progress(done, length if nodes is None else len(nodes))
     finally:
         pool.shutdown(cancel_futures=True)
-    return _compact(columns, values, found)
+    return _compact(columns, values, found, num_nodes)
 
 
-def _chunks(num_nodes: int, nodes: Array | None) -> list[tuple[int, int]]:
+def _chunks(first_node: int, last_node: int, nodes: Array | None) -> list[tuple[int, int]]:
     """First row and the row after the last, of pieces that one thread computes at a time.
 
-    >>> _chunks(9, np.array([2, 3, 7]))
+    >>> _chunks(0, 9, np.array([2, 3, 7]))
     [(2, 4), (7, 8)]
     """
-    runs = [np.arange(num_nodes)] if nodes is None else np.split(nodes, _breaks(nodes))
+    runs = [np.arange(first_node, last_node)] if nodes is None else np.split(nodes, _breaks(nodes))
     return [
         (first, min(first + _CHUNK, int(run[-1]) + 1))
         for run in runs
@@ -147,13 +192,13 @@ def _breaks(nodes: Array) -> Array:
     return np.flatnonzero(np.diff(nodes) != 1) + 1
 
 
-def _compact(columns: Array, values: Array, found: Array) -> sp.csr_array:
+def _compact(columns: Array, values: Array, found: Array, num_nodes: int) -> sp.csr_array:
     """The first ``found[v]`` of the entries of each row v as a matrix."""
-    num_nodes, count = columns.shape
-    indptr = np.zeros(num_nodes + 1, np.int32)
+    length, count = columns.shape
+    indptr = np.zeros(length + 1, np.int32)
     np.cumsum(found, out=indptr[1:])
     kept = np.arange(count) < found[:, None]
-    matrix = sp.csr_array((values[kept], columns[kept], indptr), shape=(num_nodes, num_nodes))
+    matrix = sp.csr_array((values[kept], columns[kept], indptr), shape=(length, num_nodes))
     matrix.sort_indices()
     return matrix
 
@@ -198,6 +243,7 @@ def _kernel(kind: str, compiled: Callable[[Any], Any]) -> Any:
     def rows(
         first: int,
         last: int,
+        start: int,
         indptr: Array,
         indices: Array,
         data: Array,
@@ -214,7 +260,8 @@ def _kernel(kind: str, compiled: Callable[[Any], Any]) -> Any:
         for node in range(first, last):
             size = spread(node, indptr, indices, data, theta, threshold, mass, queue, reached)
             skipped = -1 if self_entry else node
-            found[node] = keep(skipped, theta[0], mass, reached[:size], columns[node], values[node])
+            row = node - start
+            found[row] = keep(skipped, theta[0], mass, reached[:size], columns[row], values[row])
 
     return compiled(rows)
 

@@ -1,0 +1,354 @@
+"""From a graph to its row shards: the plan, all stages, the manifest."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from hpgmn.config import settings_dict
+from hpgmn.datasets.files import graph_name, read_graph, write_graph
+from hpgmn.errors import HPGMNError, SettingError
+from hpgmn.graph import Array, Graph
+from hpgmn.sharding.cutting import WORK
+from hpgmn.sharding.engines import Engine, LocalEngine
+from hpgmn.sharding.files import RowFile, write_array
+from hpgmn.sharding.plan import FORMAT, MEMORY, Plan, Stage, balanced_starts, settled_forms
+from hpgmn.sharding.reading import MANIFEST, Shards
+from hpgmn.sharding.rounds import round_file
+from hpgmn.sharding.rows import rows_file
+from hpgmn.sharding.units import PLAN, forget, record, starts
+from hpgmn.statistics.settings import StatisticsSettings, base_name, statistic_names
+
+Progress = Callable[[str, int, int | None], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was done.
+
+    Attributes:
+        shards: to read what was written.
+        units: how many there are.
+        found: how many of them had been done before.
+        starts: how many were begun, by this call and earlier ones, where notes were kept.
+    """
+
+    shards: Shards
+    units: int
+    found: int
+    starts: int
+
+
+def shard(
+    graph: Graph | str | Path,
+    folder: str | Path,
+    labels: Array,
+    settings: StatisticsSettings,
+    *,
+    ranges: int = 8,
+    split: int | None = 0,
+    memory: int = MEMORY,
+    engine: Engine | None = None,
+    progress: Progress = lambda what, done, total: None,
+    keep: bool = False,
+) -> Outcome:
+    """Cut a graph into node ranges and compute its statistics as row shards.
+
+    What an earlier call with the same graph, labels and settings has finished is not done again.
+
+    Args:
+        graph: a graph folder, read in parts; or a graph, which is written as one first.
+        folder: where the shards go; all machines of the engine see it.
+        labels: (N,) the label of each node by which neighbours are counted and averaged, -1
+            unknown: labels of train nodes, and guesses for others.
+        settings: of the statistics; what else they hold is noted in the manifest.
+        ranges: R.
+        split: whose nodes the shards mark as train, val and test; ignored without splits.
+        memory: the most bytes that a task holds in blocks.
+        engine: who does the work; by default this process.
+        progress: told what is done, how many units of it, and how many there are.
+        keep: whether the edges in ranges stay beside the rows.
+    """
+    folder = Path(folder)
+    plan = _prepared(graph, folder, labels, settings, ranges=ranges, split=split, memory=memory)
+    stages = plan.stages()
+    every = [unit for stage in stages for unit in stage.units]
+    if _is_finished(folder, plan):
+        return Outcome(Shards(folder), len(every), len(every), len(starts(folder)))
+    engine = engine or LocalEngine()
+    found, passed = 0, _passed(folder, plan, stages)
+    for number, stage in enumerate(stages):
+        if number in passed:
+            found += len(stage.units)
+        else:
+            found += _do(folder, plan, stage, engine, progress)
+    begun = len(starts(folder))
+    _write_manifest(folder, plan, stages)
+    if not keep:
+        shutil.rmtree(folder / WORK)
+    return Outcome(Shards(folder), len(every), found, begun)
+
+
+def _do(folder: Path, plan: Plan, stage: Stage, engine: Engine, progress: Progress) -> int:
+    """Do what is left of a stage; how much had been done before."""
+    left = []
+    for unit in stage.units:
+        if record(folder, plan, unit, checked=True) is None:
+            forget(folder, unit)  # of another plan, or damaged
+            left.append(unit)
+    every, done = len(stage.units), len(stage.units) - len(left)
+    progress(stage.what, done, every)
+    if left:
+        engine.run(folder, left, lambda more: progress(stage.what, done + more, every))
+    if stage.chain and stage.units[0].step:
+        _drop_round(folder, stage)
+    return done
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A graph that is to be cut.
+
+    Attributes:
+        place: its folder; None where it is in memory.
+        name: what it is called.
+        digest: tells it from others.
+        shape: the fields of a plan that describe it.
+        splits: how many it has.
+        edges_before: the number of edges that leave nodes before the given one.
+    """
+
+    place: Path | None
+    name: str
+    digest: str
+    shape: dict[str, Any]
+    splits: int
+    edges_before: Callable[[int], int]
+
+
+def _prepared(
+    graph: Graph | str | Path,
+    folder: Path,
+    labels: Array,
+    settings: Any,
+    *,
+    ranges: int,
+    split: int | None,
+    memory: int,
+) -> Plan:
+    """The plan and all that units read; an earlier call's plan must be the same."""
+    if isinstance(graph, Graph):
+        source = _in_memory(graph)
+    elif (Path(graph) / "edges_indptr.npy").is_file():
+        source = _in_folder(Path(graph).resolve())
+    else:
+        graph = read_graph(graph)
+        source = _in_memory(graph)
+    labels = _checked_labels(labels, source.shape)
+    if source.splits == 0:
+        split = None
+    elif split is not None and not 0 <= split < source.splits:
+        raise SettingError(f"The graph has splits 0 to {source.splits - 1} (got {split}).")
+    nodes, width = source.shape["num_nodes"], source.shape["num_features"]
+    settings = settled_forms(
+        settings, (nodes, width), len(source.shape["class_names"]), sparse=source.shape["is_sparse"]
+    )
+    plan = Plan(
+        graph=str(source.place or (folder / WORK / "graph.graph").resolve()),
+        name=source.name,
+        source=source.digest,
+        starts=balanced_starts(source.edges_before, nodes, ranges),
+        labels=hashlib.sha256(labels.tobytes()).hexdigest(),
+        split=split,
+        memory=memory,
+        settings=settings_dict(settings),
+        **source.shape,
+    )
+    if (folder / PLAN).is_file():
+        _compare(folder, plan)
+    if (folder / MANIFEST).is_file():
+        return plan
+    if not (folder / PLAN).is_file():
+        shutil.rmtree(folder / WORK, ignore_errors=True)
+    (folder / WORK).mkdir(parents=True, exist_ok=True)
+    _write_text(folder / PLAN, plan.text())
+    if isinstance(graph, Graph) and not plan.folder.is_dir():
+        write_graph(graph, plan.folder)
+    write_array(folder / WORK / "labels.npy", labels)
+    return plan
+
+
+def _checked_labels(labels: Array, shape: dict[str, Any]) -> Array:
+    nodes, classes = shape["num_nodes"], len(shape["class_names"])
+    if classes == 0:
+        raise HPGMNError("The graph has no classes, so nothing can be learned. Give it labels.")
+    labels = np.ascontiguousarray(labels, np.int32)
+    if labels.shape != (nodes,):
+        raise HPGMNError(
+            f"The graph has {nodes:,} nodes, but the labels have the shape {labels.shape}. Give "
+            "one label for each node."
+        )
+    if not -1 <= labels.min() <= labels.max() < classes:
+        raise HPGMNError(
+            f"Labels must be numbers of the {classes} classes, or -1 (got {labels.min()} to "
+            f"{labels.max()})."
+        )
+    return labels
+
+
+def _compare(folder: Path, plan: Plan) -> None:
+    before = Plan.read(folder / PLAN)
+    if before.digest == plan.digest:
+        return
+    old, new = dataclasses.asdict(before), dataclasses.asdict(plan)
+    named = {"source": "graph", "starts": "ranges"}
+    other = [named.get(key, key) for key in new if old[key] != new[key] and key not in _FREE]
+    raise HPGMNError(
+        f"{folder} holds shards made otherwise ({', '.join(other) or 'another version'}). Choose "
+        "another --out, or remove that folder."
+    )
+
+
+_FREE = ("graph", "memory", "name")
+
+
+def _in_folder(place: Path) -> _Source:
+    """A graph folder, known by the sizes of its arrays: they are not read."""
+
+    def small(name: str, otherwise: Any) -> Any:
+        path = place / f"{name}.npy"
+        return np.load(path, allow_pickle=False) if path.is_file() else otherwise
+
+    def rows(name: str) -> RowFile:
+        return RowFile(place / f"{name}.npy")
+
+    is_sparse = not (place / "x.npy").is_file()
+    size = small("x_shape", None) if is_sparse else rows("x").shape
+    masks = rows("train_mask").shape if (place / "train_mask.npy").is_file() else (0, 0)
+    indptr = rows("edges_indptr")
+    shape = {
+        "num_nodes": int(size[0]),
+        "num_features": int(size[1]),
+        "num_edges": len(rows("edges_indices")),
+        "is_directed": bool(small("directed", True)),
+        "is_weighted": (place / "edges_data.npy").is_file(),
+        "is_sparse": is_sparse,
+        "class_names": tuple(str(one) for one in small("class_names", ())),
+    }
+    splits = int(masks[1]) if len(masks) > 1 else 1
+    before = _edges_before(indptr)
+    return _Source(place, graph_name(place), _identity(place), shape, splits, before)
+
+
+def _edges_before(indptr: RowFile) -> Callable[[int], int]:
+    def before(node: int) -> int:
+        with indptr:
+            return int(indptr.span(node, node + 1)[0])
+
+    return before
+
+
+def _in_memory(graph: Graph) -> _Source:
+    shape = {
+        "num_nodes": graph.num_nodes,
+        "num_features": graph.num_features,
+        "num_edges": graph.num_listed_edges,
+        "is_directed": graph.directed,
+        "is_weighted": graph.is_weighted,
+        "is_sparse": bool(sp.issparse(graph.x)),
+        "class_names": graph.class_names,
+    }
+    splits = 0 if graph.splits is None else len(graph.splits)
+    indptr = graph.sorted_edges.indptr
+    return _Source(None, graph.name, _content(graph), shape, splits, lambda node: int(indptr[node]))
+
+
+def _identity(place: Path) -> str:
+    """A graph folder's files, sizes and times of writing: its bytes are too many to read twice."""
+    digest = hashlib.sha256()
+    for path in sorted(place.glob("*.npy")):
+        about = path.stat()
+        digest.update(f"{path.name} {about.st_size} {about.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
+
+
+def _content(graph: Graph) -> str:
+    """A hash of all that shards take from a graph in memory."""
+    digest = hashlib.sha256(graph.fingerprint.encode())
+    digest.update(graph.y.tobytes())
+    if graph.splits is not None:
+        for mask in (graph.splits.train, graph.splits.val, graph.splits.test):
+            digest.update(np.ascontiguousarray(mask).tobytes())
+    return digest.hexdigest()
+
+
+def _is_finished(folder: Path, plan: Plan) -> bool:
+    if not (folder / MANIFEST).is_file():
+        return False
+    return bool(Shards(folder).about["plan"] == plan.digest)
+
+
+def _passed(folder: Path, plan: Plan, stages: list[Stage]) -> set[int]:
+    """Rounds that a later finished round has made needless; their files may be gone."""
+    passed: set[int] = set()
+    for number, stage in enumerate(stages):
+        if stage.chain and all(record(folder, plan, unit) for unit in stage.units):
+            passed |= {n for n in range(number) if stages[n].chain == stage.chain}
+    return passed
+
+
+def _drop_round(folder: Path, stage: Stage) -> None:
+    """Remove the round before a finished one."""
+    unit = stage.units[0]
+    gone = (folder / round_file(unit.name, unit.step - 1, 0)).parent
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def _write_manifest(folder: Path, plan: Plan, stages: list[Stage]) -> None:
+    files: dict[str, Any] = {}
+    for stage in stages:
+        for unit in stage.units:
+            said = record(folder, plan, unit)
+            for name, about in (said["files"] if said else {}).items():
+                if name.startswith("rows-"):
+                    files[name] = about
+    statistics = {}
+    for name in statistic_names(plan.statistics):
+        ending = "npz" if rows_file(0, f"{name}.npz") in files else "npy"
+        about = files[rows_file(0, f"{name}.{ending}")]
+        statistics[name] = {
+            "base": base_name(name),
+            "width": about["shape"][1],
+            "dtype": np.dtype(about["dtype"]).name,
+            "is_sparse": ending == "npz",
+        }
+    manifest = {
+        "format": FORMAT,
+        "graph": plan.name,
+        "num_nodes": plan.num_nodes,
+        "num_features": plan.num_features,
+        "ranges": [list(plan.span(part)) for part in range(plan.num_ranges)],
+        "class_names": list(plan.class_names),
+        "split": plan.split,
+        "statistics": statistics,
+        "settings": plan.settings,
+        "plan": plan.digest,
+        "files": files,
+    }
+    _write_text(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
+
+
+def _write_text(path: Path, text: str) -> None:
+    unfinished = path.with_name(path.name + ".unfinished")
+    unfinished.write_text(text, encoding="utf-8")
+    os.replace(unfinished, path)

@@ -1,0 +1,104 @@
+"""``hpgmn shard``: what it writes, says and refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpgmn.cli import main
+from hpgmn.datasets import write_graph
+from hpgmn.sharding import Shards
+from hpgmn.statistics import LocalStatistics, StatisticsSettings
+
+QUICK = ("--set", "statistics=attributes,class_counts", "--set", "neighbors=out")
+
+
+def rows(folder: Path, name: str) -> np.ndarray:
+    shards = Shards(folder)
+    return np.concatenate([shards.statistic(name, part) for part in range(len(shards))])
+
+
+def counts(graph: Any, labels: np.ndarray) -> np.ndarray:
+    settings = StatisticsSettings(statistics=("class_counts",), neighbors="out")
+    built = LocalStatistics(graph).build(labels[None], graph.num_classes, [settings])
+    import torch
+
+    found: np.ndarray = built["class_counts"].rows(torch.arange(graph.num_nodes)).numpy()
+    return found
+
+
+@pytest.mark.parametrize("name", ["small.npz", "small.graph"])
+def test_train_labels_alone_are_counted(
+    tmp_path: Path, small_graph: Any, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_graph(small_graph, tmp_path / name)
+    out = tmp_path / "shards"
+    call = ["shard", str(tmp_path / name), "--out", str(out), "--ranges", "3", "--split", "1"]
+    assert main([*call, "--labels", "train", *QUICK]) == 0
+    labels = np.where(small_graph.splits.train[:, 1], small_graph.y, -1)
+    np.testing.assert_array_equal(rows(out, "class_counts"), counts(small_graph, labels))
+    said = capsys.readouterr().err
+    assert "class_counts: 3 columns, float32" in said
+    assert "3 ranges, 12 pieces of work." in said
+    assert main([*call, "--labels", "train", *QUICK]) == 0
+    assert "12 of them found finished" in capsys.readouterr().err
+
+
+def test_guesses_are_those_of_the_estimator(tmp_path: Path, small_graph: Any) -> None:
+    from hpgmn.classifier import estimate_labels
+    from hpgmn.config import make_settings
+    from hpgmn.models.hpgmn import HPGMNSettings
+    from hpgmn.shipped import settings_for
+
+    write_graph(small_graph, tmp_path / "small.npz")
+    out = tmp_path / "shards"
+    quick = ("--set", "estimator_epochs=3")
+    assert main(["shard", str(tmp_path / "small.npz"), "--out", str(out), *QUICK, *quick]) == 0
+    settings = make_settings(HPGMNSettings, settings_for() | {"estimator_epochs": 3})
+    labels = estimate_labels(small_graph, settings)[0]
+    assert (labels >= 0).all()
+    np.testing.assert_array_equal(rows(out, "class_counts"), counts(small_graph, labels))
+    assert Shards(out).settings["estimator_epochs"] == 3
+
+
+def test_labels_may_be_a_file(tmp_path: Path, small_graph: Any) -> None:
+    write_graph(small_graph, tmp_path / "small.graph")
+    labels = np.arange(18) % 2
+    np.save(tmp_path / "labels.npy", labels)
+    out = tmp_path / "shards"
+    call = ["shard", str(tmp_path / "small.graph"), "--out", str(out), *QUICK]
+    assert main([*call, "--labels", str(tmp_path / "labels.npy")]) == 0
+    np.testing.assert_array_equal(rows(out, "class_counts"), counts(small_graph, labels))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--engine", "spark"], "Choose from: local, ray."),
+        (["--address", "auto"], "Add --engine ray."),
+        (["--labels", "true"], "takes estimated, train, or an existing FILE.npy"),
+        (["--labels", "BAD"], "cannot be read"),
+        (["--labels", "FLOATS"], "must hold whole numbers"),
+        (["--set", "refinement=true"], "Set refinement=false."),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    tmp_path: Path,
+    small_graph: Any,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    message: str,
+) -> None:
+    write_graph(small_graph, tmp_path / "small.npz")
+    (tmp_path / "bad.npy").write_bytes(b"no array")
+    np.save(tmp_path / "floats.npy", np.ones(18))
+    paths = {"BAD": str(tmp_path / "bad.npy"), "FLOATS": str(tmp_path / "floats.npy")}
+    options = [paths.get(option, option) for option in options]
+    out = tmp_path / "shards"
+    call = ["shard", str(tmp_path / "small.npz"), "--out", str(out), *QUICK, *options]
+    assert main(call) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not (out / "manifest.json").exists()
