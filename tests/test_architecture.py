@@ -29,6 +29,7 @@ ARROW = (
     ("classifier", "evaluation"),
     ("auditing",),
     ("experiments",),
+    ("distributed",),
     ("bench",),
     ("report",),
     ("__init__",),

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import typer
 
-from hpgmn.cli import audit, bench, convert, explain, reproduce, show, train, tune, use
+from hpgmn.cli import audit, bench, convert, explain, reproduce, shards, show, train, tune, use
 from hpgmn.cli.console import err, set_up_logging
 from hpgmn.errors import HPGMNError
 
@@ -28,6 +28,7 @@ app = typer.Typer(
 for command in (
     train.demo,
     train.train,
+    shards.train_shards,
     tune.tune,
     use.predict,
     use.evaluate,
@@ -107,5 +108,9 @@ def _with_nearest(message: str, given: Sequence[str]) -> str:
 
 def _commands(group: typer.Typer) -> list[str]:
     """The names of a group's commands and of the groups inside it."""
-    named = [command.callback.__name__ for command in group.registered_commands if command.callback]
+    named = [
+        command.callback.__name__.replace("_", "-")
+        for command in group.registered_commands
+        if command.callback
+    ]
     return named + [str(inner.name) for inner in group.registered_groups]
