@@ -121,7 +121,7 @@ def torchrun(
     """Run a module or a program of Python as several processes on this machine."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
     done = subprocess.run(
-        [*command, "--master-addr", "127.0.0.1", "--master-port", "0", *words],
+        [*command, "--standalone", *words],
         env=environment(),
         capture_output=True,
         text=True,

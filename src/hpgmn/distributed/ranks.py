@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -35,6 +36,11 @@ class _Total(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         return gradient * dist.get_world_size()
+
+
+def _laid_out(gradient: Tensor, strides: Sequence[int]) -> Tensor:
+    """A gradient in the layout of its parameter, which the buckets of gradients expect."""
+    return gradient.contiguous().as_strided(gradient.shape, strides)
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,10 @@ class Ranks:
         """The model with gradients that are the mean over ranks after each backward pass."""
         if self.size == 1:
             return model
-        return DistributedDataParallel(model, broadcast_buffers=False)
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.register_hook(partial(_laid_out, strides=parameter.stride()))
+        return DistributedDataParallel(model)
 
     def counts(self, own: int) -> list[int]:
         """A number of each rank, known to all."""

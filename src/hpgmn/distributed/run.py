@@ -265,9 +265,7 @@ class _OneRun:
         ensemble = {}
         if number > 1 and test.any():
             size = ensemble_size(1, number)
-            own = Score.of(
-                ensemble_scores(logits, y, tests, spec.metric, seeds=number, size=size)
-            )
+            own = Score.of(ensemble_scores(logits, y, tests, spec.metric, seeds=number, size=size))
             about = {"seeds": size, "test_score": list(own.values)}
             ensemble["ensemble"] = about | {
                 "test_score_mean": own.mean,
