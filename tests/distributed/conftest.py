@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import hpgmn as package
 from hpgmn.config import make_settings, settings_dict
 from hpgmn.graph import Graph
 from hpgmn.models.hpgmn import ENTRY
-from hpgmn.models.label_estimator import estimator_stage, pseudo_labels
+from hpgmn.models.label_estimator import estimator_logits, pseudo_labels
 from hpgmn.models.stage import Replica, make_task
 from hpgmn.statistics import LocalStatistics, statistic_names
 from hpgmn.statistics.operators import SparseRows
@@ -57,7 +58,7 @@ def write_rows(
         matrix = built[name].rows(every).numpy()
         is_sparse = isinstance(built[name], SparseRows)
         about[name] = {"width": matrix.shape[1], "form": "sparse" if is_sparse else "dense"}
-        for number, (start, stop) in enumerate(zip(cuts, cuts[1:], strict=False)):
+        for number, (start, stop) in enumerate(itertools.pairwise(cuts)):
             place = folder / f"rows-{number:05d}"
             place.mkdir(parents=True, exist_ok=True)
             if is_sparse:
@@ -67,14 +68,14 @@ def write_rows(
     arrays = {"y": graph.y, "train": own.train, "val": own.val, "test": own.test}
     if graph.node_ids is not None:
         arrays["node_ids"] = graph.node_ids
-    for number, (start, stop) in enumerate(zip(cuts, cuts[1:], strict=False)):
+    for number, (start, stop) in enumerate(itertools.pairwise(cuts)):
         for name, values in arrays.items():
             np.save(folder / f"rows-{number:05d}" / f"{name}.npy", values[start:stop])
     if estimator is not None:
         write_tensors(folder / "estimator.safetensors", estimator, {})
     manifest = {
         "num_nodes": graph.num_nodes,
-        "ranges": [[int(a), int(b)] for a, b in zip(cuts, cuts[1:], strict=False)],
+        "ranges": [[int(a), int(b)] for a, b in itertools.pairwise(cuts)],
         "class_names": list(graph.class_names),
         "statistics": about,
         "settings": settings_dict(chosen),
@@ -95,7 +96,7 @@ def write_as_trained(
     own = graph.split(split)
     task = make_task(graph, [Replica(split, 0, chosen)], [(own.train, own.val)], "cpu")
     state = train(task, ENTRY)
-    guesses = logits_of_estimator(task, state.done["estimator"])
+    guesses = estimator_logits(task, state.done["estimator"])
     labels = pseudo_labels(guesses, task.train_labels)[0]
     write_rows(
         folder,
@@ -107,12 +108,6 @@ def write_as_trained(
         labels=labels,
     )
     return folder, (state, logits(task, ENTRY, state.done))
-
-
-def logits_of_estimator(task: Any, parameters: Any) -> torch.Tensor:
-    from hpgmn.models.label_estimator import guessed_logits
-
-    return guessed_logits(task, estimator_stage(task, {}), parameters)
 
 
 def torchrun(
@@ -157,7 +152,3 @@ def trained_writer() -> Callable[..., tuple[Path, Any]]:
 def several() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs something under torchrun."""
     return torchrun
-
-
-def words(settings: Mapping[str, Any]) -> Sequence[str]:
-    return [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]

@@ -36,7 +36,8 @@ SETTINGS: dict[str, Any] = {
     "entropy_weight": 0.3,
     "statistics": ("attributes", "class_counts", "class_means", "adjacency"),
 }
-WITHOUT_DROPOUT = dict.fromkeys((*("dropout", "attributes_dropout", "class_counts_dropout"), *("class_means_dropout", "adjacency_dropout")), 0.0)
+DROPPED = ("attributes", "class_counts", "class_means", "adjacency")
+WITHOUT_DROPOUT = {"dropout": 0.0} | {f"{name}_dropout": 0.0 for name in DROPPED}
 DENSE = {"statistics": ("attributes", "class_counts", "class_means")}
 
 # Writes the loss of each of three batches, and the gradient, from every rank.

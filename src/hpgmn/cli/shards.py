@@ -60,6 +60,7 @@ def train_shards(
         "device": chosen_device(device),
         "calibrate": calibration,
     }
+    metrics: dict[str, Any] | None
     if engine == "ray":
         from hpgmn.distributed import train_with_ray
 

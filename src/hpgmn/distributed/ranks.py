@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
@@ -55,7 +55,7 @@ class Ranks:
 
     rank: int = 0
     size: int = 1
-    device: torch.device = torch.device("cpu")
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     @property
     def is_first(self) -> bool:
@@ -79,7 +79,8 @@ class Ranks:
             return model
         for parameter in model.parameters():
             if parameter.requires_grad:
-                parameter.register_hook(partial(_laid_out, strides=parameter.stride()))
+                hook = partial(_laid_out, strides=parameter.stride())
+                cast(Any, parameter).register_hook(hook)
         return DistributedDataParallel(model)
 
     def counts(self, own: int) -> list[int]:
