@@ -59,7 +59,7 @@ def test_a_run_is_written_and_printed(
     assert json.loads((out / "metrics.json").read_text())["seeds"] == 2
 
 
-def test_a_restarted_job_goes_on(
+def test_an_interrupted_run_goes_on(
     rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ["train-shards", str(rows), "--out", str(tmp_path / "run"), "--device", "cpu", *OPTIONS]
@@ -72,12 +72,11 @@ def test_a_restarted_job_goes_on(
         patch.setattr("hpgmn.distributed.training.end", stop)
         assert main(words) == 130
     assert (tmp_path / "run" / "state" / "state.safetensors").exists()
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     trained = []
     monkeypatch.setattr(
         "hpgmn.distributed.training.ParallelTraining.epoch", lambda *_: trained.append(1)
     )
-    assert main([*words, "--overwrite"]) == 0  # both epochs were saved: none is trained again
+    assert main([*words, "--resume"]) == 0  # both epochs were saved: none is trained again
     assert not trained
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from hpgmn.distributed.ranks import RESTARTS, Ranks, is_restarted, joined
+from hpgmn.distributed.ranks import Ranks, joined
 from hpgmn.errors import HPGMNError
 from hpgmn.training.checkpoint import read_tensors
 
@@ -96,12 +96,3 @@ def test_a_rank_without_a_gpu_is_told_so(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("LOCAL_RANK", "1")
     with pytest.raises(HPGMNError, match="Start as many ranks as there are GPUs"), joined("cuda"):
         pass
-
-
-def test_a_restart_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(RESTARTS, raising=False)
-    assert not is_restarted()
-    monkeypatch.setenv(RESTARTS, "0")
-    assert not is_restarted()
-    monkeypatch.setenv(RESTARTS, "1")
-    assert is_restarted()

@@ -44,7 +44,8 @@ def train_shards(
     """Train HP-GMN on the rows of a graph that were computed in ranges of nodes.
 
     Under torchrun each process reads its own ranges, and all together train as one would:
-    torchrun --nproc-per-node 2 -m hpgmn train-shards FOLDER --out RUN
+    torchrun --standalone --nproc-per-node 2 -m hpgmn train-shards FOLDER --out RUN --resume
+    After a rank was lost the same command goes on from the last state.
     """
     from hpgmn.config import parse_assignments
     from hpgmn.report import write_report
@@ -85,7 +86,7 @@ def _train_here(
     folder: Path, out_folder: Path, options: dict[str, Any], *, resume: bool, overwrite: bool
 ) -> dict[str, Any] | None:
     """Train as one of torchrun's processes, or alone; the metrics on rank 0."""
-    from hpgmn.distributed.ranks import is_restarted, joined
+    from hpgmn.distributed.ranks import joined
     from hpgmn.distributed.run import run_on_rows, specification
     from hpgmn.distributed.shards import Manifest
     from hpgmn.experiments.run import LOG_FILE, finished_run, prepare_folder
@@ -96,8 +97,7 @@ def _train_here(
         manifest.shares(ranks.size)
         finished = None
         if ranks.is_first:
-            resume = resume or is_restarted()
-            prepare_folder(out_folder, spec, resume=resume, overwrite=overwrite and not resume)
+            prepare_folder(out_folder, spec, resume=resume, overwrite=overwrite)
             finished = finished_run(out_folder) if resume else None
         if ranks.says(finished is not None):
             return finished

@@ -16,9 +16,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hpgmn.errors import HPGMNError
 
-RESTARTS = "TORCHELASTIC_RESTART_COUNT"
-"""How often torchrun has started this job anew; its variable."""
-
 
 class _Total(torch.autograd.Function):
     """The sum over all ranks, of which every rank then computes the same function.
@@ -122,11 +119,6 @@ class Ranks:
     def wait(self) -> None:
         """Until every rank is here."""
         self.counts(0)
-
-
-def is_restarted() -> bool:
-    """Whether torchrun has started this job anew after a rank was lost."""
-    return int(os.environ.get(RESTARTS, "0")) > 0
 
 
 @contextmanager
