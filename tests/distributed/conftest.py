@@ -57,7 +57,7 @@ def write_rows(
     for name in statistic_names(chosen):
         matrix = built[name].rows(every).numpy()
         is_sparse = isinstance(built[name], SparseRows)
-        about[name] = {"width": matrix.shape[1], "form": "sparse" if is_sparse else "dense"}
+        about[name] = {"width": matrix.shape[1], "is_sparse": is_sparse}
         for number, (start, stop) in enumerate(itertools.pairwise(cuts)):
             place = folder / f"rows-{number:05d}"
             place.mkdir(parents=True, exist_ok=True)
@@ -79,7 +79,7 @@ def write_rows(
         "class_names": list(graph.class_names),
         "statistics": about,
         "settings": settings_dict(chosen),
-        "name": graph.name,
+        "graph": graph.name,
         "fingerprint": graph.fingerprint,
         "num_features": graph.num_features,
         "split": split,

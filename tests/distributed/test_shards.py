@@ -39,7 +39,7 @@ def test_the_manifest_says_what_there_is(folder: Path, small_graph: Graph) -> No
     assert manifest.widths["adjacency_out"] == 18
     assert manifest.settings["batch_size"] == 4
     assert manifest.name == "small"
-    assert Manifest.read(change(folder, name=None)).name == "small rows"
+    assert Manifest.read(change(folder, graph=None)).name == "small rows"
     assert Manifest.read(change(folder, split=1)).identity != manifest.identity
 
 
@@ -103,7 +103,11 @@ def test_products_are_those_of_the_whole_matrix(kind: str) -> None:
 def test_nodes_without_names_are_named_by_their_numbers(folder: Path) -> None:
     manifest = Manifest.read(folder)
     assert manifest.names([0, 2]).tolist() == ["0", "1", "2", "7", "8", "9"]
+    assert not manifest.has_names
+    np.save(folder / "rows-00000" / "node_ids.npy", np.arange(3))
+    assert not manifest.has_names
     np.save(folder / "rows-00000" / "node_ids.npy", np.array(["a", "b", "c"]))
+    assert manifest.has_names
     assert manifest.names([0, 2]).tolist() == ["a", "b", "c", "7", "8", "9"]
 
 

@@ -78,7 +78,7 @@ def specification(
     if seeds < 1:
         raise SettingError(f"--seeds must be at least 1 (got {seeds}).")
     return RunSpec(
-        graph=manifest.graph or str(manifest.folder.resolve()),
+        graph=manifest.source or str(manifest.folder.resolve()),
         model=MODEL,
         settings=settings_dict(chosen),
         splits=(manifest.split,),
@@ -223,7 +223,7 @@ class _OneRun:
             ]
         )
         names = None
-        if manifest.num_nodes <= NAMED_NODES and (manifest.path(0) / "node_ids.npy").exists():
+        if manifest.num_nodes <= NAMED_NODES and manifest.has_names:
             names = manifest.names(every)
         about = {
             "graph": manifest.name,

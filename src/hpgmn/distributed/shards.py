@@ -42,7 +42,7 @@ class Manifest:
         widths: the columns of each statistic, by name.
         settings: settings of HP-GMN that the statistics were made with.
         name: the graph's name.
-        graph: where the graph itself is, if that is known.
+        source: where the graph itself is, if that is known.
         fingerprint: that of the graph, if it is known.
         num_features: F, if it is known.
         split: the number of the split whose masks these are.
@@ -56,7 +56,7 @@ class Manifest:
     widths: Mapping[str, int]
     settings: Mapping[str, Any]
     name: str
-    graph: str | None = None
+    source: str | None = None
     fingerprint: str = ""
     num_features: int = 0
     split: int = 0
@@ -84,8 +84,8 @@ class Manifest:
                     str(name): int(about["width"]) for name, about in content["statistics"].items()
                 },
                 settings=dict(content.get("settings") or {}),
-                name=str(content.get("name") or folder.resolve().name),
-                graph=content.get("graph"),
+                name=str(content.get("graph") or folder.resolve().name),
+                source=content.get("source"),
                 fingerprint=str(content.get("fingerprint") or ""),
                 num_features=int(content.get("num_features") or 0),
                 split=int(content.get("split") or 0),
@@ -128,6 +128,12 @@ class Manifest:
         if len(found) != stop - start:
             raise _damaged(path, f"{len(found)} rows for {stop - start} nodes")
         return found
+
+    @property
+    def has_names(self) -> bool:
+        """Whether nodes have names, other than their numbers."""
+        has_file = (self.path(0) / "node_ids.npy").exists()
+        return has_file and self.array(0, "node_ids").dtype.kind == "U"
 
     def names(self, numbers: Sequence[int]) -> Array:
         """The names of the nodes of some ranges; their numbers where they have no names."""
