@@ -70,6 +70,7 @@ def run_here(
 
 
 @pytest.mark.distributed
+@pytest.mark.slow
 def test_two_ranks_are_as_good_as_one_process_and_a_killed_rank_changes_no_bit(
     tmp_path: Path,
     trained_writer: Callable[..., tuple[Path, Any]],
@@ -180,6 +181,19 @@ def test_the_model_predicts_by_command(
     assert main(words) == 0
     expected = pq.read_table(tmp_path / "run" / "predictions.parquet")["prediction"]
     assert pq.read_table(out)["prediction"].to_pylist() == expected.to_pylist()
+
+
+def test_rows_are_always_read_in_batches(
+    tmp_path: Path, rows_writer: Callable[..., Path], small_graph: Graph
+) -> None:
+    manifest = Manifest.read(rows_writer(tmp_path, small_graph, SETTINGS))
+    assert specification(manifest).settings["batch_size"] == 64
+    assert specification(manifest, {"batch_size": 7}).settings["batch_size"] == 7
+    path = tmp_path / "manifest.json"
+    content = json.loads(path.read_text())
+    content["settings"]["batch_size"] = 0
+    path.write_text(json.dumps(content))
+    assert specification(Manifest.read(tmp_path)).settings["batch_size"] == 1024
 
 
 @pytest.mark.parametrize(

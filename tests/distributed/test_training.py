@@ -97,6 +97,7 @@ def replicas(settings: dict[str, Any], seeds: int = 1) -> list[Replica]:
 
 
 @pytest.mark.distributed
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changed", "seeds", "kind", "tolerance"),
     [

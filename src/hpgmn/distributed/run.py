@@ -48,6 +48,8 @@ from hpgmn.training.saved import MODEL_FILE, SavedModel
 from hpgmn.training.state import TrainState
 
 MODEL = "hpgmn"
+BATCH_SIZE = 1024
+"""Train nodes in a step of all ranks together, where no setting says it."""
 STATE_FILE = "state.safetensors"
 NAMED_NODES = 1_000_000
 """A saved model keeps the names of its nodes up to so many: they are a part of the file's head."""
@@ -66,13 +68,17 @@ def specification(
 
     Args:
         manifest: of the folder.
-        settings: what differs from the settings that the rows were made with.
+        settings: what differs from the settings that the rows were made with; without a
+            ``batch_size`` in either it is :data:`BATCH_SIZE`.
         seeds: how many.
         metric: what selects epochs and is reported.
         device: "cpu" or "cuda".
         calibrate: whether a temperature is fitted to the validation nodes.
     """
-    chosen = make_settings(find_model(MODEL).settings, {**manifest.settings, **(settings or {})})
+    given = {**manifest.settings, **(settings or {})}
+    if not manifest.settings.get("batch_size") and "batch_size" not in (settings or {}):
+        given["batch_size"] = BATCH_SIZE
+    chosen = make_settings(find_model(MODEL).settings, given)
     check_settings(chosen, list(manifest.widths))
     require_metric(metric, len(manifest.class_names), f"'{manifest.name}'")
     if seeds < 1:
