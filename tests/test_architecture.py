@@ -31,6 +31,7 @@ ARROW = (
     ("classifier", "evaluation"),
     ("auditing",),
     ("experiments",),
+    ("distributed",),
     ("bench",),
     ("report",),
     ("__init__",),

@@ -218,6 +218,20 @@ def test_each_replica_keeps_its_own_share() -> None:
     assert kept[0].all()
 
 
+@pytest.mark.parametrize("width", [1, 3, 4, 6, 64])
+def test_some_rows_are_kept_as_among_all_rows(width: int) -> None:
+    keys, rate = torch.tensor([3, 4]), DropRate([0.3, 0.6])
+    whole = Noise(keys, 7).keep("place", (9, width), rate)
+    rows = torch.tensor([8, 0, 3, 3, 5])
+    some = Noise(keys, 7, rows)
+    assert torch.equal(some.keep("place", (5, width), rate), whole[:, rows])
+    assert some.keep("place", (width,), rate).tolist() == (
+        Noise(keys, 7).keep("place", (width,), rate).tolist()
+    )
+    nothing = Noise(keys, 7, rows[:0]).keep("place", (0, width), rate)
+    assert nothing.shape == (2, 0, width)
+
+
 def test_neighbouring_elements_are_kept_independently() -> None:
     mask = Noise(keys(0)).keep("place", (200_000,), DropRate([0.5]))[0].double().numpy()
     for lag in (1, 2, 3, 4, 5):

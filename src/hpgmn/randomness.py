@@ -112,11 +112,16 @@ class Noise:
         keys: (R,) int64, one per replica, from :func:`stable_key`.
         step: the epoch, or anything else that counts; or a tensor with its :func:`step_key`, which
             a CUDA graph can read anew each time it is replayed.
+        rows: (B,) where the rows at hand stand among all rows of the step, for a process that reads
+            a part of them: it draws what one process would draw for these. None: they are all.
     """
 
-    def __init__(self, keys: Tensor, step: int | str | Tensor = 0) -> None:
+    def __init__(
+        self, keys: Tensor, step: int | str | Tensor = 0, rows: Tensor | None = None
+    ) -> None:
         self.keys = keys
         self.step = step if isinstance(step, Tensor) else step_key(step)
+        self.rows = rows
 
     def starts(self, place: str) -> Tensor:
         """(R,) where each replica's counter begins at a named place."""
@@ -136,9 +141,23 @@ class Noise:
 
     def keep(self, place: str, shape: Sequence[int], rate: DropRate) -> Tensor:
         """(R, *shape) booleans, false with each replica's probability."""
+        if self.rows is not None and len(shape) == 2:
+            return self._lanes(place, self.rows, shape[1]) >= rate.threshold.view(-1, 1, 1)
         count = math.prod(shape)
         lanes = self.bits(place, -(-count // 4)).view(torch.int16)[:, :count]
         return (lanes >= rate.threshold.unsqueeze(1)).view(self.keys.shape[0], *shape)
+
+    def _lanes(self, place: str, rows: Tensor, width: int) -> Tensor:
+        """(R, B, width) of some rows of a wider array: a hashed number decides on four entries."""
+        first = rows * width
+        count = -(-(width + 3) // 4) if width % 4 else width // 4  # a row may begin within one
+        counter = (first // 4).unsqueeze(1) + torch.arange(count, device=rows.device)
+        bits = _mix(counter.mul_(_GOLDEN).unsqueeze(0) + self.starts(place).view(-1, 1, 1))
+        lanes = bits.view(torch.int16)
+        if width % 4 == 0:
+            return lanes
+        index = (first % 4).unsqueeze(1) + torch.arange(width, device=rows.device)
+        return lanes.gather(2, index.expand(lanes.shape[0], -1, -1))
 
 
 @cache
@@ -197,9 +216,11 @@ class _Dropped(torch.autograd.Function):
         return back, None, None
 
 
-def _by_kernel(x: Tensor) -> bool:
-    """Whether a kernel of ours drops the entries of an array."""
-    return x.is_cuda and fused() is not None and x[0].numel() < fused().LONGEST
+def _by_kernel(x: Tensor, noise: Noise) -> bool:
+    """Whether a kernel of ours drops the entries of an array: it counts them from 0."""
+    if not x.is_cuda or noise.rows is not None:
+        return False
+    return fused() is not None and x[0].numel() < fused().LONGEST
 
 
 def dropout(
@@ -216,7 +237,7 @@ def dropout(
     """
     if noise is None or rate.is_zero:
         return x
-    if _by_kernel(x):
+    if _by_kernel(x, noise):
         result: Tensor = cast(Any, _Dropped).apply(x, noise.starts(place), rate)
         return result
     mask = noise.keep(place, x.shape[1:], rate)
@@ -271,7 +292,7 @@ def relu_dropout(
         bias: (R, 1, D) to be added to ``x`` first.
     """
     drops = noise is not None and not rate.is_zero
-    if noise is not None and drops and _by_kernel(x):
+    if noise is not None and drops and _by_kernel(x, noise):
         result: Tensor = cast(Any, _RectifiedDropped).apply(x, bias, noise.starts(place), rate)
         return result
     if bias is not None:

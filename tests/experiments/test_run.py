@@ -266,7 +266,7 @@ def test_a_stopped_run_goes_on_and_counts_its_time(small_graph: Graph, tmp_path:
     assert run(SPEC, small_graph, tmp_path / "other")["test_score"] == metrics["test_score"]
 
 
-@pytest.mark.parametrize("place", ["_write_history", "_write_predictions", "_metrics"])
+@pytest.mark.parametrize("place", ["write_history", "_write_predictions", "_metrics"])
 def test_a_crash_after_training_costs_no_training(
     small_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
@@ -311,7 +311,7 @@ def test_history_holds_no_number_that_json_does_not_know(tmp_path: Path) -> None
     }
     replicas = [Replica(0, 0, None), Replica(3, 0, None)]
     fitted = Fitted(replicas, {}, nothing, nothing, nothing, {}, {"main": history}, {})
-    module._write_history(tmp_path / "history.jsonl", fitted)
+    module.write_history(tmp_path / "history.jsonl", fitted.replicas, fitted.history)
 
     def refuse(constant: str) -> None:
         raise AssertionError(constant)

@@ -46,9 +46,7 @@ def test_folders_hold_what_a_run_here_writes(
         small_graph,
         told=lambda folder, reason: told.append((folder, reason)),
         report=lambda folder, now: progress.append((folder.name, now.stage)),
-        earlier=[
-            logging.LogRecord("hpgmn", logging.WARNING, "", 0, "a column is %s", ("x",), None)
-        ],
+        earlier=[earlier],
     )
     assert told == [(folder, "") for folder in runs]
     assert {("mlp", "main"), ("gcn", "main")} <= set(progress)

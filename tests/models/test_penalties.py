@@ -49,7 +49,7 @@ def test_nearest_distance_with_known_products_is_the_same_penalty() -> None:
     query, patterns = normal(2, 9, 4), normal(2, 3, 4, seed=1)
     products = torch.einsum("rnd,rkd->rnk", query, patterns)
     torch.testing.assert_close(
-        nearest_distance((query**2).sum(dim=-1), patterns, products, "mean"),
+        nearest_distance((query**2).sum(dim=-1), patterns, products).mean(dim=1),
         kpattern_penalty(query, patterns),
     )
 

@@ -11,7 +11,19 @@ from collections.abc import Sequence
 
 import typer
 
-from hpgmn.cli import audit, bench, convert, explain, reproduce, shard, show, train, tune, use
+from hpgmn.cli import (
+    audit,
+    bench,
+    convert,
+    explain,
+    reproduce,
+    shard,
+    show,
+    train,
+    train_shards,
+    tune,
+    use,
+)
 from hpgmn.cli.console import err, set_up_logging
 from hpgmn.errors import HPGMNError
 
@@ -28,6 +40,7 @@ app = typer.Typer(
 for command in (
     train.demo,
     train.train,
+    train_shards.train_shards,
     tune.tune,
     use.predict,
     use.evaluate,
@@ -108,5 +121,9 @@ def _with_nearest(message: str, given: Sequence[str]) -> str:
 
 def _commands(group: typer.Typer) -> list[str]:
     """The names of a group's commands and of the groups inside it."""
-    named = [command.callback.__name__ for command in group.registered_commands if command.callback]
+    named = [
+        command.callback.__name__.replace("_", "-")
+        for command in group.registered_commands
+        if command.callback
+    ]
     return named + [str(inner.name) for inner in group.registered_groups]

@@ -59,6 +59,19 @@ def check_engine(engine: str, address: str | None, workers: int | None = None) -
         require_ray()
 
 
+def chosen_device(name: str) -> str:
+    """The device of this machine behind a name that the user gave."""
+    from hpgmn.experiments.run import resolve_device
+
+    _check_device(name)
+    return resolve_device(name)
+
+
+def _check_device(name: str) -> None:
+    if name not in _DEVICES:
+        raise SettingError(unknown_name("device", name, _DEVICES))
+
+
 @contextmanager
 def opened(
     engine: str, address: str | None, device: str, workers: int | None = None
@@ -72,13 +85,10 @@ def opened(
         workers: how many tasks at a time; None: one on this machine, all cores of a cluster.
     """
     check_engine(engine, address, workers)
-    if device not in _DEVICES:
-        raise SettingError(unknown_name("device", device, _DEVICES))
     if engine == "local":
-        from hpgmn.experiments.run import resolve_device
-
-        yield Place(resolve_device(device), workers or 1)
+        yield Place(chosen_device(device), workers or 1)
         return
+    _check_device(device)
     from hpgmn.engines.cluster import RayEngine, connected
 
     with connected(address) as ray:

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 import yaml
+from torch import Tensor
 
 from hpgmn import __version__
 from hpgmn.calibration import calibrated
@@ -27,6 +27,7 @@ from hpgmn.config import make_settings, read_yaml
 from hpgmn.errors import HPGMNError, SettingError
 from hpgmn.evaluation import Score, calibration_report, ensemble_scores, ensemble_size, scores
 from hpgmn.experiments.machine import forget_peak_memory, hardware, peak_memory_mb
+from hpgmn.experiments.predictions import NodeTable
 from hpgmn.graph import Array, Graph, Split
 from hpgmn.metrics import require_metric
 from hpgmn.models import find_model
@@ -328,7 +329,7 @@ def run(
     val = [split.val for split in own] if spec.calibrate else None
     model = SavedModel.of(entry, fitted, graph, [split.train for split in own], val)
     model.write(folder / MODEL_FILE)
-    _write_history(folder / HISTORY_FILE, fitted)
+    write_history(folder / HISTORY_FILE, fitted.replicas, fitted.history)
     _write_predictions(folder / PREDICTIONS_FILE, graph, fitted, own, model.temperatures)
     guesses = model.estimator_logits(graph, spec.device)
     metrics = _metrics(spec, graph, fitted, own, model, guesses)
@@ -437,11 +438,20 @@ def _ensemble(spec: RunSpec, graph: Graph, fitted: Fitted, test: Sequence[Array]
     return {"ensemble": about | {"test_score_mean": own.mean, "test_score_std": own.std}}
 
 
-def _write_history(path: Path, fitted: Fitted) -> None:
+def write_history(
+    path: Path, replicas: Sequence[Replica], histories: Mapping[str, Mapping[str, Tensor]]
+) -> None:
+    """Write the learning curves, one line for each run, stage and epoch.
+
+    Args:
+        path: the file.
+        replicas: R of them.
+        histories: for each stage and each recorded number (epochs, R).
+    """
     lines = []
-    for stage, history in fitted.history.items():
+    for stage, history in histories.items():
         columns = {key: rows.tolist() for key, rows in history.items()}
-        for place, replica in enumerate(fitted.replicas):
+        for place, replica in enumerate(replicas):
             for epoch in range(history["loss"].shape[0]):
                 numbers = {key: rows[epoch][place] for key, rows in columns.items()}
                 if numbers["loss"] != numbers["loss"]:  # NaN: this replica had stopped
@@ -467,28 +477,17 @@ def _write_predictions(
     splits: Sequence[Split],
     temperatures: Sequence[float],
 ) -> None:
-    names = np.asarray(graph.class_names, dtype=object)
     ids = graph.node_ids
     if ids is None:
         ids = np.arange(graph.num_nodes).astype(str)
-    labels = [str(names[label]) if label >= 0 else None for label in graph.y.tolist()]
     unfinished = path.with_name(path.name + ".unfinished")
     writer = None
     chances = calibrated(fitted.logits, temperatures).numpy()
     best = fitted.logits.argmax(dim=-1).numpy()  # a temperature may round a small lead away
+    nodes = np.arange(graph.num_nodes)
     for replica, split, own, guess in zip(fitted.replicas, splits, chances, best, strict=True):
-        columns = {
-            "split": np.full(graph.num_nodes, replica.split, np.int32),
-            "seed": np.full(graph.num_nodes, replica.seed, np.int32),
-            "node": np.arange(graph.num_nodes),
-            "node_id": pa.array(ids.tolist()),
-            "role": pa.array(roles(split).tolist()),
-            "label": pa.array(labels, pa.string()),
-            "prediction": pa.array(names[guess].tolist()),
-        }
-        for number, name in enumerate(graph.class_names):
-            columns[f"probability_{name}"] = own[:, number]
-        table = pa.table(columns)
+        about = NodeTable(nodes, ids, roles(split), graph.y, graph.class_names)
+        table = about.with_predictions(replica, guess, own)
         writer = writer or pq.ParquetWriter(unfinished, table.schema)
         writer.write_table(table)
     if writer is not None:

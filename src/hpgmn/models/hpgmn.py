@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hpgmn.config import BatchSettings, dropout_setting, setting
-from hpgmn.errors import SettingError
+from hpgmn.errors import HPGMNError, SettingError
 from hpgmn.graph import Graph
 from hpgmn.models.head import MemoryHead, MemorySettings, penalty_weights
 from hpgmn.models.label_estimator import (
@@ -23,7 +23,7 @@ from hpgmn.models.label_estimator import (
 )
 from hpgmn.models.layers import Initialised, StatisticMLP
 from hpgmn.models.output import Output
-from hpgmn.models.stage import ModelEntry, Parameters, Stage, StageBuilder, Task, main_stage
+from hpgmn.models.stage import ModelEntry, Parameters, Stage, StageBuilder, Task, stage_of
 from hpgmn.randomness import DropRate, Noise
 from hpgmn.statistics import (
     Statistic,
@@ -211,6 +211,12 @@ def _dropout_of(name: str) -> str:
 
 def label_guesses(task: Task, done: Mapping[str, Parameters]) -> Tensor:
     """(R, N, C) the logits behind the pseudo labels that the main stage reads."""
+    if "estimator" not in done:
+        raise HPGMNError(
+            "The model was trained on rows whose pseudo labels came from elsewhere, so it cannot "
+            "compute those of a graph. Its own nodes are in predictions.parquet of the run; for "
+            "other nodes train with `hpgmn train`."
+        )
     guesses = estimator_logits(task, done["estimator"])
     if "refinement" in done:
         guesses = guessed_logits(task, trained_on(task, guesses), done["refinement"])
@@ -236,11 +242,28 @@ def trained_on(task: Task, guesses: Tensor) -> Stage:
     if settings[0].soft_counts:
         shares = class_shares(guesses, task.train_labels, confidence)
     inputs = task.statistics.build(labels, task.num_classes, settings, shares)
+    return stage_on(inputs, task.num_classes, settings, task.device)
+
+
+def stage_on(
+    inputs: Mapping[str, Statistic],
+    num_classes: int,
+    settings: Sequence[HPGMNSettings],
+    device: torch.device,
+) -> Stage:
+    """The stage that reads given statistics.
+
+    Args:
+        inputs: a statistic for each name of ``statistic_names``.
+        num_classes: C.
+        settings: one per replica.
+        device: where it is trained.
+    """
     widths = {name: inputs[name].width for name in statistic_names(settings[0])}
-    with task.device:  # made where it is used: parameters can take gigabytes
-        model = HPGMN(widths, task.num_classes, settings, device=task.device)
-    return main_stage(
-        task,
+    with device:  # made where it is used: parameters can take gigabytes
+        model = HPGMN(widths, num_classes, settings, device=device)
+    return stage_of(
+        settings,
         model,
         inputs,
         penalty_weights=penalty_weights(settings),

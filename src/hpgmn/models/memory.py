@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from hpgmn.models.layers import Initialised, draw_glorot
-from hpgmn.models.penalties import nearest_distance, negative_entropy, norm_penalty
+from hpgmn.models.penalties import nearest_distance, negative_entropy, norm_penalty, over_nodes
 from hpgmn.randomness import Noise
 from hpgmn.sparse import at_least_single
 from hpgmn.statistics.operators import add_nodes, take_nodes
@@ -62,6 +63,9 @@ class Memory(Initialised):
     respect to p̂ as if the whole of p were of this step: a pattern that is rare in one batch but
     not overall is then not pushed, and the strength of the penalty does not depend on the batch.
 
+    Where the nodes of a step are shared out among processes, ``over_nodes`` is replaced by a mean
+    over the nodes of all (:mod:`hpgmn.distributed`).
+
     A memory starts with random patterns, as any module of torch does; ``initialise`` replaces them
     by numbers that depend on a key alone.
 
@@ -79,6 +83,7 @@ class Memory(Initialised):
         self.patterns = nn.Parameter(torch.empty(replicas, num_patterns, width))
         for own in self.patterns.detach():  # equal patterns would stay equal for ever
             nn.init.xavier_uniform_(own)
+        self.over_nodes: Callable[[Tensor, str], Tensor] = over_nodes
         self.use: nn.Parameter | None = None
         if in_batches:  # a parameter, so that it is saved and resumed; no gradient reaches it
             self.use = nn.Parameter(torch.full((replicas, num_patterns), 1 / num_patterns))
@@ -126,8 +131,10 @@ class Memory(Initialised):
     ) -> dict[str, Tensor]:
         """The three penalties over all queries, each (R,), from what :meth:`compare` found."""
         return {
-            "kpattern": nearest_distance(lengths, self.patterns, scores, reduction),
-            "entropy": negative_entropy(self._mixed_use(attention.mean(dim=-2))),
+            "kpattern": self.over_nodes(
+                nearest_distance(lengths, self.patterns, scores), reduction
+            ),
+            "entropy": negative_entropy(self._mixed_use(self.over_nodes(attention, "mean"))),
             "norm": norm_penalty(self.patterns),
         }
 

@@ -21,22 +21,27 @@ def kpattern_penalty(query: Tensor, patterns: Tensor, reduction: str = "mean") -
         (R,)
     """
     scores, lengths = query @ patterns.transpose(1, 2), query.square().sum(dim=-1)
-    return nearest_distance(lengths, patterns, scores, reduction)
+    return over_nodes(nearest_distance(lengths, patterns, scores), reduction)
 
 
-def nearest_distance(lengths: Tensor, patterns: Tensor, scores: Tensor, reduction: str) -> Tensor:
-    """:func:`kpattern_penalty` where two products are known already.
+def nearest_distance(lengths: Tensor, patterns: Tensor, scores: Tensor) -> Tensor:
+    """How far each query is from its nearest pattern, where two products are known already.
 
     Args:
         lengths: (R, N) the squared length of each query.
         patterns: (R, K, D).
         scores: (R, N, K) the queries' products with the patterns.
-        reduction: "mean" or "sum" over nodes.
+
+    Returns:
+        (R, N)
     """
     nearest = (patterns.square().sum(dim=-1).unsqueeze(1) - 2 * scores).min(dim=-1).values
-    squared = lengths + nearest  # (R, N)
-    distance = squared.clamp(min=1e-12).sqrt()
-    total: Tensor = distance.mean(dim=-1) if reduction == "mean" else distance.sum(dim=-1)
+    return (lengths + nearest).clamp(min=1e-12).sqrt()
+
+
+def over_nodes(values: Tensor, reduction: str = "mean") -> Tensor:
+    """The mean or the sum of (R, N, …) over nodes."""
+    total: Tensor = values.mean(dim=1) if reduction == "mean" else values.sum(dim=1)
     return total
 
 

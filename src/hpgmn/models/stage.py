@@ -83,8 +83,15 @@ class Task:
 
     def keys(self, stage: str) -> Tensor:
         """(R,) the roots of the replicas' random numbers in a stage."""
-        numbers = [stable_key(one.seed, one.split, stage) for one in self.replicas]
-        return torch.tensor(numbers, dtype=torch.int64, device=self.device)
+        return replica_keys(self.replicas, stage, self.device)
+
+
+def replica_keys(
+    replicas: Sequence[Replica], stage: str, device: torch.device | str = "cpu"
+) -> Tensor:
+    """(R,) the roots of replicas' random numbers in a stage."""
+    numbers = [stable_key(one.seed, one.split, stage) for one in replicas]
+    return torch.tensor(numbers, dtype=torch.int64, device=device)
 
 
 def balanced_weights(labels: Array, num_classes: int) -> Array:
@@ -227,7 +234,13 @@ class ModelEntry:
 
 def main_stage(task: Task, model: nn.Module, inputs: Mapping[str, Any], **more: Any) -> Stage:
     """The stage that trains a model with its own settings; most models have no other."""
-    settings = task.settings
+    return stage_of(task.settings, model, inputs, **more)
+
+
+def stage_of(
+    settings: Sequence[Any], model: nn.Module, inputs: Mapping[str, Any], **more: Any
+) -> Stage:
+    """:func:`main_stage` where there are settings, one for each replica, and no task."""
     consistent = any(one.consistency_weight for one in settings)
     return Stage(
         name="main",

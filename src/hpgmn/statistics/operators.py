@@ -117,7 +117,8 @@ def side_by_side(weight: Tensor) -> Tensor:
 
 def apart(product: Tensor, replicas: int) -> Tensor:
     """(N, R·D) as a view (R, N, D): the way back of :func:`side_by_side`."""
-    return product.view(product.shape[0], replicas, -1).transpose(0, 1)
+    rows, width = product.shape  # rows may be none, and then no width can be inferred
+    return product.view(rows, replicas, width // replicas).transpose(0, 1)
 
 
 def aligned(matrix: Tensor) -> Tensor:

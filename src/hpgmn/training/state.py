@@ -157,3 +157,20 @@ def shrink(current: StageState, places: list[int]) -> None:
     for part in (current.parameters, current.first, current.second):
         for key, value in part.items():
             part[key] = value[places]
+
+
+def end(state: TrainState, stage: Stage) -> None:
+    """Move the stage under way to those that are done: the best values of every replica."""
+    current = state.current
+    assert current is not None
+    require_a_best(current, stage)
+    name, replicas = current.name, current.best_score.shape[0]
+    state.done[name] = current.best
+    state.best_score[name] = current.best_score
+    state.best_loss[name] = current.best_loss
+    state.best_epoch[name] = current.best_epoch
+    state.history[name] = {
+        key: torch.stack(rows).cpu() if rows else torch.empty(0, replicas)
+        for key, rows in current.history.items()
+    }
+    state.current = None

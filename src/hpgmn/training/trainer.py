@@ -28,7 +28,7 @@ from hpgmn.training.state import (
     StageState,
     TrainState,
     begin,
-    require_a_best,
+    end,
     shrink,
     still_waiting,
 )
@@ -109,17 +109,8 @@ def _run_stage(
         if watch is not None:
             watch(state, running.stage)
             last = _count_seconds(state, name, last)  # a look at the numbers waits for a GPU
-    require_a_best(current, running.stage)
-    state.done[name] = current.best
-    state.best_score[name] = current.best_score
-    state.best_loss[name] = current.best_loss
-    state.best_epoch[name] = current.best_epoch
-    state.history[name] = {
-        key: torch.stack(rows).cpu() if rows else torch.empty(0, replicas)
-        for key, rows in current.history.items()
-    }
+    end(state, running.stage)
     _count_seconds(state, name, last)  # a GPU may have had work left
-    state.current = None
 
 
 def _count_seconds(state: TrainState, stage: str, since: float) -> float:

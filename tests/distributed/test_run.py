@@ -1,0 +1,218 @@
+"""A run on rows: the files of a run, one process's accuracy, and a rank that is killed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import hpgmn as package
+from hpgmn.calibration import calibrated
+from hpgmn.cli import main
+from hpgmn.distributed.ranks import Ranks
+from hpgmn.distributed.run import run_on_rows, specification
+from hpgmn.distributed.shards import Manifest
+from hpgmn.errors import HPGMNError, SettingError
+from hpgmn.experiments.run import prepare_folder
+from hpgmn.graph import Graph
+from hpgmn.training.checkpoint import read_tensors
+from hpgmn.training.saved import SavedModel
+
+SETTINGS: dict[str, Any] = {
+    "hidden_dim": 12,
+    "num_patterns": 8,
+    "estimator_hidden": 12,
+    "estimator_epochs": 40,
+    "epochs": 15,
+    "batch_size": 64,
+    "statistics": ("attributes", "class_counts", "class_means"),
+}
+
+# Rank 1 is killed at the start of its fifth epoch: always, or in the first attempt alone.
+PROGRAM = """
+import os, signal, sys
+from hpgmn.distributed import training
+
+training.SAVE_SECONDS = 0.0
+before = training.ParallelTraining.epoch
+when = sys.argv.pop(1)
+
+def epoch(self, optimizer, current):
+    first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+    if self.ranks.rank == 1 and current.epoch == 4 and (when == "die" or when == "once" and first):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return before(self, optimizer, current)
+
+training.ParallelTraining.epoch = epoch
+from hpgmn.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def trading(num_nodes: int = 400) -> Graph:
+    return package.trading_network(num_nodes=num_nodes, seed=3).graph
+
+
+def run_here(
+    folder: Path, out: Path, settings: dict[str, Any] | None = None, **options: Any
+) -> Any:
+    manifest = Manifest.read(folder)
+    spec = specification(manifest, settings, **options)
+    prepare_folder(out, spec, resume=False, overwrite=False)
+    return run_on_rows(spec, manifest, out, Ranks())
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+def test_two_ranks_are_as_good_as_one_process_and_a_killed_rank_changes_no_bit(
+    tmp_path: Path,
+    trained_writer: Callable[..., tuple[Path, Any]],
+    several: Callable[..., subprocess.CompletedProcess[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph = trading()
+    folder, (_, logits) = trained_writer(tmp_path / "rows", graph, SETTINGS)
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+
+    def train(out: str, when: str, *words: str, before: tuple[str, ...] = (), **more: Any) -> str:
+        command = ["train-shards", str(folder), "--out", str(tmp_path / out), "--device", "cpu"]
+        return several(2, *before, str(program), when, *command, *words, **more).stderr
+
+    whole = train("whole", "never")
+    assert "Warning" not in whole
+    test = graph.split(0).test
+    expected = (logits[0].argmax(dim=-1).numpy() == graph.y)[test].mean()
+    metrics = json.loads((tmp_path / "whole" / "metrics.json").read_text())
+    assert metrics["test_score"][0] == pytest.approx(expected, abs=0.02)
+    assert expected > 0.8
+    assert metrics["hardware"]["ranks"] == 2
+
+    train("cut", "die", expect=1)
+    state = tmp_path / "cut" / "state" / "state.safetensors"
+    assert read_tensors(state)[1]["current"]["epoch"] in (3, 4)
+    assert not (tmp_path / "cut" / "metrics.json").exists()
+    train("cut", "never", "--resume")
+    # torchrun begins anew by itself; the processes must not share the store of the lost ones.
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    train("once", "once", "--resume", before=("--max-restarts", "1"))
+    model, _ = read_tensors(tmp_path / "whole" / "model.safetensors")
+    table = pq.read_table(tmp_path / "whole" / "predictions.parquet")
+    for out in ("cut", "once"):
+        found, _ = read_tensors(tmp_path / out / "model.safetensors")
+        assert found.keys() == model.keys()
+        assert all(torch.equal(found[name], value) for name, value in model.items())
+        assert pq.read_table(tmp_path / out / "predictions.parquet").equals(table)
+        assert {path.name for path in (tmp_path / out).iterdir()} == {
+            *("config.yaml", "metrics.json", "history.jsonl", "predictions.parquet"),
+            *("model.safetensors", "report.html", "log.txt"),
+        }
+
+
+def test_a_run_on_rows_has_the_files_of_a_run(
+    tmp_path: Path, trained_writer: Callable[..., tuple[Path, Any]]
+) -> None:
+    graph = trading(200)
+    folder, _ = trained_writer(tmp_path / "rows", graph, SETTINGS | {"epochs": 3}, split=1)
+    metrics = run_here(folder, tmp_path / "run", seeds=2)
+    split = graph.split(1)
+    model = SavedModel.read(tmp_path / "run" / "model.safetensors")
+    assert [(one.split, one.seed) for one in model.replicas] == [(1, 0), (1, 1)]
+    assert model.train_labels.tolist() == [np.where(split.train, graph.y, -1).tolist()] * 2
+    # The saved model on the graph itself says what the ranks said of their rows.
+    logits = model.logits(graph)
+    table = pq.read_table(tmp_path / "run" / "predictions.parquet").to_pydict()
+    assert table["node"] == [*range(200), *range(200)]
+    assert table["seed"] == [0] * 200 + [1] * 200
+    names = np.array(graph.class_names)
+    assert table["label"][:200] == names[graph.y].tolist()
+    assert table["prediction"] == names[logits.argmax(dim=-1).numpy()].reshape(-1).tolist()
+    chances = calibrated(logits, model.temperatures)[:, :, 0].reshape(-1)
+    assert table[f"probability_{names[0]}"] == pytest.approx(chances.tolist(), abs=1e-5)
+    roles = np.array(table["role"][:200])
+    right = logits.argmax(dim=-1).numpy() == graph.y
+    for part in ("train", "val", "test"):
+        assert np.array_equal(roles == part, getattr(split, part))
+    assert metrics["test_score"] == pytest.approx(right[:, split.test].mean(axis=1).tolist())
+    assert metrics["val_score"] == pytest.approx(right[:, split.val].mean(axis=1).tolist())
+    assert metrics["nodes"]["train"] == [int(split.train.sum())]
+    assert metrics["ensemble"]["seeds"] == 2
+    assert metrics == json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert model.temperatures != [1.0, 1.0]
+    assert len((tmp_path / "run" / "history.jsonl").read_text().splitlines()) == 6
+    assert not (tmp_path / "run" / "state").exists()
+
+
+def test_without_calibration_or_estimator_or_test_nodes(
+    tmp_path: Path, rows_writer: Callable[..., Path], small_graph: Graph
+) -> None:
+    settings = SETTINGS | {"epochs": 2}
+    folder = rows_writer(tmp_path / "rows", small_graph, settings, parts=2)
+    for number in range(2):
+        path = folder / f"rows-{number:05d}" / "test.npy"
+        np.save(path, np.zeros_like(np.load(path)))
+        np.save(path.with_name("node_ids.npy"), np.array([f"n{v}" for v in range(9)]))
+    metrics = run_here(folder, tmp_path / "run", calibrate=False)
+    assert metrics["test_score_mean"] is None
+    assert metrics["calibration"]["temperature"] == [1.0]
+    model = SavedModel.read(tmp_path / "run" / "model.safetensors")
+    assert model.node_ids is not None
+    assert model.node_ids.tolist() == [f"n{v}" for v in range(9)] * 2
+    with pytest.raises(HPGMNError, match="pseudo labels came from elsewhere"):
+        model.logits(small_graph)
+
+
+def test_the_model_predicts_by_command(
+    tmp_path: Path, trained_writer: Callable[..., tuple[Path, Any]]
+) -> None:
+    graph = trading(200)
+    package.write_graph(graph, tmp_path / "graph.npz")
+    folder, _ = trained_writer(tmp_path / "rows", graph, SETTINGS | {"epochs": 2})
+    run_here(folder, tmp_path / "run")
+    out = tmp_path / "found.parquet"
+    words = ["predict", str(tmp_path / "run"), str(tmp_path / "graph.npz"), "--out", str(out)]
+    assert main(words) == 0
+    expected = pq.read_table(tmp_path / "run" / "predictions.parquet")["prediction"]
+    assert pq.read_table(out)["prediction"].to_pylist() == expected.to_pylist()
+
+
+def test_rows_are_always_read_in_batches(
+    tmp_path: Path, rows_writer: Callable[..., Path], small_graph: Graph
+) -> None:
+    manifest = Manifest.read(rows_writer(tmp_path, small_graph, SETTINGS))
+    assert specification(manifest).settings["batch_size"] == 64
+    assert specification(manifest, {"batch_size": 7}).settings["batch_size"] == 7
+    path = tmp_path / "manifest.json"
+    content = json.loads(path.read_text())
+    content["settings"]["batch_size"] = 0
+    path.write_text(json.dumps(content))
+    assert specification(Manifest.read(tmp_path)).settings["batch_size"] == 1024
+
+
+@pytest.mark.parametrize(
+    ("settings", "options", "message"),
+    [
+        ({"batch_size": 0}, {}, "Add --set batch_size"),
+        ({}, {"seeds": 0}, "--seeds must be at least 1"),
+        ({}, {"metric": "precision@3"}, "needs two classes"),
+        ({"hiden_dim": 3}, {}, "Did you mean 'hidden_dim'"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_first(
+    settings: dict[str, Any],
+    options: dict[str, Any],
+    message: str,
+    tmp_path: Path,
+    rows_writer: Callable[..., Path],
+    small_graph: Graph,
+) -> None:
+    manifest = Manifest.read(rows_writer(tmp_path, small_graph, SETTINGS))
+    with pytest.raises(SettingError, match=message):
+        specification(manifest, settings, **options)

@@ -1,0 +1,283 @@
+"""Two ranks have the batches, the loss, the gradient and the training of one."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import hpgmn as package
+from hpgmn.config import make_settings
+from hpgmn.distributed import training as module
+from hpgmn.distributed.ranks import Ranks
+from hpgmn.distributed.shards import Manifest, Rows
+from hpgmn.distributed.training import ParallelTraining, check_settings, fit
+from hpgmn.errors import HPGMNError, SettingError
+from hpgmn.graph import Graph
+from hpgmn.models.hpgmn import ENTRY, HPGMNSettings
+from hpgmn.models.stage import Replica
+from hpgmn.training.checkpoint import read_tensors
+
+SETTINGS: dict[str, Any] = {
+    "hidden_dim": 6,
+    "num_patterns": 5,
+    "estimator_hidden": 6,
+    "estimator_epochs": 10,
+    "epochs": 8,
+    "batch_size": 40,
+    "classifier_layers": 2,
+    "kpattern_weight": 0.1,
+    "entropy_weight": 0.3,
+    "statistics": ("attributes", "class_counts", "class_means", "adjacency"),
+}
+DROPPED = ("attributes", "class_counts", "class_means", "adjacency")
+WITHOUT_DROPOUT = {"dropout": 0.0} | {f"{name}_dropout": 0.0 for name in DROPPED}
+DENSE = {"statistics": ("attributes", "class_counts", "class_means")}
+
+# Writes the loss of each of three batches, and the gradient, from every rank.
+PROGRAM = """
+import sys
+from pathlib import Path
+import torch
+from hpgmn.config import make_settings
+from hpgmn.distributed.ranks import joined
+from hpgmn.distributed.shards import Manifest, Rows
+from hpgmn.distributed.training import ParallelTraining
+from hpgmn.models.hpgmn import ENTRY
+from hpgmn.models.stage import Replica
+from hpgmn.training.checkpoint import write_tensors
+
+folder, out, seeds, double = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+with joined("cpu") as ranks:
+    manifest = Manifest.read(folder)
+    settings = make_settings(ENTRY.settings, dict(manifest.settings))
+    rows = Rows(manifest, manifest.shares(ranks.size)[ranks.rank])
+    if double == "double":
+        torch.set_default_dtype(torch.float64)
+    training = ParallelTraining(rows, [Replica(0, seed, settings) for seed in range(seeds)], ranks)
+    if double == "double":
+        training.model.double()
+    found = {}
+    for number, batch in enumerate(training.batches(1)):
+        for parameter in training.trained.values():
+            parameter.grad = None
+        loss = training.loss(batch, training.some(batch.nodes), number + 1)
+        loss.sum().backward()
+        found[f"loss-{number}"] = loss.detach()
+        found[f"read-{number}"] = torch.tensor([len(batch.nodes), batch.size])
+        for name, parameter in training.trained.items():
+            found[f"{name}-{number}"] = parameter.grad
+        training.stage.after_step(training.model.requires_grad_(False))
+        for parameter in training.trained.values():
+            parameter.requires_grad_(True)
+        found[f"use-{number}"] = training.model.head.memory.use
+    score, val_loss = training.evaluate()
+    found |= {"score": score, "val_loss": val_loss}
+    write_tensors(out / f"{ranks.size}-{ranks.rank}", {k: v.clone() for k, v in found.items()}, {})
+"""
+
+
+def trading(num_nodes: int = 220) -> Graph:
+    return package.trading_network(num_nodes=num_nodes, seed=3).graph
+
+
+def rows_of(folder: Path) -> Rows:
+    manifest = Manifest.read(folder)
+    return Rows(manifest, range(len(manifest.ranges)))
+
+
+def replicas(settings: dict[str, Any], seeds: int = 1) -> list[Replica]:
+    return [Replica(0, seed, make_settings(ENTRY.settings, settings)) for seed in range(seeds)]
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("changed", "seeds", "kind", "tolerance"),
+    [
+        (WITHOUT_DROPOUT | DENSE, 2, "double", 1e-9),
+        ({"class_weights": "balanced", "kpattern_reduction": "sum"}, 1, "single", 1e-5),
+    ],
+    ids=["double, two seeds", "with dropout, weighted, sparse"],
+)
+def test_two_ranks_have_the_loss_and_gradient_of_one(
+    changed: dict[str, Any],
+    seeds: int,
+    kind: str,
+    tolerance: float,
+    tmp_path: Path,
+    rows_writer: Callable[..., Path],
+    several: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    folder = rows_writer(tmp_path / "rows", trading(), SETTINGS | changed, parts=5)
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    for ranks in (1, 2):
+        several(ranks, str(program), str(folder), str(tmp_path), str(seeds), kind)
+    one, first, second = (read_tensors(tmp_path / name)[0] for name in ("1-0", "2-0", "2-1"))
+    assert one.keys() == first.keys() == second.keys()
+    reads = [name for name in one if name.startswith("read")]
+    assert len(reads) > 1
+    for name in reads:  # each rank reads a part, both together all
+        assert first[name][0] + second[name][0] == one[name][0] == one[name][1]
+        assert 0 < first[name][0] < one[name][0]
+    for name in one.keys() - set(reads):
+        torch.testing.assert_close(
+            first[name],
+            one[name],
+            rtol=tolerance,
+            atol=tolerance,
+            msg=lambda m, n=name: f"{n}: {m}",
+        )
+        assert torch.equal(first[name], second[name]), name
+    gradients = [name for name in one if name.startswith("head.memory.patterns")]
+    assert all(one[name].abs().max() > 1e-4 for name in gradients)
+
+
+def test_one_rank_trains_as_the_trainer_does(
+    tmp_path: Path, trained_writer: Callable[..., tuple[Path, Any]]
+) -> None:
+    folder, (state, _) = trained_writer(tmp_path, trading(), SETTINGS)
+    training = ParallelTraining(rows_of(folder), replicas(SETTINGS), Ranks())
+    found = fit(training)
+    for key in ("loss", "val_loss", "val_score"):
+        expected = state.history["main"][key]
+        torch.testing.assert_close(found.history["main"][key], expected, rtol=1e-4, atol=1e-4)
+    assert found.best_epoch["main"].tolist() == state.best_epoch["main"].tolist()
+    for name, value in state.done["main"].items():
+        torch.testing.assert_close(found.done["main"][name], value, rtol=1e-3, atol=1e-3)
+
+
+def test_batches_are_all_train_nodes_once_and_the_share_of_a_rank_is_its_part(
+    tmp_path: Path, rows_writer: Callable[..., Path]
+) -> None:
+    graph = trading()
+    rows = rows_of(rows_writer(tmp_path, graph, SETTINGS))
+    training = ParallelTraining(rows, replicas(SETTINGS), Ranks())
+    whole = list(training.batches(3))
+    nodes = torch.cat([batch.nodes for batch in whole])
+    assert sorted(nodes.tolist()) == np.flatnonzero(graph.split(0).train).tolist()
+    assert nodes.tolist() != sorted(nodes.tolist())
+    assert [batch.size for batch in whole[:-1]] == [40] * (len(whole) - 1)
+    assert len(whole) == training.steps
+    assert torch.cat([batch.labels for batch in whole]).tolist() == graph.y[nodes].tolist()
+    # The share of a rank whose train nodes are the 20th to the 49th of all.
+    training._train_start = 20
+    training.train_nodes, training.train_labels = (
+        training.train_nodes[20:50],
+        training.train_labels[20:50],
+    )
+    every = np.flatnonzero(graph.split(0).train)
+    for batch, share in zip(whole, training.batches(3), strict=True):
+        expected = [place for place, node in enumerate(batch.nodes) if node in every[20:50]]
+        assert share.places.tolist() == expected
+        assert share.nodes.tolist() == batch.nodes[expected].tolist()
+        assert share.size == batch.size
+
+
+def test_balanced_weights_are_those_of_the_trainer(
+    tmp_path: Path, rows_writer: Callable[..., Path]
+) -> None:
+    graph = trading()
+    settings = SETTINGS | {"class_weights": "balanced"}
+    rows = rows_of(rows_writer(tmp_path, graph, settings))
+    training = ParallelTraining(rows, replicas(settings), Ranks())
+    counts = np.bincount(graph.y[graph.split(0).train], minlength=graph.num_classes)
+    assert training.class_weights is not None
+    expected = counts.sum() / (graph.num_classes * counts)
+    assert training.class_weights.tolist() == pytest.approx(expected.tolist())
+
+
+def test_a_saved_training_goes_on_with_the_same_bits(
+    tmp_path: Path, rows_writer: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = rows_of(rows_writer(tmp_path / "rows", trading(), SETTINGS))
+    own = replicas(SETTINGS, seeds=2)
+    whole = fit(ParallelTraining(rows, own, Ranks()))
+    monkeypatch.setattr(module, "SAVE_SECONDS", 0.0)
+    path = tmp_path / "state.safetensors"
+
+    def stop(now: Any) -> None:
+        assert now.epochs == 8
+        if now.epoch == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(ParallelTraining(rows, own, Ranks()), path=path, identity="it", report=stop)
+    with pytest.raises(HPGMNError, match="other settings"):
+        fit(ParallelTraining(rows, own, Ranks()), path=path, identity="other")
+    resumed = ParallelTraining(rows, own, Ranks())
+    found = fit(resumed, path=path, identity="it")
+    assert found.history["main"]["loss"].shape == (8, 2)
+    for name, value in whole.done["main"].items():
+        assert torch.equal(found.done["main"][name], value), name
+        assert torch.equal(dict(resumed.model.named_parameters())[name], value)
+    again = fit(ParallelTraining(rows, own, Ranks()), path=path, identity="it")
+    assert again.best_epoch["main"].tolist() == whole.best_epoch["main"].tolist()
+
+
+def test_training_stops_when_nothing_gets_better(
+    tmp_path: Path, rows_writer: Callable[..., Path]
+) -> None:
+    settings = SETTINGS | {"patience": 2, "lr": 0.0}
+    rows = rows_of(rows_writer(tmp_path, trading(), settings))
+    found = fit(ParallelTraining(rows, replicas(settings), Ranks()))
+    assert found.best_epoch["main"].tolist() == [1]
+    assert found.history["main"]["loss"].shape == (3, 1)
+
+
+def test_without_a_memory_nothing_is_averaged_over_nodes(
+    tmp_path: Path, rows_writer: Callable[..., Path]
+) -> None:
+    settings = SETTINGS | {"memory": False, "epochs": 2}
+    rows = rows_of(rows_writer(tmp_path, trading(), settings))
+    training = ParallelTraining(rows, replicas(settings), Ranks())
+    assert not training.weights
+    assert fit(training).history["main"]["loss"].shape == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"batch_size": 0}, "Add --set batch_size=1024"),
+        ({"refinement": True}, "Set refinement=false"),
+        ({"neighbors": "undirected"}, "The rows lack class_counts, class_means"),
+    ],
+)
+def test_settings_that_rows_cannot_have_are_refused(changed: dict[str, Any], message: str) -> None:
+    settings = HPGMNSettings(**({"batch_size": 10} | DENSE | changed))
+    names = ["attributes", *(f"class_{n}_{d}" for n in ("counts", "means") for d in ("out", "in"))]
+    with pytest.raises(SettingError, match=message):
+        check_settings(settings, names)
+
+
+def test_rows_without_labelled_validation_nodes_are_refused(
+    tmp_path: Path, rows_writer: Callable[..., Path]
+) -> None:
+    folder = rows_writer(tmp_path, trading(), SETTINGS, parts=1)
+    path = folder / "rows-00000" / "val.npy"
+    np.save(path, np.zeros_like(np.load(path)))
+    with pytest.raises(HPGMNError, match="has no val nodes with a label"):
+        ParallelTraining(rows_of(folder), replicas(SETTINGS), Ranks())
+
+
+def test_a_rank_without_train_nodes_takes_part(
+    tmp_path: Path, rows_writer: Callable[..., Path]
+) -> None:
+    """Its share of a batch is empty: sums over nothing, and gradients of zero."""
+    rows = rows_of(rows_writer(tmp_path, trading(), SETTINGS))
+    training = ParallelTraining(rows, replicas(SETTINGS), Ranks())
+    nothing = torch.empty(0, dtype=torch.int64)
+    batch = module.Batch(nothing, nothing, nothing, 40)
+    training.ranks = type("Two", (), {"size": 2, "device": torch.device("cpu")})()
+    training.ranks.total = lambda values: values  # type: ignore[attr-defined]
+    loss: Tensor = training.loss(batch, training.some(batch.nodes), 1)
+    loss.sum().backward()
+    assert loss.isfinite().all()
+    assert training.trained["encode.attributes.first.weight"].grad.abs().max() == 0
