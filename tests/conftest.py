@@ -169,7 +169,8 @@ def here_engine() -> type[Any]:
     class Here:
         """An engine that runs tasks in this process, one after the other; some get lost."""
 
-        share = Share(1, 0.5)
+        share, where = Share(1, 0.5), ""
+        workers, is_local = 1, False
 
         def __init__(self, lost: tuple[str, ...] = ()) -> None:
             self.losses, self.begun, self.options = list(lost), [], {}

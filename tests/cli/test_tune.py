@@ -23,7 +23,7 @@ import hpgmn as package
 from hpgmn.cli.tune import specification
 from hpgmn.config import make_settings, settings_dict
 from hpgmn.datasets import write_graph
-from hpgmn.experiments import tuning
+from hpgmn.experiments import tuning, tuning_tasks
 from hpgmn.experiments.search import planned_trials
 from hpgmn.graph import Graph
 from hpgmn.models import find_model
@@ -240,7 +240,7 @@ def test_a_search_in_which_nothing_can_be_trained_says_why(
     def train(*_: Any) -> Any:
         raise package.HPGMNError("Out of memory.")
 
-    monkeypatch.setattr(tuning, "train_trial", train)
+    monkeypatch.setattr(tuning_tasks, "train_trial", train)
     answer = tune("--trials", 2, *MLP)
     assert answer.code == 2
     assert "Trials: 0 finished, 2 that cannot be trained." in answer.out
@@ -251,7 +251,7 @@ def test_a_search_in_which_nothing_can_be_trained_says_why(
 def test_dead_workers_are_told(
     tune: Command, options: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpgmn.experiments.tuning_workers.tune_in_workers", dying_workers)
+    monkeypatch.setattr("hpgmn.experiments.tuning_tasks.tune_on", dying_workers)
     answer = tune("--trials", 2, *MLP, "--workers", 2, *options)
     assert answer.code == 2
     assert "Warning: A worker died." in answer.err
@@ -262,7 +262,7 @@ def test_dead_workers_are_told(
 def test_dead_workers_are_told_when_the_time_is_over_too(
     tune: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpgmn.experiments.tuning_workers.tune_in_workers", dying_workers)
+    monkeypatch.setattr("hpgmn.experiments.tuning_tasks.tune_on", dying_workers)
     answer = tune("--trials", 2, *MLP, "--workers", 2, "--timeout", 1e-9)
     assert answer.code == 0
     assert "The time is over: 0 of 2 trials are done." in answer.err
@@ -453,7 +453,7 @@ def test_a_search_survives_kills_of_workers_and_of_itself(
     assert "Another command is searching with the study a.db." in refused.err
     first.send_signal(signal.SIGKILL)
     _, error = first.communicate()
-    assert "A worker was ended by signal 9" in error
+    assert "Its process was ended by signal 9" in error
     wait_for(lambda: not Path(f"/proc/{workers[1]}").exists())  # it finds itself alone
     done = states(path).count("COMPLETE")
     assert done < 5

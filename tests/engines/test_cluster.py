@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from hpgmn.engines import Ended, Line, Share, Task, cluster
-from hpgmn.engines.cluster import Desk, RayEngine, Seldom, connected, require_ray, work
+from hpgmn.engines.cluster import Desk, RayEngine, connected, require_ray, work
 from hpgmn.errors import HPGMNError
 
 # Without Ray.
@@ -220,13 +220,6 @@ def test_a_machine_with_another_version_does_not_work() -> None:
     value, reason, trace = do(fails, "0.0.1")
     assert (value, trace) == (None, "")
     assert f"has hpgmn {cluster.__version__}, this one 0.0.1. Install the same" in reason
-
-
-def test_progress_is_told_seldom() -> None:
-    is_time = Seldom(0.05)
-    assert [is_time(), is_time()] == [True, False]
-    time.sleep(0.06)
-    assert [is_time(), is_time()] == [True, False]
 
 
 # With Ray.

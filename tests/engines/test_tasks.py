@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from hpgmn.engines import ENGINES, Ended, Share, Task
+import time
+from typing import Any
+
+from hpgmn.engines import ENGINES, Ended, Seldom, Share, Task
+from hpgmn.engines.tasks import done
+from hpgmn.errors import HPGMNError
 
 
 def test_a_task_has_the_whole_machine_unless_it_is_said() -> None:
@@ -17,3 +22,23 @@ def test_the_end_of_a_task_is_good_unless_it_is_said() -> None:
 
 def test_this_machine_is_the_first_engine() -> None:
     assert ENGINES == ("local", "ray")
+
+
+def test_a_task_gives_a_value_or_a_reason() -> None:
+    def divides(argument: int, shared: int, line: Any) -> float:
+        if shared < 0:
+            raise HPGMNError("Too small.")
+        return argument / shared
+
+    assert done(divides, 6, 2, None) == (3.0, "", "")
+    assert done(divides, 6, -1, None) == (None, "Too small.", "")
+    value, reason, trace = done(divides, 6, 0, None)
+    assert (value, reason) == (None, "ZeroDivisionError: division by zero")
+    assert trace.startswith("Traceback")
+
+
+def test_progress_is_told_seldom() -> None:
+    is_time = Seldom(0.05)
+    assert [is_time(), is_time()] == [True, False]
+    time.sleep(0.06)
+    assert [is_time(), is_time()] == [True, False]

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from hpgmn.engines.local import LocalEngine
 from hpgmn.errors import HPGMNError
 from hpgmn.experiments import tuning_tasks
-from hpgmn.experiments.tuning import HopelessTrialError, TuneSpec, Tuning, tune_here
+from hpgmn.experiments.search import run_trials
+from hpgmn.experiments.tuning import HopelessTrialError, TuneSpec, Tuning
 from hpgmn.experiments.tuning_tasks import trial_task, tune_on
 from hpgmn.graph import Graph
 
@@ -31,14 +33,33 @@ def test_trials_are_those_of_this_process(small_graph: Graph, here_engine: Any) 
     there, here, told = new_study(), new_study(), []
     engine = here_engine()
     tune_on(engine, Tuning(there, SPEC, small_graph), 4, told=lambda: told.append(1))
-    tune_here(Tuning(here, SPEC, small_graph), 4)
+    tune_on(LocalEngine(), Tuning(here, SPEC, small_graph), 4)
     assert len(told) == engine.options["at_a_time"] == 4
     for one, other in zip(there.trials, here.trials, strict=True):
         assert one.value == other.value
         assert one.intermediate_values == other.intermediate_values != {}
         assert one.user_attrs["settings"] == other.user_attrs["settings"]
+    settings = [one.user_attrs["settings"] for one in here.trials]
+    records = run_trials(small_graph, "mlp", settings, splits=[0, 1])
+    assert [one.value for one in here.trials] == [one["val_score_mean"] for one in records]
     tune_on(engine, Tuning(there, SPEC, small_graph), 4)
     assert len(there.trials) == 4, "nothing was left to do"
+
+
+@pytest.mark.slow
+def test_processes_find_what_one_process_finds(small_graph: Graph) -> None:
+    spec = dataclasses.replace(SPEC, sampler="random")
+    many, one, lost = new_study(), new_study(), []
+    tune_on(LocalEngine(2), Tuning(many, spec, small_graph, workers=2), 4, lost=lost.append)
+    tune_on(LocalEngine(), Tuning(one, spec, small_graph), 4)
+    assert lost == []
+    for study in (many, one):
+        assert sorted(trial.user_attrs["place"] for trial in study.trials) == [0, 1, 2, 3]
+    found = [
+        sorted((trial.user_attrs["place"], trial.value) for trial in study.trials)
+        for study in (many, one)
+    ]
+    assert found[0] == found[1]
 
 
 def test_ends_become_states(

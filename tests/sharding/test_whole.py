@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from hpgmn.datasets import write_graph
+from hpgmn.engines import Task
+from hpgmn.engines.local import LocalEngine
 from hpgmn.errors import HPGMNError, SettingError
 from hpgmn.graph import Graph
-from hpgmn.sharding import LocalEngine, Shards, shard
-from hpgmn.sharding.plan import Unit
+from hpgmn.sharding import Shards, shard
 from hpgmn.statistics import StatisticsSettings
 
 EVERY = StatisticsSettings(
@@ -155,12 +156,14 @@ class Stopping(LocalEngine):
         super().__init__()
         self.left = after
 
-    def run(self, folder: Path, units: Sequence[Unit], progress: Callable[[int], None]) -> None:
-        for unit in units:
+    def run(self, next_task: Callable[[], Task | None], *arguments: Any, **options: Any) -> None:
+        def next_until() -> Task | None:
             if self.left == 0:
                 raise Interrupted
             self.left -= 1
-            super().run(folder, [unit], progress)
+            return next_task()
+
+        super().run(next_until, *arguments, **options)
 
 
 @pytest.mark.parametrize("after", [1, 5, 13, 22, 27, 35])

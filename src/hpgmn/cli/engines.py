@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from hpgmn.cli.console import say
-from hpgmn.engines import ENGINES
+from hpgmn.engines import ENGINES, Engine
+from hpgmn.engines.local import LocalEngine
 from hpgmn.errors import SettingError, unknown_name
-
-if TYPE_CHECKING:
-    from hpgmn.engines.cluster import RayEngine
 
 EngineName = Annotated[
     str, typer.Option("--engine", help="local: this machine; ray: a Ray cluster.")
@@ -36,13 +34,11 @@ class Place:
 
     Attributes:
         device: "cpu" or "cuda".
-        workers: how many tasks at a time.
-        cluster: the engine; None: this machine.
+        engine: who runs tasks.
     """
 
     device: str
-    workers: int
-    cluster: RayEngine | None = None
+    engine: Engine
 
 
 def check_engine(engine: str, address: str | None, workers: int | None = None) -> None:
@@ -86,7 +82,7 @@ def opened(
     """
     check_engine(engine, address, workers)
     if engine == "local":
-        yield Place(chosen_device(device), workers or 1)
+        yield Place(chosen_device(device), LocalEngine(workers or 1))
         return
     _check_device(device)
     from hpgmn.engines.cluster import RayEngine, connected
@@ -96,7 +92,7 @@ def opened(
         chosen = device if device != "auto" else "cuda" if has_gpu else "cpu"
         cluster = RayEngine(ray, chosen, workers)
         say(f"{cluster}.")
-        yield Place(chosen, cluster.workers, cluster)
+        yield Place(chosen, cluster)
 
 
 def tell_lost(what: str) -> Callable[[str], None]:

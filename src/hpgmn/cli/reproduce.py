@@ -17,9 +17,9 @@ from hpgmn.cli.engines import Address, EngineName, Place, opened, tell_lost
 from hpgmn.errors import HPGMNError
 
 if TYPE_CHECKING:
-    from hpgmn.experiments.reproduction.engine import Outcome
     from hpgmn.experiments.reproduction.facts import Facts
     from hpgmn.experiments.reproduction.plan import Experiment
+    from hpgmn.experiments.reproduction.todo import Outcome
     from hpgmn.training.replicas import Progress
 
 
@@ -46,14 +46,14 @@ def reproduce(
         int | None,
         typer.Option(help="How many cells are worked on at once [1; ray: one for each core]."),
     ] = None,
-    engine_name: EngineName = "local",
+    engine: EngineName = "local",
     address: Address = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the means as JSON instead of tables.")
     ] = False,
 ) -> None:
     """The paper's experiments, cell by cell; what is done already is not done again."""
-    from hpgmn.experiments.reproduction import engine, plan
+    from hpgmn.experiments.reproduction import plan, todo
     from hpgmn.experiments.reproduction.work import CELLS_FOLDER
     from hpgmn.report.reproduction import write_reproduction
 
@@ -63,12 +63,12 @@ def reproduce(
     name = out_folder or f"runs/{'reproduction-quick' if quick else 'reproduction'}"
     with (
         _folder(name) as (folder, send),
-        engine.only_one(folder),
-        opened(engine_name, address, device, workers) as place,
+        todo.only_one(folder),
+        opened(engine, address, device, workers) as place,
     ):
-        experiments, missing = engine.on_this_machine(asked)
+        experiments, missing = todo.on_this_machine(asked)
         if missing:
-            say(f"Left out: {', '.join(missing)}. {engine.what_to_do(missing)}")
+            say(f"Left out: {', '.join(missing)}. {todo.what_to_do(missing)}")
         facts, failures = _facts(experiments, folder)
         outcomes = _work(experiments, folder, place, send)
         files = write_reproduction(
@@ -122,30 +122,31 @@ def _work(
     experiments: Sequence[Experiment], folder: Path, place: Place, send: Callable[[], None]
 ) -> list[Outcome]:
     """The outcome of every cell, with a line for each that is worked on."""
-    from hpgmn.experiments.reproduction import engine
     from hpgmn.experiments.reproduction.tasks import work_on
+    from hpgmn.experiments.reproduction.todo import cells_of, sort_out
 
-    cells = engine.cells_of(experiments)
-    todo = engine.sort_out(cells, folder)
-    if todo.done:
-        say(f"{len(todo.done)} of {len(cells)} cells are done already.")
-    told = [*todo.done]
+    cells = cells_of(experiments)
+    every = sort_out(cells, folder)
+    if every.done:
+        say(f"{len(every.done)} of {len(cells)} cells are done already.")
+    told = [*every.done]
     with step_progress() as step, stop_on_signal() as should_stop:
         tell = _teller(told, len(cells), step, send)
-        for failed in todo.failed:
+        for failed in every.failed:
             tell(failed)
 
         def report(name: str, now: Progress) -> None:
             step(f"{name}: {now.stage} {now.epoch}/{now.epochs}", len(told), len(cells))
 
         try:
-            options: dict[str, Any] = {"tell": tell, "report": report, "should_stop": should_stop}
-            if place.cluster is None:
-                options["workers"] = place.workers
-                engine.work(todo.waiting, folder, device=place.device, **options)
-            else:
-                options["lost"] = tell_lost("cell")
-                work_on(place.cluster, todo.waiting, folder, device=place.device, **options)
+            work_on(
+                *(place.engine, every.waiting, folder),
+                device=place.device,
+                tell=tell,
+                report=report,
+                should_stop=should_stop,
+                lost=tell_lost("cell"),
+            )
         except KeyboardInterrupt:
             say(f"{len(told)} of {len(cells)} cells are done. To go on, repeat the command.")
             raise

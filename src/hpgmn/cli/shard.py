@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hpgmn.cli.console import say, step_progress
-from hpgmn.errors import DataNotFoundError, HPGMNError, SettingError, unknown_name
+from hpgmn.cli.engines import Address, EngineName, check_engine, opened
+from hpgmn.errors import DataNotFoundError, HPGMNError, SettingError
 
 if TYPE_CHECKING:
     from hpgmn.graph import Array
-
-_ENGINES = ("local", "ray")
 
 
 def shard(
@@ -34,11 +33,12 @@ def shard(
     ] = "estimated",
     split: Annotated[int, typer.Option(min=0, help="Which split.")] = 0,
     memory: Annotated[float, typer.Option(min=0.001, help="GiB that a task holds at once.")] = 1.0,
-    engine: Annotated[str, typer.Option(help="local or ray.")] = "local",
-    address: Annotated[
-        str | None, typer.Option(help="ray: the cluster's address [one on this machine].")
+    workers: Annotated[
+        int | None,
+        typer.Option(help="How many tasks at a time [1; ray: one for each core]."),
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="local: processes.")] = 1,
+    engine: EngineName = "local",
+    address: Address = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the edges in ranges.")] = False,
     set_: Annotated[
         list[str] | None,
@@ -53,14 +53,10 @@ def shard(
     from hpgmn.config import make_settings, parse_assignments
     from hpgmn.datasets import DATASETS
     from hpgmn.models.hpgmn import HPGMNSettings
-    from hpgmn.sharding import LocalEngine, RayEngine
     from hpgmn.sharding import shard as cut
     from hpgmn.shipped import settings_for
 
-    if engine not in _ENGINES:
-        raise SettingError(unknown_name("engine", engine, _ENGINES))
-    if address is not None and engine != "ray":
-        raise SettingError("--address names a Ray cluster. Add --engine ray.")
+    check_engine(engine, address, workers)
     own = settings_for(graph if graph in DATASETS else None)
     settings = make_settings(HPGMNSettings, own | parse_assignments(set_ or []))
     if settings.refinement:
@@ -71,22 +67,16 @@ def shard(
     size = int(memory * 2**30)
     source = _source(graph)
     known = _labels(labels, source, settings, split)
-    used: Any = LocalEngine(workers)
-    if engine == "ray":
-        used = RayEngine(address, memory=size)
-    try:
-        with step_progress() as progress:
-            done = cut(
-                *(source, out, known, settings),
-                ranges=ranges,
-                split=split,
-                memory=size,
-                engine=used,
-                progress=progress,
-                keep=keep,
-            )
-    finally:
-        used.close()
+    with opened(engine, address, "cpu", workers) as place, step_progress() as progress:
+        done = cut(
+            *(source, out, known, settings),
+            ranges=ranges,
+            split=split,
+            memory=size,
+            engine=place.engine,
+            progress=progress,
+            keep=keep,
+        )
     for name, about in done.shards.statistics.items():
         kind = "sparse" if about["is_sparse"] else about["dtype"]
         say(f"{name}: {about['width']:,} columns, {kind}")

@@ -206,12 +206,12 @@ def _train(
     """Train what is asked for, wherever that is, and print the scores."""
     from hpgmn.experiments.run import resolve_device
 
-    names = asked.names
+    names, cluster = asked.names, None if place.engine.is_local else place.engine
     after = {"resume": asked.resume, "overwrite": asked.overwrite}
     choice = None
     if asked.is_chosen:
         here = specs[0]
-        if place.cluster is not None:  # the choice is made on this machine
+        if cluster is not None:  # the choice is made on this machine
             here = dataclasses.replace(here, device=resolve_device("auto"))
         choice = chosen_or_kept(here, graph, asked.set_, out_folder, **after)
     if choice is not None:
@@ -221,11 +221,11 @@ def _train(
         specs = [_specification(asked.source, graph, best, own)]
     folder = out_folder or _default_folder(graph.name, names)
     if len(specs) > 1:
-        train_several(specs, graph, folder, cluster=place.cluster, **after)
+        train_several(specs, graph, folder, cluster=cluster, **after)
         return
     kept = None if choice is None else choice.as_dict()
     try:
-        metrics = train_one(specs[0], graph, folder, cluster=place.cluster, choice=kept, **after)
+        metrics = train_one(specs[0], graph, folder, cluster=cluster, choice=kept, **after)
     except KeyboardInterrupt:
         say(f"To go on, repeat the command with --resume --out {folder}")
         raise

@@ -220,12 +220,11 @@ def _search(
     study: Study, spec: TuneSpec, graph: Graph, trials: int, place: Place, timeout: float | None
 ) -> _Ending:
     """Train the trials that are still to be done, with progress."""
-    from hpgmn.experiments.tuning import Tuning, tune_here
+    from hpgmn.experiments.tuning import Tuning
     from hpgmn.experiments.tuning_summary import best_trial
     from hpgmn.experiments.tuning_tasks import tune_on
-    from hpgmn.experiments.tuning_workers import tune_in_workers
 
-    tuning = Tuning(study, spec, graph, place.workers)
+    tuning = Tuning(study, spec, graph, place.engine.workers)
     deaths = 0
 
     def lost(line: str) -> None:
@@ -243,13 +242,13 @@ def _search(
             progress(f"{graph.name} {spec.model}: trials{score}", done, trials)
 
         told()
-        options: dict[str, Any] = {"deadline": deadline, "should_stop": should_stop, "told": told}
-        if place.cluster is not None:
-            tune_on(place.cluster, tuning, trials, lost=lost, **options)
-        elif place.workers == 1:
-            tune_here(tuning, trials, **options)
-        else:
-            tune_in_workers(tuning, trials, place.workers, lost=lost, **options)
+        tune_on(
+            *(place.engine, tuning, trials),
+            deadline=deadline,
+            should_stop=should_stop,
+            told=told,
+            lost=lost,
+        )
     return _Ending(deaths, time.monotonic() > deadline)
 
 

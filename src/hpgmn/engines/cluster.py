@@ -12,8 +12,6 @@ import math
 import os
 import signal
 import socket
-import time
-import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -22,13 +20,9 @@ from types import ModuleType
 from typing import Any
 
 from hpgmn import __version__
-from hpgmn.engines.tasks import Ended, Share, Task
+from hpgmn.engines.tasks import FAREWELL_SECONDS, LOOK_SECONDS, Ended, Share, Task, done
 from hpgmn.errors import HPGMNError
 
-LOOK_SECONDS = 0.2
-"""How often to look whether the user wants to stop."""
-FAREWELL_SECONDS = 5.0
-"""So long a task that is cancelled may tidy up; then its process is killed."""
 REACH_SECONDS = 5.0
 """So long a cluster may take to accept a connection."""
 _QUIET = {
@@ -125,6 +119,8 @@ class RayEngine:
         workers: how many tasks at a time; None: as many as there are cores, or GPUs.
     """
 
+    is_local = False
+
     def __init__(self, ray: ModuleType, device: str = "cpu", workers: int | None = None) -> None:
         self._ray, self.device = ray, device
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -181,9 +177,12 @@ class RayEngine:
 
         def begin(task: Task, count: int) -> None:
             self._counter += 1
+            self._check_memory(task)
             shared = self._place(task.shared, running)
             about = (self._counter, share, __version__)
-            own = remote.remote(task.function, task.argument, shared, desk, about)
+            own = remote.options(memory=task.memory).remote(
+                task.function, task.argument, shared, desk, about
+            )
             running[own] = _Attempt(task, self._counter, count, shared)
 
         try:
@@ -215,6 +214,15 @@ class RayEngine:
             self._cancel(list(running))
             self._placed.clear()
             ray.kill(desk)
+
+    def _check_memory(self, task: Task) -> None:
+        """Refuse a task that no machine has room for; Ray itself would wait for one."""
+        most = max(node.get("memory", 0) for node in self.nodes)
+        if task.memory is not None and task.memory > most:
+            raise HPGMNError(
+                f"No machine of the cluster has {task.memory / 2**30:.1f} GiB for a task; the "
+                f"largest has {most / 2**30:.1f}. Give a smaller --memory."
+            )
 
     def _place(self, shared: Any, running: dict[Any, _Attempt]) -> Any:
         """Put what tasks share where they find it, once; what no task needs any more goes."""
@@ -332,6 +340,13 @@ class DeskLine:
     def __init__(self, desk: Any, attempt: int, share: Share) -> None:
         self._desk, self._attempt, self.share = desk, attempt, share
 
+    @property
+    def where(self) -> str:
+        """The machine of the cluster, as Ray names it."""
+        import ray
+
+        return str(ray.get_runtime_context().get_node_id())
+
     def tell(self, message: Any) -> None:
         """Send a message and go on."""
         self._desk.tell.remote(self._attempt, message)
@@ -376,29 +391,4 @@ def work(
     torch.set_num_threads(share.threads)
     # What tasks share lies in memory that nobody may write; torch says so.
     warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-    try:
-        return function(argument, shared, DeskLine(desk, attempt, share)), "", ""
-    except HPGMNError as error:
-        return None, str(error), ""
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        return None, reason, traceback.format_exc()
-
-
-class Seldom:
-    """Lets a thing through no more often than once in so many seconds.
-
-    Args:
-        seconds: the time between two.
-    """
-
-    def __init__(self, seconds: float = 0.5) -> None:
-        self._seconds, self._last = seconds, -math.inf
-
-    def __call__(self) -> bool:
-        """Whether it is time again."""
-        now = time.monotonic()
-        if now - self._last < self._seconds:
-            return False
-        self._last = now
-        return True
+    return done(function, argument, shared, DeskLine(desk, attempt, share))

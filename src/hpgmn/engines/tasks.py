@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import math
+import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from hpgmn.errors import HPGMNError
+
 ENGINES = ("local", "ray")
+LOOK_SECONDS = 0.2
+"""How often an engine looks whether the user wants to stop."""
+FAREWELL_SECONDS = 5.0
+"""So long a task that is cancelled may tidy up; then its process is killed."""
 
 
 @dataclass(frozen=True)
@@ -23,9 +32,17 @@ class Share:
 
 
 class Line(Protocol):
-    """A task's line to the process that started it."""
+    """A task's line to the process that started it.
+
+    Attributes:
+        share: what the task may take of its machine.
+    """
 
     share: Share
+
+    @property
+    def where(self) -> str:
+        """Which machine of a cluster this is; "" on that of the process that started it."""
 
     def tell(self, message: Any) -> None:
         """Send a message and go on; another one may arrive before it."""
@@ -47,12 +64,14 @@ class Task:
             other machines find it.
         argument: small.
         shared: what several tasks have in common, such as a graph: sent once to a machine.
+        memory: bytes that it may hold; a cluster gives no machine more tasks than it has room for.
     """
 
     name: str
     function: Callable[[Any, Any, Line], Any]
     argument: Any
     shared: Any = None
+    memory: int | None = None
 
 
 @dataclass(frozen=True)
@@ -75,7 +94,15 @@ class Ended:
 
 
 class Engine(Protocol):
-    """Runs tasks, several at a time."""
+    """Runs tasks, several at a time.
+
+    Attributes:
+        workers: how many at a time.
+        is_local: whether tasks see the files of this process.
+    """
+
+    workers: int
+    is_local: bool
 
     def run(
         self,
@@ -99,3 +126,35 @@ class Engine(Protocol):
             lost: called with the name of a task that was lost and is begun again.
             at_a_time: how many there can be at most, where they are fewer than the workers.
         """
+
+
+def done(
+    function: Callable[[Any, Any, Any], Any], argument: Any, shared: Any, line: Any
+) -> tuple[Any, str, str]:
+    """The value of a task, or the reason and the trace of an error."""
+    try:
+        return function(argument, shared, line), "", ""
+    except HPGMNError as error:
+        return None, str(error), ""
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        return None, reason, traceback.format_exc()
+
+
+class Seldom:
+    """Lets a thing through no more often than once in so many seconds.
+
+    Args:
+        seconds: the time between two.
+    """
+
+    def __init__(self, seconds: float = 0.5) -> None:
+        self._seconds, self._last = seconds, -math.inf
+
+    def __call__(self) -> bool:
+        """Whether it is time again."""
+        now = time.monotonic()
+        if now - self._last < self._seconds:
+            return False
+        self._last = now
+        return True

@@ -9,8 +9,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from hpgmn.engines import Ended, Engine, Line, Task
-from hpgmn.engines.cluster import Seldom
+from hpgmn.engines import Ended, Engine, Line, Seldom, Task
 from hpgmn.experiments.log import log_file, warnings_among
 from hpgmn.experiments.run import (
     LOG_FILE,

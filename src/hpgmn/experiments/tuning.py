@@ -13,17 +13,15 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hpgmn.config import make_settings, plain, settings_dict
-from hpgmn.errors import HPGMNError, SettingError, unknown_name
+from hpgmn.errors import SettingError, unknown_name
 from hpgmn.experiments.records import word
 from hpgmn.experiments.search import planned_trials, run_trials
 from hpgmn.experiments.spaces import PAPER_SPACE, Space, space_for
@@ -362,44 +360,3 @@ class Judged:
         self._epoch = epoch
         if self._judge(epoch, now.val_score):
             raise HopelessTrialError
-
-
-def tune_here(
-    tuning: Tuning,
-    count: int,
-    *,
-    deadline: float = math.inf,
-    should_stop: Callable[[], bool] = lambda: False,
-    told: Callable[[], None] = lambda: None,
-) -> None:
-    """Train the trials that are still to be done in this process, one after the other.
-
-    Args:
-        tuning: the search.
-        count: how many trials there are to be in all.
-        deadline: no trial begins later, by ``time.monotonic``.
-        should_stop: asked after each epoch; True ends the search as Ctrl-C does.
-        told: called after each trial.
-    """
-    for place in tuning.places(count):
-        if time.monotonic() > deadline:
-            return
-        trial = tuning.begin(place)
-        try:
-            found = train_trial(
-                tuning.graph,
-                tuning.spec,
-                trial.user_attrs["settings"],
-                partial(tuning.judge, trial),
-                should_stop,
-            )
-        except HopelessTrialError:
-            tuning.give_up(trial)
-        except HPGMNError as error:
-            tuning.refuse(trial, str(error))
-        except BaseException:
-            tuning.abandon(trial)
-            raise
-        else:
-            tuning.end(trial, found)
-        told()

@@ -1,7 +1,8 @@
-"""The trials of a search as tasks of an engine, such as a Ray cluster.
+"""The trials of a search as tasks of an engine.
 
 This process alone asks and writes the study. A task is handed the settings of a trial, asks now and
-then whether to go on, and answers with the record.
+then whether to go on, and answers with the record. So the study has one writer, the number of
+trials is exact, and a process or machine that is lost leaves a trial whose number is known.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from typing import TYPE_CHECKING, Any
 from hpgmn.engines import Ended, Engine, Line, Task
 from hpgmn.errors import HPGMNError
 from hpgmn.experiments.tuning import HopelessTrialError, TuneSpec, Tuning, train_trial
-from hpgmn.experiments.tuning_workers import TRIES
 from hpgmn.graph import Graph
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
+
+TRIES = 2
+"""A trial whose process or machine is lost is not begun more often than this by one command."""
 
 
 def trial_task(

@@ -1,12 +1,11 @@
 """A graph cut into node ranges: its statistics as row shards, made by tasks of bounded memory.
 
 A task is a function of files: it reads what one range of nodes needs and writes that range's rows.
-So any engine may run it, here, in a pool of processes or on a cluster, and what is finished stays
+So any engine may run it, here, in several processes or on a cluster, and what is finished stays
 finished. :func:`shard` does all of it, :class:`Shards` reads what it wrote.
 """
 
-from hpgmn.sharding.engines import LocalEngine, RayEngine
 from hpgmn.sharding.reading import Shards
 from hpgmn.sharding.whole import Outcome, shard
 
-__all__ = ["LocalEngine", "Outcome", "RayEngine", "Shards", "shard"]
+__all__ = ["Outcome", "Shards", "shard"]

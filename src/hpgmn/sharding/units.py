@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from hpgmn.engines import Line
 from hpgmn.errors import HPGMNError
 from hpgmn.sharding.cutting import (
     WORK,
@@ -52,6 +53,18 @@ KINDS: dict[str, Compute] = {
 def compute(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
     """Make the files of a unit; what is to be remembered of each."""
     return KINDS[unit.kind](folder, plan, unit)
+
+
+def unit_task(argument: tuple[str, Unit], shared: None, line: Line) -> None:
+    """A unit as the task of an engine.
+
+    Args:
+        argument: the folder of the shards, and the unit.
+        shared: nothing.
+        line: says where the task runs.
+    """
+    folder, unit = argument
+    run_unit(folder, unit, line.where)
 
 
 def run_unit(folder: str | Path, unit: Unit, by: str = "", compute: Compute = compute) -> None:

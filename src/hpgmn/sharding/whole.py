@@ -17,19 +17,23 @@ import scipy.sparse as sp
 
 from hpgmn.config import settings_dict
 from hpgmn.datasets.files import graph_name, read_graph, write_graph
+from hpgmn.engines import Ended, Engine, Task
+from hpgmn.engines.local import LocalEngine
 from hpgmn.errors import HPGMNError, SettingError
 from hpgmn.graph import Array, Graph
 from hpgmn.sharding.cutting import WORK
-from hpgmn.sharding.engines import Engine, LocalEngine
 from hpgmn.sharding.files import RowFile, write_array
-from hpgmn.sharding.plan import FORMAT, MEMORY, Plan, Stage, balanced_starts, settled_forms
+from hpgmn.sharding.plan import FORMAT, MEMORY, Plan, Stage, Unit, balanced_starts, settled_forms
 from hpgmn.sharding.reading import MANIFEST, Shards
 from hpgmn.sharding.rounds import round_file
 from hpgmn.sharding.rows import rows_file
-from hpgmn.sharding.units import PLAN, forget, record, starts
+from hpgmn.sharding.units import PLAN, forget, record, starts, unit_task
 from hpgmn.statistics.settings import StatisticsSettings, base_name, statistic_names
 
 Progress = Callable[[str, int, int | None], None]
+
+TRIES = 6
+"""How often a task is begun, the first time included, whose process or machine is lost."""
 
 
 @dataclass(frozen=True)
@@ -85,34 +89,80 @@ def shard(
     every = [unit for stage in stages for unit in stage.units]
     if _is_finished(folder, plan):
         return Outcome(Shards(folder), len(every), len(every), len(starts(folder)))
-    engine = engine or LocalEngine()
-    found, passed = 0, _passed(folder, plan, stages)
-    for number, stage in enumerate(stages):
-        if number in passed:
-            found += len(stage.units)
-        else:
-            found += _do(folder, plan, stage, engine, progress)
+    work = _Work(folder, plan, stages, progress)
+    (engine or LocalEngine()).run(work.next_task, work.told, tries=TRIES)
     begun = len(starts(folder))
     _write_manifest(folder, plan, stages)
     if not keep:
         shutil.rmtree(folder / WORK)
-    return Outcome(Shards(folder), len(every), found, begun)
+    return Outcome(Shards(folder), len(every), work.found, begun)
 
 
-def _do(folder: Path, plan: Plan, stage: Stage, engine: Engine, progress: Progress) -> int:
-    """Do what is left of a stage; how much had been done before."""
-    left = []
-    for unit in stage.units:
-        if record(folder, plan, unit, checked=True) is None:
-            forget(folder, unit)  # of another plan, or damaged
-            left.append(unit)
-    every, done = len(stage.units), len(stage.units) - len(left)
-    progress(stage.what, done, every)
-    if left:
-        engine.run(folder, left, lambda more: progress(stage.what, done + more, every))
-    if stage.chain and stage.units[0].step:
-        _drop_round(folder, stage)
-    return done
+class _Work:
+    """The stages as tasks: those of a stage begin when all before them are done.
+
+    Args:
+        folder: that of the shards.
+        plan: what they are made from.
+        stages: all work.
+        progress: told what is done.
+
+    Attributes:
+        found: how many units had been done before.
+    """
+
+    def __init__(self, folder: Path, plan: Plan, stages: list[Stage], progress: Progress) -> None:
+        self._folder, self._plan, self._progress = folder, plan, progress
+        passed = _passed(folder, plan, stages)
+        self.found = sum(len(stages[number].units) for number in passed)
+        self._stages = [stage for number, stage in enumerate(stages) if number not in passed]
+        self._stage: Stage | None = None
+        self._left: list[Unit] = []
+        self._running = 0
+
+    def next_task(self) -> Task | None:
+        """One more task; None as long as those that run must end first, and at the end."""
+        while not self._left:
+            if self._running:
+                return None
+            self._end_stage()
+            if not self._stages:
+                return None
+            self._begin_stage(self._stages.pop(0))
+        unit = self._left.pop(0)
+        self._running += 1
+        return Task(unit.key, unit_task, (str(self._folder), unit), memory=self._plan.memory)
+
+    def told(self, ended: Ended) -> None:
+        """A task has ended."""
+        if ended.trace:
+            raise RuntimeError(f"A worker failed:\n{ended.trace}")
+        if ended.is_lost:
+            raise HPGMNError(f"{ended.reason} What is finished is kept.")
+        if ended.reason:
+            raise HPGMNError(ended.reason)
+        self._running -= 1
+        self._tell()
+
+    def _begin_stage(self, stage: Stage) -> None:
+        self._stage = stage
+        for unit in stage.units:
+            if record(self._folder, self._plan, unit, checked=True) is None:
+                forget(self._folder, unit)  # of another plan, or damaged
+                self._left.append(unit)
+        self.found += len(stage.units) - len(self._left)
+        self._tell()
+
+    def _end_stage(self) -> None:
+        if self._stage is not None and self._stage.chain and self._stage.units[0].step:
+            _drop_round(self._folder, self._stage)
+        self._stage = None
+
+    def _tell(self) -> None:
+        assert self._stage is not None
+        every = len(self._stage.units)
+        done = every - len(self._left) - self._running
+        self._progress(self._stage.what, done, every)
 
 
 @dataclass(frozen=True)

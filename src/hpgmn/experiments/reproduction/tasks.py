@@ -1,22 +1,23 @@
-"""The cells of a reproduction as tasks of an engine, such as a Ray cluster.
+"""The cells of a reproduction as tasks of an engine.
 
-The machines that work need neither the graphs nor the folder: the graph comes with the task, and
-records and finished parts of searches come back and are written here.
+On this machine they work in the folder of the reproduction. The machines of a cluster need neither
+the graphs nor the folder: the graph comes with the task, and records and finished parts of searches
+come back and are written here.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from hpgmn.datasets import load
-from hpgmn.engines import Ended, Engine, Line, Task
-from hpgmn.engines.cluster import Seldom
+from hpgmn.engines import Ended, Engine, Line, Seldom, Task
 from hpgmn.errors import HPGMNError
 from hpgmn.experiments.reproduction.cells import Cell, record_path, write_cell
-from hpgmn.experiments.reproduction.engine import Outcome, attempt
+from hpgmn.experiments.reproduction.todo import Outcome, at_work, attempt
 from hpgmn.experiments.reproduction.work import CELLS_FOLDER, SEARCH_FOLDER, Way, tidy
 from hpgmn.experiments.run import write_text
 from hpgmn.graph import Graph
@@ -26,28 +27,33 @@ TRIES = 3
 """A cell whose machine is lost is not begun more often than this by one command."""
 
 
-def cell_task(argument: tuple[Cell, dict[str, str], str], graph: Graph, line: Line) -> Outcome:
-    """The outcome of a cell, worked on in a folder that exists so long as the work.
+def cell_task(
+    argument: tuple[Cell, str, Path | dict[str, str]], graph: Graph, line: Line
+) -> Outcome:
+    """The outcome of a cell.
 
     Args:
-        argument: the cell, the files that are known of it (name below the folder → content), and
-            the device.
+        argument: the cell, the device, and the folder of the reproduction; where that is on another
+            machine, the files that are known of the cell (name below the folder → content).
         graph: its graph.
-        line: where progress and the content of a search's file go.
+        line: where progress goes, and to another machine the content of a search's file.
     """
-    cell, files, device = argument
+    cell, device, known = argument
     is_time = Seldom()
 
     def report(now: Progress) -> None:
         if is_time():
             line.tell(now)
 
+    way = Way(device, report, line.should_stop, line.share.memory)
+    if isinstance(known, Path):
+        with at_work(known):
+            return attempt(cell, known, way, graph)
     with tempfile.TemporaryDirectory(prefix="hpgmn-") as place:
-        for name, text in files.items():
+        for name, text in known.items():
             (Path(place) / name).parent.mkdir(parents=True, exist_ok=True)
             (Path(place) / name).write_text(text, encoding="utf-8")
-        way = Way(device, report, line.should_stop, line.share.memory, line.ask)
-        return attempt(cell, Path(place), way, graph)
+        return attempt(cell, Path(place), dataclasses.replace(way, keep=line.ask), graph)
 
 
 def work_on(
@@ -73,6 +79,7 @@ def work_on(
         should_stop: asked all the time.
         lost: called with the name of a cell that is begun again because its machine is lost.
     """
+    folder.mkdir(parents=True, exist_ok=True)
     outcomes: list[Outcome] = []
     by_name = {cell.name: cell for cell in cells}
     waiting, graphs = iter(cells), _Graphs()
@@ -88,14 +95,15 @@ def work_on(
             except HPGMNError as error:
                 keep(Outcome(cell, reason=str(error)))
                 continue
-            return Task(cell.name, cell_task, (cell, _known(cell, folder), device), graph)
+            known = folder if engine.is_local else _known(cell, folder)
+            return Task(cell.name, cell_task, (cell, device, known), graph)
         return None
 
     def told(ended: Ended) -> None:
         outcome = ended.value
         if outcome is None:
             outcome = Outcome(by_name[ended.name], reason=ended.reason, trace=ended.trace)
-        elif outcome.record is not None:
+        elif outcome.record is not None and not engine.is_local:
             write_cell(folder / CELLS_FOLDER, outcome.record)
             tidy(outcome.cell, folder)
         keep(outcome)

@@ -1,31 +1,18 @@
-"""All cells of a reproduction: which are there, which are done, and the work on the others.
+"""The cells of a reproduction: which there are, which are done, and what became of the others.
 
-One process, or several that share the cores and the memory of the GPU. A cell that fails is
-reported with its reason; the others go on.
+A cell that fails is reported with its reason; the others go on.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import fcntl
-import logging
-import multiprocessing
-import os
-import signal
-import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
-from multiprocessing.connection import wait as wait_for_process
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from hpgmn.datasets import DATASETS, find_file, load
 from hpgmn.errors import HPGMNError
@@ -33,11 +20,8 @@ from hpgmn.experiments.reproduction.cells import Cell, CellRecord
 from hpgmn.experiments.reproduction.plan import Experiment, Row
 from hpgmn.experiments.reproduction.work import Way, do_cell, done_record, free_memory, tidy
 from hpgmn.graph import Graph
-from hpgmn.training.replicas import Progress
 
 LOCK_FILE, WORKERS_LOCK_FILE = ".lock", ".lock-workers"
-_LOOK_SECONDS = 0.2
-"""How often the first process looks whether it is asked to stop."""
 
 
 @dataclass(frozen=True)
@@ -152,37 +136,12 @@ def only_one(folder: Path) -> Iterator[None]:
         yield
 
 
-def work(
-    cells: Sequence[Cell],
-    folder: Path,
-    *,
-    device: str = "cpu",
-    workers: int = 1,
-    tell: Callable[[Outcome], None] = lambda outcome: None,
-    report: Callable[[str, Progress], None] = lambda name, progress: None,
-    should_stop: Callable[[], bool] = lambda: False,
-) -> list[Outcome]:
-    """Do the cells' work; what is asked to stop raises KeyboardInterrupt with all kept.
-
-    Args:
-        cells: the cells.
-        folder: the folder of the reproduction.
-        device: "cpu" or "cuda".
-        workers: how many processes.
-        tell: called with the outcome of each cell, in the order in which they end.
-        report: called with a cell's name and its progress; with one process only.
-        should_stop: asked all the time.
-    """
-    if workers > 1 and len(cells) > 1:
-        return _in_processes(cells, folder, device, min(workers, len(cells)), tell, should_stop)
-    outcomes = []
-    for cell in cells:
-        if should_stop():
-            raise KeyboardInterrupt
-        way = Way(device, partial(report, cell.name), should_stop)
-        outcomes.append(attempt(cell, folder, way))
-        tell(outcomes[-1])
-    return outcomes
+@contextmanager
+def at_work(folder: Path) -> Iterator[None]:
+    """Let whoever wants to work in a folder next wait for this process to end its cell."""
+    with (folder / WORKERS_LOCK_FILE).open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        yield
 
 
 def attempt(cell: Cell, folder: Path, way: Way, graph: Graph | None = None) -> Outcome:
@@ -199,78 +158,3 @@ def attempt(cell: Cell, folder: Path, way: Way, graph: Graph | None = None) -> O
     finally:
         free_memory(way.device)
     return Outcome(cell, record, time.perf_counter() - started)
-
-
-def _in_processes(
-    cells: Sequence[Cell],
-    folder: Path,
-    device: str,
-    workers: int,
-    tell: Callable[[Outcome], None],
-    should_stop: Callable[[], bool],
-) -> list[Outcome]:
-    context = multiprocessing.get_context("spawn")  # a GPU cannot be used after a fork
-    stop = context.Event()
-    folder.mkdir(parents=True, exist_ok=True)
-    threads = max(1, torch.get_num_threads() // workers)
-    outcomes: list[Outcome] = []
-    with ProcessPoolExecutor(
-        workers, context, initializer=_begin, initargs=(folder, stop, threads, device, 1 / workers)
-    ) as pool:
-        try:
-            waiting: set[Future[Outcome | None]] = {
-                pool.submit(_in_worker, cell, folder) for cell in cells
-            }
-            while waiting:
-                if should_stop():
-                    raise KeyboardInterrupt
-                ended, waiting = wait(waiting, _LOOK_SECONDS, FIRST_COMPLETED)
-                for future in ended:
-                    outcome = future.result()
-                    if outcome is not None:
-                        outcomes.append(outcome)
-                        tell(outcome)
-        except BrokenProcessPool:
-            if should_stop():  # whoever stopped the first process stopped them all
-                raise KeyboardInterrupt from None
-            raise HPGMNError(
-                "A worker was killed, probably for lack of memory. What was finished is kept: "
-                "repeat the command with fewer --workers."
-            ) from None
-        finally:
-            stop.set()
-            pool.shutdown(cancel_futures=True)
-    return outcomes
-
-
-_own: dict[str, Any] = {}
-"""In a worker: how it works, and its lock."""
-
-
-def _begin(folder: Path, stop: Any, threads: int, device: str, memory_share: float) -> None:
-    """Prepare a worker: Ctrl-C is for the first process, and without that one there is no work."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _own["lock"] = (folder / WORKERS_LOCK_FILE).open("a")
-    fcntl.flock(_own["lock"], fcntl.LOCK_SH)
-    logging.getLogger("hpgmn").addHandler(logging.NullHandler())  # the first process has warned
-    torch.set_num_threads(threads)
-    _own["way"] = Way(device, None, stop.is_set, memory_share)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    wait_for_process([parent.sentinel])
-    os._exit(1)
-
-
-def _in_worker(cell: Cell, folder: Path) -> Outcome | None:
-    """A cell's outcome; None where it was asked to stop."""
-    way: Way = _own["way"]
-    if way.should_stop():
-        return None
-    try:
-        return attempt(cell, folder, way)
-    except KeyboardInterrupt:
-        return None

@@ -1,21 +1,23 @@
-"""Units done by processes and by a Ray cluster of three nodes, one of which is killed."""
+"""Shards made by processes and by a Ray cluster of three nodes, one of which is killed."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from hpgmn.engines import Ended, Engine, Line, Task
+from hpgmn.engines.cluster import RayEngine
+from hpgmn.engines.local import LocalEngine
 from hpgmn.errors import HPGMNError
-from hpgmn.sharding import LocalEngine, RayEngine, shard
+from hpgmn.sharding import shard
 from hpgmn.sharding.plan import Plan, Unit
 from hpgmn.sharding.units import PLAN, compute, run_unit, starts
 from hpgmn.statistics import StatisticsSettings
@@ -40,14 +42,12 @@ def test_processes_give_the_rows_of_one(
 ) -> None:
     graph = make_graph()
     told: list[tuple[str, int, int | None]] = []
-    engine = LocalEngine(2)
     done = shard(
         *(graph, tmp_path, known_labels(graph), SETTINGS),
         ranges=3,
-        engine=engine,
+        engine=LocalEngine(2),
         progress=lambda *step: told.append(step),
     )
-    engine.close()
     check_rows(done.shards, graph, known_labels(graph), SETTINGS)
     assert [step for step in told if step[0] == "Rows of class_counts"] == [
         ("Rows of class_counts", count, 3) for count in range(4)
@@ -55,48 +55,62 @@ def test_processes_give_the_rows_of_one(
     assert done.starts == done.units
 
 
-def test_a_worker_that_ends_is_told(tmp_path: Path) -> None:
-    with pytest.raises(HPGMNError, match="run the command again"):
-        LocalEngine(2).run(tmp_path, [_Deadly("out", 0)], lambda done: None)
+class Failing:
+    """An engine whose first task ends badly."""
+
+    workers, is_local = 1, True
+
+    def __init__(self, **end: Any) -> None:
+        self.end = end
+
+    def run(self, next_task: Callable[[], Task | None], told: Any, **options: Any) -> None:
+        task = next_task()
+        assert task is not None
+        told(Ended(task.name, **self.end))
 
 
-class _Deadly(Unit):
-    """Ends the process that unpacks it."""
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        ({"reason": "Gone.", "is_lost": True}, "Gone. What is finished is kept."),
+        ({"reason": "Too large."}, "Too large."),
+        ({"reason": "Bug.", "trace": "Traceback …"}, "A worker failed:\nTraceback …"),
+    ],
+)
+def test_a_task_that_ends_badly_ends_the_work(
+    tmp_path: Path, make_graph: Any, end: dict[str, Any], words: str
+) -> None:
+    graph = make_graph()
+    with pytest.raises((HPGMNError, RuntimeError)) as error:
+        shard(graph, tmp_path, known_labels(graph), SETTINGS, engine=Failing(**end))
+    assert str(error.value) == words
+    assert isinstance(error.value, HPGMNError) is ("trace" not in end)
 
-    def __reduce__(self) -> Any:
-        return sys.exit, (3,)
 
+class Slowed:
+    """An engine whose tasks run a function of their own."""
 
-def test_without_ray_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(HPGMNError, match=r"pip install 'hpgmn\[ray\]'"):
-        RayEngine()
+    def __init__(self, engine: Engine, function: Callable[..., None]) -> None:
+        self.engine, self.function = engine, function
+        self.workers, self.is_local = engine.workers, engine.is_local
+
+    def run(self, next_task: Callable[[], Task | None], told: Any, **options: Any) -> None:
+        def slowed() -> Task | None:
+            task = next_task()
+            return task and dataclasses.replace(task, function=self.function)
+
+        self.engine.run(slowed, told, **options)
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    """Three nodes, each with one place for a task; the first is the driver's."""
-    ray = pytest.importorskip("ray")
-    from ray.cluster_utils import Cluster
-
-    node = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
-    quick = {"health_check_initial_delay_ms": 500, "health_check_period_ms": 500}
-    quick["health_check_failure_threshold"] = 3
-    nodes = Cluster(initialize_head=True, head_node_args=node | {"_system_config": quick})
-    try:
-        nodes.add_node(**node)
-        nodes.add_node(**node)
-        nodes.wait_for_nodes()
-        ray.init(nodes.address, log_to_driver=False, logging_level="ERROR")
-        yield nodes
-    finally:
-        ray.shutdown()
-        nodes.shutdown()
+def cluster(ray_cluster: Any) -> Any:
+    """Three nodes, each with one place for a task; the first is that of this process."""
+    for _ in range(2):
+        ray_cluster.add_node(num_cpus=1, object_store_memory=80 * 2**20)
+    return ray_cluster
 
 
 @pytest.mark.ray
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_lost_node_costs_what_ran_on_it(
     tmp_path: Path, cluster: Any, make_graph: Any, check_rows: Callable[..., None]
 ) -> None:
@@ -104,7 +118,7 @@ def test_a_lost_node_costs_what_ran_on_it(
 
     graph = make_graph()
     labels = known_labels(graph)
-    lost = cluster.worker_nodes.copy().pop()
+    lost = sorted(cluster.worker_nodes, key=lambda node: node.node_id)[0]
     doomed = lost.node_id
 
     def has_begun(folder: Path) -> bool:
@@ -123,7 +137,8 @@ def test_a_lost_node_costs_what_ran_on_it(
                 time.sleep(0.02)
         return compute(folder, plan, unit)
 
-    engine = RayEngine(work=partial(run_unit, compute=slow))
+    def slow_unit(argument: tuple[str, Unit], shared: None, line: Line) -> None:
+        run_unit(*argument, line.where, compute=slow)
 
     def kill() -> None:
         while not has_begun(tmp_path):
@@ -132,9 +147,9 @@ def test_a_lost_node_costs_what_ran_on_it(
 
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
+    engine = Slowed(RayEngine(ray), slow_unit)
     done = shard(graph, tmp_path, labels, SETTINGS, ranges=8, engine=engine, keep=True)
     killer.join(10)
-    engine.close()
     assert not killer.is_alive()
     check_rows(done.shards, graph, labels, SETTINGS)
 
@@ -155,14 +170,31 @@ def _record_of(folder: Path, unit: Unit) -> dict[str, Any]:
 
 
 @pytest.mark.ray
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning")
 def test_a_refusal_of_a_task_is_the_refusal(tmp_path: Path, cluster: Any, make_graph: Any) -> None:
     graph = make_graph()
-    engine = RayEngine(memory=2**20)
+    import ray
+
+    engine = RayEngine(ray)
     with pytest.raises(HPGMNError, match="Cut the graph into more ranges"):
         shard(
             *(graph, tmp_path, known_labels(graph), SETTINGS),
             ranges=2,
             memory=1000,
             engine=engine,
+        )
+
+
+@pytest.mark.ray
+def test_a_task_that_no_machine_has_room_for_is_refused(
+    tmp_path: Path, cluster: Any, make_graph: Any
+) -> None:
+    import ray
+
+    graph = make_graph()
+    with pytest.raises(HPGMNError, match=r"has 1024.0 GiB for a task.*Give a smaller --memory"):
+        shard(
+            *(graph, tmp_path, known_labels(graph), SETTINGS),
+            ranges=2,
+            memory=2**40,
+            engine=RayEngine(ray),
         )
