@@ -17,8 +17,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from hpgmn.datasets import trading_network, write_graph
 from hpgmn.engines.cluster import RayEngine, connected
+from hpgmn.engines.local import LocalEngine
 from hpgmn.experiments.reproduction.cells import Cell
-from hpgmn.experiments.reproduction.engine import work
 from hpgmn.experiments.reproduction.tasks import work_on
 
 CELLS = 8
@@ -36,7 +36,7 @@ def seconds(engine: str, workers: int, epochs: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()
         if engine == "local":
-            found = work(cells(epochs), Path(folder), workers=workers)
+            found = work_on(LocalEngine(workers), cells(epochs), Path(folder))
         else:
             with connected(num_cpus=workers, object_store_memory=150 * 2**20) as ray:
                 started = time.perf_counter()
