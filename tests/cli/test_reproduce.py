@@ -20,7 +20,7 @@ import pytest
 
 import hpgmn as package
 from hpgmn.experiments import paper
-from hpgmn.experiments.reproduction import engine, plan
+from hpgmn.experiments.reproduction import plan, todo
 from hpgmn.graph import Graph
 
 Command = Callable[..., Any]
@@ -187,7 +187,7 @@ def test_an_error_nobody_foresaw_is_shown_whole_and_ends_with_1(
     def fail(*arguments: Any) -> None:
         raise ZeroDivisionError("something new")
 
-    monkeypatch.setattr(engine, "do_cell", fail)
+    monkeypatch.setattr(todo, "do_cell", fail)
     answer = hpgmn("reproduce", "table2", *QUICK, "--out", "out")
     assert answer.code == 1
     assert "Traceback" in answer.err
@@ -230,7 +230,7 @@ def test_mistakes_get_one_sentence(
 def test_an_interrupted_reproduction_says_how_to_go_on(
     hpgmn: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    genuine = engine.do_cell
+    genuine = todo.do_cell
 
     def interrupted(cell: Any, *arguments: Any) -> Any:
         if cell.variant == "shipped":
@@ -238,7 +238,7 @@ def test_an_interrupted_reproduction_says_how_to_go_on(
         return genuine(cell, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "do_cell", interrupted)
+        patch.setattr(todo, "do_cell", interrupted)
         answer = hpgmn("reproduce", "table2", *QUICK, "--out", "out")
     assert answer.code == 130
     assert "2 of 4 cells are done. To go on, repeat the command." in answer.err

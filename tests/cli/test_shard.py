@@ -78,7 +78,7 @@ def test_labels_may_be_a_file(tmp_path: Path, small_graph: Any) -> None:
     ("options", "message"),
     [
         (["--engine", "spark"], "Choose from: local, ray."),
-        (["--address", "auto"], "Add --engine ray."),
+        (["--address", "auto"], "Add --engine ray, or leave it out."),
         (["--labels", "true"], "takes estimated, train, or an existing FILE.npy"),
         (["--labels", "BAD"], "cannot be read"),
         (["--labels", "FLOATS"], "must hold whole numbers"),

@@ -206,7 +206,7 @@ def test_time_ends_a_search_between_trials(tune: Command) -> None:
 def test_ctrl_c_keeps_what_is_done(
     tune: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    left = 7
+    left = 10  # one question before each trial, one after each of its three epochs
 
     @contextmanager
     def stop_on_signal() -> Any:

@@ -169,9 +169,11 @@ def train(
     with opened(engine, address, given.get("device", "auto")) as place:
         given["device"] = place.device
         asked = _Asked(graph, given, names, assignments, set_ or [], is_chosen, resume, overwrite)
-        specs = _specifications(asked, loaded)
+        specs, warnings = _specifications(asked, loaded)
         if set_ and not is_chosen and wants_portfolio(graph, portfolio, said):
             note(NOT_TRIED)
+        for line in warnings:  # before minutes of work
+            logger.warning(line)
         _train(asked, specs, loaded, out_folder, place)
 
 
@@ -233,8 +235,8 @@ def _train(
     say(f"Run folder: {folder}")
 
 
-def _specifications(asked: _Asked, graph: Graph) -> list[RunSpec]:
-    """A run for each model; what can be refused is refused here."""
+def _specifications(asked: _Asked, graph: Graph) -> tuple[list[RunSpec], list[str]]:
+    """A run for each model, and warnings, the same for all; what can be refused is refused here."""
     from hpgmn.experiments.run import check_run
 
     specs = []
@@ -247,9 +249,7 @@ def _specifications(asked: _Asked, graph: Graph) -> list[RunSpec]:
             message = f"{name}: {error}" if len(asked.names) > 1 else str(error)
             raise SettingError(message) from None
         specs.append(spec)
-    for line in warnings:  # the same for every model, and before minutes of work
-        logger.warning(line)
-    return specs
+    return specs, warnings
 
 
 def _specification(
