@@ -287,11 +287,19 @@ class RayEngine:
 
 
 def _beside(ray: ModuleType) -> dict[str, Any]:
-    """Options of an actor that is to be on the machine of this process, and costs no core."""
+    """Options of an actor that is to be on the machine of this process, and costs no core.
+
+    Where that machine is lost it is begun elsewhere, and what was said to it is said again.
+    """
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     here = ray.get_runtime_context().get_node_id()
-    return {"num_cpus": 0, "scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=True)}
+    return {
+        "num_cpus": 0,
+        "max_restarts": -1,
+        "max_task_retries": -1,
+        "scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=True),
+    }
 
 
 class Desk:
@@ -324,8 +332,9 @@ class Desk:
         return found
 
     async def answer(self, number: int, value: Any) -> None:
-        """Answer one who asked."""
-        self._answers.pop(number).set_result(value)
+        """Answer one who asked; a desk that was begun anew knows of no earlier question."""
+        if number in self._answers:
+            self._answers.pop(number).set_result(value)
 
 
 class DeskLine:
