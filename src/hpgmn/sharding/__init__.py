@@ -6,7 +6,15 @@ finished. :func:`shard` does all of it, :class:`Shards` reads what it wrote.
 """
 
 from hpgmn.sharding.engines import LocalEngine, RayEngine
-from hpgmn.sharding.reading import Shards
-from hpgmn.sharding.whole import Outcome, shard
+from hpgmn.sharding.reading import ESTIMATOR_FILE, Shards
+from hpgmn.sharding.whole import Outcome, note_origin, shard
 
-__all__ = ["LocalEngine", "Outcome", "RayEngine", "Shards", "shard"]
+__all__ = [
+    "ESTIMATOR_FILE",
+    "LocalEngine",
+    "Outcome",
+    "RayEngine",
+    "Shards",
+    "note_origin",
+    "shard",
+]

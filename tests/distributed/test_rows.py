@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-
 from hpgmn.distributed.shards import Manifest, Rows, ShardedRows
+
 from hpgmn.errors import HPGMNError
 from hpgmn.graph import Graph
 
