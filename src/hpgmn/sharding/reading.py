@@ -163,7 +163,8 @@ class Shards:
 
     def _sparse(self, path: Path) -> sp.csr_array:
         try:
-            return sp.csr_array(sp.load_npz(path))
+            with path.open("rb") as file:  # NumPy leaves that of a damaged archive open
+                return sp.csr_array(sp.load_npz(file))
         except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
             raise _damaged(path, str(error)) from None
 
