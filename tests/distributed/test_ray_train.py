@@ -108,7 +108,7 @@ def test_a_killed_worker_changes_nothing(
     assert not (tmp_path / "run" / "ray").exists()
     assert told
     assert {(now.stage, now.epochs) for now in told} == {("main", 5)}
-    with pytest.raises(HPGMNError, match=r"has 3 cores, too few for 4 workers"):
+    with pytest.raises(HPGMNError, match="has 3 cores, fewer than the 4 of --workers"):
         run_with_ray(spec, shards, tmp_path / "run", 4)
 
 
@@ -178,8 +178,8 @@ def test_a_failed_training_says_how_to_go_on(
     ("workers", "device", "message"),
     [
         (9, "cpu", "too few for 9 ranks"),
-        (3, "cpu", "has 2 cores, too few for 3 workers"),
-        (1, "cuda", "has 0 GPUs, too few for 1 workers"),
+        (3, "cpu", "has 2 cores, fewer than the 3 of --workers"),
+        (1, "cuda", "has 0 GPUs, fewer than the 1 of --workers"),
     ],
 )
 def test_wrong_numbers_of_workers_are_refused(

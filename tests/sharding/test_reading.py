@@ -104,7 +104,7 @@ def test_nodes_have_names_or_positions(tmp_path: Path, make_graph: Any, named: b
     [
         ({"ranges": None}, "TypeError"),
         ({"statistics": {"attributes": {}}}, "KeyError"),
-        ({"statistics": 3}, "manifest.json is missing, damaged"),
+        ({"statistics": 3}, r"manifest\.json is missing, damaged"),
         ({"ranges": [[0, 9], [10, 60]]}, "its ranges are not all nodes in order"),
         ({"num_nodes": 61}, "its ranges are not all nodes in order"),
     ],
@@ -116,7 +116,7 @@ def test_a_wrong_manifest_is_refused(folder: Path, content: dict[str, Any], mess
 
 def test_a_manifest_that_is_no_json_is_refused(folder: Path) -> None:
     (folder / "manifest.json").write_text("[]")
-    with pytest.raises(HPGMNError, match="manifest.json is missing, damaged"):
+    with pytest.raises(HPGMNError, match=r"manifest\.json is missing, damaged"):
         Shards(folder)
     (folder / "manifest.json").write_text("{")
     with pytest.raises(HPGMNError, match="Make the shards again with `hpgmn shard`"):

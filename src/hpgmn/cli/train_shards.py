@@ -126,7 +126,7 @@ class _Run:
         finished = self._prepared()
         if finished is not None:
             return finished
-        say(f"Ray Train starts {workers} workers; the first epochs come after some seconds.")
+        say(f"Ray Train starts {workers} worker{'s' * (workers > 1)}, which takes some seconds.")
         with self._told() as report:
             return run_with_ray(self.spec, self.shards, self.folder, workers, report=report)
 

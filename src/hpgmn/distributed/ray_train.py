@@ -85,8 +85,8 @@ def _require_room(ray: Any, device: str, workers: int) -> None:
     room = int(ray.cluster_resources().get(kind, 0))
     if room < workers:
         raise HPGMNError(
-            f"The Ray cluster has {room} {word}, too few for {workers} workers. Use fewer "
-            "--workers, or add machines."
+            f"The Ray cluster has {room} {word}, fewer than the {workers} of --workers. Use "
+            "fewer, or add machines."
         )
 
 
