@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,8 @@ from hpgmn.graph import Graph
 from hpgmn.sharding import Shards
 from hpgmn.training.checkpoint import read_tensors
 from hpgmn.training.saved import SavedModel
+
+from .conftest import environment
 
 SETTINGS: dict[str, Any] = {
     "hidden_dim": 12,
@@ -114,6 +119,35 @@ def test_two_ranks_are_as_good_as_one_process_and_a_killed_rank_changes_no_bit(
             *("config.yaml", "metrics.json", "history.jsonl", "predictions.parquet"),
             *("model.safetensors", "report.html", "log.txt"),
         }
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+def test_ctrl_c_under_torchrun_ends_within_an_epoch_and_saves(
+    tmp_path: Path, shards_writer: Callable[..., Path]
+) -> None:
+    folder = shards_writer(tmp_path / "shards", trading(200), SETTINGS)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    words = ["train-shards", str(folder), "--out", str(tmp_path / "run"), "--device", "cpu"]
+    endless = ["--set", "epochs=1000000", "--set", "patience=1000000"]
+    with subprocess.Popen(
+        [*command, "--standalone", "-m", "hpgmn", *words, *endless],
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as run:
+        log = tmp_path / "run" / "log.txt"
+        end = time.monotonic() + 60
+        while not log.exists() and time.monotonic() < end:
+            time.sleep(0.1)
+        time.sleep(3)  # the first epochs
+        began = time.monotonic()
+        run.send_signal(signal.SIGINT)
+        _, told = run.communicate(timeout=60)
+    assert time.monotonic() - began < 20  # torchrun kills after 30
+    assert "To go on, repeat the command with --resume." in told
+    state = tmp_path / "run" / "state" / "state.safetensors"
+    assert read_tensors(state)[1]["current"]["epoch"] > 0
 
 
 def test_a_run_on_shards_has_the_files_of_a_run(

@@ -224,6 +224,22 @@ def test_a_saved_training_goes_on_with_the_same_bits(
     assert again.best_epoch["main"].tolist() == whole.best_epoch["main"].tolist()
 
 
+def test_a_training_that_is_to_stop_saves_its_epoch(
+    tmp_path: Path, shards_writer: Callable[..., Path]
+) -> None:
+    rows = rows_of(shards_writer(tmp_path / "shards", trading(), SETTINGS))
+    path = tmp_path / "state.safetensors"
+    answers = iter([False, False, True])
+    with pytest.raises(KeyboardInterrupt):
+        fit(
+            ParallelTraining(rows, replicas(SETTINGS), Ranks()),
+            path=path,
+            identity="it",
+            should_stop=lambda: next(answers),
+        )
+    assert read_tensors(path)[1]["current"]["epoch"] == 3
+
+
 def test_training_stops_when_nothing_gets_better(
     tmp_path: Path, shards_writer: Callable[..., Path]
 ) -> None:

@@ -121,8 +121,11 @@ class _Run:
 
     def by_ray(self, workers: int) -> dict[str, Any]:
         """Train by Ray Train; Ray is connected."""
-        from hpgmn.distributed import run_with_ray
+        from hpgmn.distributed.ray_train import require_room, run_with_ray
+        from hpgmn.engines.cluster import connected
 
+        with connected() as ray:
+            require_room(ray, self.spec.device, workers)
         finished = self._prepared()
         if finished is not None:
             return finished
@@ -147,4 +150,8 @@ class _Run:
             log_file(self.folder / LOG_FILE, earlier_records()),
             training_progress(f"{self.shards.name} {self.spec.model}") as report,
         ):
-            yield report
+            try:
+                yield report
+            except KeyboardInterrupt:
+                say("To go on, repeat the command with --resume.")
+                raise

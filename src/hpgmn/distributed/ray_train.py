@@ -58,7 +58,7 @@ def run_with_ray(
     train, torch_train = ray_train_modules()
     folder = folder.resolve()
     with connected(address) as ray:
-        _require_room(ray, spec.device, workers)
+        require_room(ray, spec.device, workers)
         try:
             with _watched(folder / STATE_FOLDER / PROGRESS_FILE, report):
                 _train(train, torch_train, spec, shards, folder, workers, retries)
@@ -79,7 +79,7 @@ def ray_train_modules() -> tuple[ModuleType, ModuleType]:
         ) from None
 
 
-def _require_room(ray: Any, device: str, workers: int) -> None:
+def require_room(ray: Any, device: str, workers: int) -> None:
     """Refuse more workers than the cluster can ever have at once: Ray would wait for ever."""
     kind, word = ("GPU", "GPUs") if device == "cuda" else ("CPU", "cores")
     room = int(ray.cluster_resources().get(kind, 0))

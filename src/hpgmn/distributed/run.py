@@ -138,7 +138,7 @@ def run_on_shards(
     """Train on the row shards of all ranks, score, and write everything but the report.
 
     The folder must be one that every rank sees. One that holds an interrupted run of the same
-    specification is continued.
+    specification is continued. Ctrl-C finishes the epoch and saves the state.
 
     Args:
         spec: from :func:`specification`.
@@ -150,7 +150,8 @@ def run_on_shards(
     Returns:
         The content of ``metrics.json`` on rank 0, None on others.
     """
-    return without_denormals(lambda _: _OneRun(spec, shards, folder, ranks).work(report))
+    run = _OneRun(spec, shards, folder, ranks)
+    return without_denormals(lambda interrupted: run.work(report, interrupted.is_set))
 
 
 class _OneRun:
@@ -163,7 +164,9 @@ class _OneRun:
         self.replicas = [Replica(spec.splits[0], seed, settings) for seed in range(spec.seeds)]
         self.rows = Rows(shards, shards.shares(ranks.size)[ranks.rank])
 
-    def work(self, report: Callable[[Progress], None] | None) -> dict[str, Any] | None:
+    def work(
+        self, report: Callable[[Progress], None] | None, should_stop: Callable[[], bool]
+    ) -> dict[str, Any] | None:
         """Train, score and write; the metrics on rank 0."""
         started = time.perf_counter()
         warnings = warnings_of(self.shards, self.spec.metric) if self.ranks.is_first else []
@@ -176,7 +179,13 @@ class _OneRun:
         before = sum(read_tensors(path)[1]["seconds"].values()) if path.exists() else 0.0
         sought = class_number(self.spec.positive, self.shards.class_names)
         training = ParallelTraining(self.rows, self.replicas, self.ranks, self.spec.metric, sought)
-        state = fit(training, path=path, identity=self._identity(), report=report)
+        state = fit(
+            training,
+            path=path,
+            identity=self._identity(),
+            report=report,
+            should_stop=should_stop,
+        )
         judged, labels, val, test = self._judged(training)
         temperatures = self._temperatures(judged, labels, val)
         self._write_parts(training, temperatures)

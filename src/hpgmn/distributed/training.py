@@ -284,6 +284,7 @@ def fit(
     path: Path | None = None,
     identity: str = "",
     report: Callable[[Progress], None] | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> TrainState:
     """Train to the end; the model then has the best parameters of each replica.
 
@@ -292,6 +293,8 @@ def fit(
         path: where rank 0 saves the state, and all ranks find it again; None saves nothing.
         identity: names this training; a state with another name is refused.
         report: called by rank 0 after each epoch.
+        should_stop: asked after each epoch; where one rank says yes all stop, the state is saved,
+            and KeyboardInterrupt is raised.
 
     Returns:
         The state with its stage done.
@@ -301,7 +304,7 @@ def fit(
     if path is not None and path.exists():
         state = read_state(path, identity, device)
     if STAGE not in state.done:
-        _run(training, state, path, identity, report)
+        _run(training, state, path, identity, report, should_stop)
         end(state, stage)
         if path is not None and training.ranks.is_first:
             write_state(path, state, identity)
@@ -315,6 +318,7 @@ def _run(
     path: Path | None,
     identity: str,
     report: Callable[[Progress], None] | None,
+    should_stop: Callable[[], bool],
 ) -> None:
     """The epochs that are left."""
     stage, first = training.stage, training.ranks.is_first
@@ -340,9 +344,12 @@ def _run(
         now = time.monotonic()
         state.seconds["training"] += now - last
         last = now
-        if first and path is not None and now - saved > SAVE_SECONDS:
+        is_asked = any(training.ranks.counts(int(should_stop())))
+        if first and path is not None and (is_asked or now - saved > SAVE_SECONDS):
             write_state(path, state, identity)
             saved = time.monotonic()
+        if is_asked:
+            raise KeyboardInterrupt
         if first and report is not None:
             loss, score = float(row[0].nanmean()), float(current.best_score.mean())
             report(Progress(0, 1, STAGE, current.epoch, stage.epochs, loss, score))
