@@ -250,3 +250,12 @@ def test_what_cannot_be_trained_is_refused_first(
     shards = Shards(shards_writer(tmp_path, small_graph, SETTINGS))
     with pytest.raises(SettingError, match=message):
         specification(shards, settings, **options)
+
+
+def test_a_damaged_estimator_is_told_before_the_training(
+    tmp_path: Path, shards_writer: Callable[..., Path], small_graph: Graph
+) -> None:
+    shards = Shards(shards_writer(tmp_path, small_graph, SETTINGS))
+    (tmp_path / "estimator.safetensors").write_text("nothing")
+    with pytest.raises(HPGMNError, match="Repeat the `hpgmn shard` that made the shards"):
+        specification(shards)

@@ -128,8 +128,12 @@ def test_wrong_rows_are_refused(folder: Path) -> None:
     np.save(folder / "rows-00000" / "y.npy", np.zeros(4))
     with pytest.raises(HPGMNError, match=f"4 rows for {shards.ranges[0][1]} nodes"):
         shards.y(0)
+    for content in (b"", b"nothing"):
+        (folder / "rows-00000" / "y.npy").write_bytes(content)
+        with pytest.raises(HPGMNError, match=r"y.npy is missing, damaged .* \(not an array\)"):
+            shards.y(0)
     (folder / "rows-00001" / "class_counts.npy").unlink()
-    with pytest.raises(HPGMNError, match=r"class_counts.npy is missing, damaged"):
+    with pytest.raises(HPGMNError, match=r"class_counts.npy is missing, damaged .*No such file"):
         shards.statistic("class_counts", 1)
     nodes = shards.ranges[2][1] - shards.ranges[2][0]
     np.save(folder / "rows-00002" / "class_counts.npy", np.zeros((nodes, 4), np.float32))

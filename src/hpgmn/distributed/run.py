@@ -22,7 +22,7 @@ from hpgmn.config import make_settings, settings_dict
 from hpgmn.distributed.ranks import Ranks
 from hpgmn.distributed.rows import Rows
 from hpgmn.distributed.training import STAGE, ParallelTraining, check_settings, fit
-from hpgmn.errors import SettingError
+from hpgmn.errors import HPGMNError, SettingError
 from hpgmn.experiments.predictions import NodeTable
 from hpgmn.experiments.run import (
     HISTORY_FILE,
@@ -95,6 +95,7 @@ def specification(
     require_metric(metric, len(shards.class_names), f"'{shards.name}'")
     if seeds < 1:
         raise SettingError(f"--seeds must be at least 1 (got {seeds}).")
+    _estimator(shards)
     every = _every_node(shards)
     number = shards.split or 0
     check_split(every, every.split, number)
@@ -110,6 +111,20 @@ def specification(
         device=device,
         calibrate=calibrate,
     )
+
+
+def _estimator(shards: Shards) -> Parameters | None:
+    """The label estimator behind the shards, where there is one."""
+    path = shards.folder / ESTIMATOR_FILE
+    if not path.exists():
+        return None
+    try:
+        return read_tensors(path)[0]
+    except HPGMNError:
+        raise HPGMNError(
+            f"The label estimator {path} is damaged. Repeat the `hpgmn shard` that made the "
+            "shards: it writes the estimator again."
+        ) from None
 
 
 def _every_node(shards: Shards) -> Rows:
@@ -265,8 +280,7 @@ class _OneRun:
     def _write_model(self, state: TrainState, temperatures: list[float]) -> None:
         shards, every = self.shards, range(len(self.shards))
         done: dict[str, Parameters] = {}
-        if (shards.folder / ESTIMATOR_FILE).exists():
-            estimator, _ = read_tensors(shards.folder / ESTIMATOR_FILE)
+        if estimator := _estimator(shards):
             done["estimator"] = {
                 name: value.expand(len(self.replicas), *value.shape[1:])
                 for name, value in estimator.items()

@@ -154,8 +154,10 @@ class Shards:
         path = self.folder / rows_file(part, f"{name}.npy")
         try:
             found = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
-        except (OSError, ValueError) as error:
-            raise _damaged(path, str(error)) from None
+        except OSError as error:
+            raise _damaged(path, error.strerror or "cannot be read") from None
+        except (ValueError, EOFError):
+            raise _damaged(path, "not an array") from None
         first, last = self.ranges[part]
         if len(found) != last - first:
             raise _damaged(path, f"{len(found)} rows for {last - first} nodes")
