@@ -102,6 +102,9 @@ def test_a_dataset_is_named_and_its_settings_are_those_that_shards_can_have(
     assert shards.source == "texas"
     assert list(shards.statistics) == ["attributes"]
     assert not shards.settings["refinement"]
+    call = ["shard", "texas", "--out", str(tmp_path / "other"), "--set", "refinement=true"]
+    assert main(call) == 2  # what is asked for is refused, not changed
+    assert "refinement=false statistics" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -64,8 +64,9 @@ def shard(
         raise SettingError(unknown_name("engine", engine, _ENGINES))
     if address is not None and engine != "ray":
         raise SettingError("--address names a Ray cluster. Add --engine ray.")
-    own = _shipped(settings_for(graph if graph in DATASETS else None))
-    settings = make_settings(HPGMNSettings, own | parse_assignments(set_ or []))
+    given = parse_assignments(set_ or [])
+    own = _shipped(settings_for(graph if graph in DATASETS else None), given)
+    settings = make_settings(HPGMNSettings, own | given)
     if settings.refinement:
         raise SettingError(
             "Shards rest on given labels or on the label estimator's guesses, not on a first "
@@ -98,8 +99,13 @@ def shard(
     say(f"{out}: {len(done.shards)} ranges, {done.units} pieces of work{before}.")
 
 
-def _shipped(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Shipped settings without what shards cannot have, and a line that says so."""
+def _shipped(settings: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Shipped settings without what shards cannot have, and a line that says so.
+
+    Args:
+        settings: the shipped ones.
+        given: what the user sets anyway.
+    """
     from hpgmn.models.hpgmn import HPGMNSettings
     from hpgmn.statistics.settings import averaged
 
@@ -110,7 +116,9 @@ def _shipped(settings: Mapping[str, Any]) -> dict[str, Any]:
         "statistics": [name for name in names if averaged(name) is None],
     }
     changed = {
-        key: value for key, value in wanted.items() if key in settings and settings[key] != value
+        key: value
+        for key, value in wanted.items()
+        if key not in given and key in settings and settings[key] != value
     }
     if changed:
         words = [
