@@ -480,12 +480,12 @@ def test_other_attributes_are_refused(small_graph: Graph, fitted: HPGMNClassifie
 
 def test_estimated_labels_are_true_on_train_nodes_alone(small_graph: Graph) -> None:
     settings = HPGMNSettings(estimator_hidden=6, estimator_epochs=1)
-    found, shares = estimate_labels(small_graph, settings, split=1)
+    found, shares, _ = estimate_labels(small_graph, settings, split=1)
     train = small_graph.split(1).train
     np.testing.assert_array_equal(found[train], small_graph.y[train])
     y = small_graph.y.copy()
     y[~train] = (y[~train] + 1) % 3
-    again, _ = estimate_labels(changed(small_graph, y=y), settings, split=1)
+    again = estimate_labels(changed(small_graph, y=y), settings, split=1).labels
     np.testing.assert_array_equal(again, found)  # one epoch: nothing is chosen by val labels
     np.testing.assert_array_equal(shares.argmax(axis=1), found)
     np.testing.assert_array_equal(shares[train], np.eye(3)[small_graph.y[train]])
@@ -494,9 +494,9 @@ def test_estimated_labels_are_true_on_train_nodes_alone(small_graph: Graph) -> N
 
 def test_guesses_below_the_confidence_are_unknown(small_graph: Graph) -> None:
     settings = HPGMNSettings(estimator_hidden=6, estimator_epochs=20)
-    labels, shares = estimate_labels(small_graph, settings)
+    labels, shares, _ = estimate_labels(small_graph, settings)
     sure = float(np.median(shares[~small_graph.split(0).train].max(axis=1)))
-    found, rest = estimate_labels(small_graph, replace(settings, label_confidence=sure))
+    found, rest, _ = estimate_labels(small_graph, replace(settings, label_confidence=sure))
     known = shares.max(axis=1) >= sure
     assert 0 < (~known).sum() < len(known)
     np.testing.assert_array_equal(found, np.where(known, labels, -1))

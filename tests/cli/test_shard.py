@@ -10,8 +10,9 @@ import pytest
 
 from hpgmn.cli import main
 from hpgmn.datasets import write_graph
-from hpgmn.sharding import Shards
+from hpgmn.sharding import ESTIMATOR_FILE, Shards
 from hpgmn.statistics import LocalStatistics, StatisticsSettings
+from hpgmn.training.checkpoint import read_tensors
 
 QUICK = ("--set", "statistics=attributes,class_counts", "--set", "neighbors=out")
 
@@ -62,6 +63,12 @@ def test_guesses_are_those_of_the_estimator(tmp_path: Path, small_graph: Any) ->
     assert (labels >= 0).all()
     np.testing.assert_array_equal(rows(out, "class_counts"), counts(small_graph, labels))
     assert Shards(out).settings["estimator_epochs"] == 3
+    stored, _ = read_tensors(out / ESTIMATOR_FILE)
+    expected = estimate_labels(small_graph, settings).parameters
+    assert stored.keys() == expected.keys()
+    assert all(np.array_equal(stored[name], value) for name, value in expected.items())
+    assert Shards(out).source == str(tmp_path / "small.npz")
+    assert Shards(out).fingerprint == small_graph.fingerprint
 
 
 def test_labels_may_be_a_file(tmp_path: Path, small_graph: Any) -> None:
@@ -71,7 +78,33 @@ def test_labels_may_be_a_file(tmp_path: Path, small_graph: Any) -> None:
     out = tmp_path / "shards"
     call = ["shard", str(tmp_path / "small.graph"), "--out", str(out), *QUICK]
     assert main([*call, "--labels", str(tmp_path / "labels.npy")]) == 0
+    shards = Shards(out)  # the graph was never read whole
+    assert (shards.source, shards.fingerprint) == (str(tmp_path / "small.graph"), "")
+    assert not (out / ESTIMATOR_FILE).exists()
     np.testing.assert_array_equal(rows(out, "class_counts"), counts(small_graph, labels))
+
+
+def test_a_dataset_is_named_and_its_settings_are_those_that_shards_can_have(
+    tmp_path: Path,
+    small_graph: Any,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write_graph(small_graph, tmp_path / "texas.npz")
+    monkeypatch.setenv("HPGMN_DATA", str(tmp_path))
+    statistics = ["attributes", "neighbor_attributes"]
+    shipped = {"refinement": True, "statistics": statistics, "estimator_epochs": 3}
+    monkeypatch.setattr("hpgmn.shipped.settings_for", lambda graph: shipped)
+    assert main(["shard", "texas", "--out", str(tmp_path / "shards"), "--ranges", "2"]) == 0
+    told = "cannot have all of the shipped settings; refinement=false statistics=attributes here."
+    assert told in " ".join(capsys.readouterr().err.split())
+    shards = Shards(tmp_path / "shards")
+    assert shards.source == "texas"
+    assert list(shards.statistics) == ["attributes"]
+    assert not shards.settings["refinement"]
+    call = ["shard", "texas", "--out", str(tmp_path / "other"), "--set", "refinement=true"]
+    assert main(call) == 2  # what is asked for is refused, not changed
+    assert "refinement=false statistics" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -4,48 +4,43 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from hpgmn.cli import main
+from hpgmn.datasets import write_graph
 from hpgmn.graph import Graph
+from hpgmn.sharding import shard
+from hpgmn.statistics import StatisticsSettings
 
-SETTINGS = ["statistics=attributes", "batch_size=3", "epochs=2", "hidden_dim=4", "num_patterns=3"]
+SETTINGS = ["epochs=2", "hidden_dim=4", "num_patterns=3", "batch_size=3"]
 OPTIONS = [word for value in SETTINGS for word in ("--set", value)]
 
 
 @pytest.fixture
-def rows(tmp_path: Path, small_graph: Graph) -> Path:
-    """The attributes of the small graph in two ranges, as anyone could write them."""
-    folder, split = tmp_path / "rows", small_graph.split(0)
-    arrays = {"attributes": small_graph.x.astype(np.float16), "y": small_graph.y}
-    arrays |= {part: getattr(split, part) for part in ("train", "val", "test")}
-    for number, (start, stop) in enumerate([(0, 10), (10, 18)]):
-        (folder / f"rows-{number:05d}").mkdir(parents=True)
-        for name, values in arrays.items():
-            np.save(folder / f"rows-{number:05d}" / f"{name}.npy", values[start:stop])
-    manifest = {
-        "num_nodes": 18,
-        "ranges": [[0, 10], [10, 18]],
-        "class_names": list(small_graph.class_names),
-        "statistics": {"attributes": {"width": 5}},
-    }
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    return folder
+def shards(tmp_path: Path, small_graph: Graph) -> Path:
+    """The row shards of the small graph in two ranges; the graph is in small.npz."""
+    write_graph(small_graph, tmp_path / "small.npz")
+    words = ["shard", str(tmp_path / "small.npz"), "--out", str(tmp_path / "shards")]
+    quick = ["--set", "statistics=attributes,class_means", "--set", "estimator_epochs=5"]
+    assert main([*words, "--ranges", "2", *quick]) == 0
+    return tmp_path / "shards"
 
 
 def test_a_run_is_written_and_printed(
-    rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
-    words = ["train-shards", str(rows), "--out", str(out), "--device", "cpu", *OPTIONS]
+    words = ["train-shards", str(shards), "--out", str(out), "--device", "cpu", *OPTIONS]
     assert main(words) == 0
     told = capsys.readouterr()
     assert "accuracy" in told.out
     assert f"Run folder: {out}" in told.err
     metrics = json.loads((out / "metrics.json").read_text())
-    assert metrics["graph"] == "rows"
+    assert metrics["graph"] == "small"
     assert metrics["config"]["settings"]["hidden_dim"] == 4
     assert (out / "report.html").exists()
     assert main(words) == 2
@@ -60,9 +55,17 @@ def test_a_run_is_written_and_printed(
 
 
 def test_an_interrupted_run_goes_on(
-    rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ["train-shards", str(rows), "--out", str(tmp_path / "run"), "--device", "cpu", *OPTIONS]
+    words = [
+        "train-shards",
+        str(shards),
+        "--out",
+        str(tmp_path / "run"),
+        "--device",
+        "cpu",
+        *OPTIONS,
+    ]
     monkeypatch.setattr("hpgmn.distributed.training.SAVE_SECONDS", 0.0)
 
     def stop(*_: object) -> None:
@@ -85,6 +88,9 @@ def test_an_interrupted_run_goes_on(
     [
         (["--resume", "--overwrite"], "--resume and --overwrite exclude each other"),
         (["--engine", "dask"], "Unknown engine 'dask'. Choose from: local, ray."),
+        (["--address", "auto"], "Add --engine ray, or leave it out."),
+        (["--workers", "2"], "--workers is of --engine ray"),
+        (["--metric", "average_precision", "--positive", "a"], "Unknown positive class 'a'"),
         (["--set", "batch_size=0"], "Add --set batch_size=1024"),
         (["--device", "tpu"], "Unknown device 'tpu'"),
     ],
@@ -92,27 +98,168 @@ def test_an_interrupted_run_goes_on(
 def test_wrong_options_are_told_in_a_sentence(
     words: list[str],
     message: str,
-    rows: Path,
+    shards: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    given = ["train-shards", str(rows), "--out", str(tmp_path / "run"), *OPTIONS, *words]
+    given = ["train-shards", str(shards), "--out", str(tmp_path / "run"), *OPTIONS, *words]
     assert main(given) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
-def test_ray_is_asked_with_the_same_words(
-    rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_shards_of_a_graph_without_splits_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = {}
+    bare = Graph(np.eye(4), [[0, 1], [1, 2]], [0, 1, -1, -1])
+    settings = StatisticsSettings(statistics=("attributes",))
+    shard(bare, tmp_path / "bare", bare.y, settings, ranges=2)
+    assert main(["train-shards", str(tmp_path / "bare"), "--out", str(tmp_path / "run")]) == 2
+    assert "has no split. Give it splits and make them again" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
-    def train_with_ray(*given: object, **options: object) -> None:
-        asked.update(options, given=given)
 
-    monkeypatch.setattr("hpgmn.distributed.train_with_ray", train_with_ray)
-    words = ["train-shards", str(rows), "--out", str(tmp_path / "run"), "--engine", "ray"]
-    assert main([*words, "--workers", "3", "--device", "cpu", "--address", "host:1"]) == 0
-    assert asked["given"] == (rows, tmp_path / "run", 3)
-    assert asked["address"] == "host:1"
-    assert asked["device"] == "cpu"
+def test_a_finished_folder_is_what_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train-shards", str(tmp_path), "--out", str(tmp_path / "run")]) == 2
+    assert "holds no finished shards. Make them" in capsys.readouterr().err
+
+
+def table(path: Path) -> Any:
+    return pq.read_table(path)
+
+
+def chances(found: Any) -> np.ndarray:
+    names = [name for name in found.column_names if name.startswith("probability_")]
+    return np.stack([found[name].to_numpy() for name in names], axis=1)
+
+
+def test_from_a_graph_to_shards_to_a_run_to_predictions_of_it_and_of_another(
+    shards: Path, small_graph: Graph, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = str(tmp_path / "run")
+    assert main(["train-shards", str(shards), "--out", run, "--device", "cpu", *OPTIONS]) == 0
+    assert f"graph: {tmp_path / 'small.npz'}" in (tmp_path / "run" / "config.yaml").read_text()
+    own = chances(table(tmp_path / "run" / "predictions.parquet"))
+    out = tmp_path / "found.parquet"
+    for named in ([], [str(tmp_path / "small.npz")]):
+        assert main(["predict", run, *named, "--out", str(out)]) == 0
+        # Half-precision means are read, and computed anew: equal up to the order of sums.
+        np.testing.assert_allclose(chances(table(out)), own, rtol=0, atol=1e-5)
+    x = np.concatenate([small_graph.x, small_graph.x[:3]])
+    edges = np.concatenate([small_graph.edge_index, [[18, 19, 2], [0, 4, 20]]], axis=1)
+    write_graph(Graph(x, edges), tmp_path / "new.npz")
+    assert main(["predict", run, str(tmp_path / "new.npz"), "--out", str(out)]) == 0
+    assert chances(table(out)).shape == (21, 3)
+    np.testing.assert_allclose(chances(table(out)).sum(axis=1), 1, rtol=1e-5)
+    capsys.readouterr()
+    assert main(["evaluate", run, "--json"]) == 0
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    found = json.loads(capsys.readouterr().out)
+    assert found["score"] == pytest.approx(metrics["test_score"])
+    assert main(["explain", run, "--node", "3"]) == 0
+    assert "Node 3 is" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["train", "FILE"])
+def test_a_model_without_an_estimator_is_refused_in_a_sentence(
+    kind: str, small_graph: Graph, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_graph(small_graph, tmp_path / "small.graph")
+    np.save(tmp_path / "labels.npy", small_graph.y)
+    labels = str(tmp_path / "labels.npy") if kind == "FILE" else kind
+    words = ["shard", str(tmp_path / "small.graph"), "--out", str(tmp_path / "shards")]
+    assert main([*words, "--labels", labels, "--set", "statistics=attributes,class_counts"]) == 0
+    run = str(tmp_path / "run")
+    words = ["train-shards", str(tmp_path / "shards"), "--out", run, "--device", "cpu", *OPTIONS]
+    assert main(words) == 0
+    for given in (["predict", run], ["evaluate", run], ["explain", run]):
+        capsys.readouterr()
+        assert main(given) == 2
+        told = " ".join(capsys.readouterr().err.split())
+        assert "make the shards with `hpgmn shard --labels estimated`" in told
+
+
+def test_a_run_says_what_train_says(shards: Path, tmp_path: Path) -> None:
+    """The same keys, names and sizes in metrics.json, and the same warnings of labels."""
+    shared = ["--device", "cpu", "--seeds", "2", *OPTIONS]
+    assert main(["train-shards", str(shards), "--out", str(tmp_path / "run"), *shared]) == 0
+    words = ["train", str(tmp_path / "small.npz"), "--out", str(tmp_path / "whole"), *shared]
+    quick = ["--splits", "0", "--set", "statistics=attributes,class_means"]
+    assert main([*words, *quick, "--set", "estimator_epochs=5"]) == 0
+    found, expected = (
+        json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("run", "whole")
+    )
+    assert found.keys() == expected.keys()
+    for key in ("calibration", "ensemble", "graph_summary"):
+        assert found[key].keys() == expected[key].keys()
+    for key in ("graph_summary", "nodes", "positive", "splits", "seeds"):
+        assert found[key] == expected[key]
+    about_edges, about_labels = expected["warnings"]
+    assert "have no edges" in about_edges
+    assert found["warnings"] == [about_labels]
+
+
+def two_classes(tmp_path: Path) -> Path:
+    """Shards of 40 nodes, of which few are 'rare'."""
+    random = np.random.default_rng(0)
+    y = (np.arange(40) % 4 == 0).astype(int)
+    part = np.arange(40) // 4 % 3
+    graph = Graph(
+        random.normal(size=(40, 3)) + y[:, None],
+        random.integers(0, 40, (2, 90)),
+        y,
+        train_mask=part == 0,
+        val_mask=part == 1,
+        test_mask=part == 2,
+        class_names=["usual", "rare"],
+        name="two",
+    )
+    settings = StatisticsSettings(statistics=("attributes",))
+    return shard(graph, tmp_path / "two", graph.y, settings, ranges=2).shards.folder
+
+
+@pytest.mark.parametrize(("asked", "sought"), [(None, "rare"), ("usual", "usual")])
+def test_a_positive_class_is_looked_for(asked: str | None, sought: str, tmp_path: Path) -> None:
+    words = ["train-shards", str(two_classes(tmp_path)), "--out", str(tmp_path / "run"), *OPTIONS]
+    options = ["--positive", asked] if asked else []
+    metric = ["--metric", "average_precision", "--device", "cpu"]
+    assert main([*words, *metric, *options]) == 0
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert metrics["positive"] == metrics["config"]["positive"] == sought
+    found = table(tmp_path / "run" / "predictions.parquet").to_pydict()
+    for role, score in (("test", metrics["test_score"][0]), ("val", metrics["val_score"][0])):
+        own = [place for place, one in enumerate(found["role"]) if one == role]
+        chance = np.array(found[f"probability_{sought}"])[own]
+        is_sought = (np.array(found["label"])[own] == sought)[np.argsort(-chance)]
+        precision = np.cumsum(is_sought) / np.arange(1, len(own) + 1)
+        assert score == pytest.approx(precision[is_sought].mean(), abs=1e-5)
+
+
+@pytest.mark.ray
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of Ray's own
+def test_ray_does_what_this_process_does(
+    shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("ray.train.torch", exc_type=ImportError)
+    words = ["train-shards", str(shards), "--device", "cpu", *OPTIONS]
+    assert main([*words, "--out", str(tmp_path / "here")]) == 0
+    by_ray = [*words, "--out", str(tmp_path / "run"), "--engine", "ray", "--workers", "1"]
+    assert main(by_ray) == 0
+    told = capsys.readouterr()
+    assert "Ray: 1 machine" in told.err
+    assert "Ray Train starts 1 worker, which" in told.err
+    here, there = (
+        (tmp_path / name / "predictions.parquet").read_bytes() for name in ("here", "run")
+    )
+    assert here == there
+    names = {path.name for path in (tmp_path / "here").iterdir()}
+    assert {path.name for path in (tmp_path / "run").iterdir()} == names
+    assert main([*by_ray, "--resume"]) == 2
+    assert "is finished" in capsys.readouterr().err
+    (tmp_path / "run" / "report.html").unlink()
+    assert main([*by_ray, "--resume"]) == 0
+    assert (tmp_path / "run" / "report.html").exists()

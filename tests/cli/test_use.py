@@ -494,7 +494,7 @@ def test_soft_counts_and_confidence_are_honoured(
         )
         assert answer.code == 0, answer.err
     settings = make_settings(HPGMNSettings, {"estimator_epochs": 20})
-    labels, shares = estimate_labels(small_graph, settings)
+    labels, shares, _ = estimate_labels(small_graph, settings)
     known = (shares.max(axis=1) >= float(confidence)) & (float(confidence) < 1)
     known |= small_graph.split(0).train
     adjacency = dense_out(small_graph)

@@ -1,9 +1,7 @@
-"""Folders of rows of small graphs, and processes that torchrun starts."""
+"""Row shards of small graphs, and processes that torchrun starts."""
 
 from __future__ import annotations
 
-import itertools
-import json
 import os
 import subprocess
 import sys
@@ -13,17 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 import torch
 
 import hpgmn as package
-from hpgmn.config import make_settings, settings_dict
+from hpgmn.config import make_settings
 from hpgmn.graph import Graph
 from hpgmn.models.hpgmn import ENTRY
 from hpgmn.models.label_estimator import estimator_logits, pseudo_labels
 from hpgmn.models.stage import Replica, make_task
-from hpgmn.statistics import LocalStatistics, statistic_names
-from hpgmn.statistics.operators import SparseRows
+from hpgmn.sharding import ESTIMATOR_FILE, shard
 from hpgmn.training.checkpoint import write_tensors
 from hpgmn.training.trainer import logits, train
 
@@ -32,80 +28,46 @@ SOURCE = Path(package.__file__).parents[1]
 Writer = Callable[..., Path]
 
 
-def write_rows(
+def write_shards(
     folder: Path,
     graph: Graph,
     settings: Mapping[str, Any],
     *,
     split: int = 0,
-    parts: int = 4,
+    ranges: int = 4,
     estimator: Mapping[str, torch.Tensor] | None = None,
     labels: np.ndarray | None = None,
 ) -> Path:
-    """A graph's statistics, in the columns and values of one process, cut into ranges of nodes.
+    """The row shards of a graph.
 
-    Without labels the pseudo labels are the classes of the train nodes alone, -1 elsewhere.
+    Without labels neighbours are counted by the classes of the train nodes alone.
     """
-    chosen = make_settings(ENTRY.settings, settings)
-    own = graph.split(split)
     if labels is None:
-        labels = np.where(own.train, graph.y, -1)
-    built = LocalStatistics(graph).build(labels[None], graph.num_classes, [chosen])
-    every = torch.arange(graph.num_nodes)
-    cuts = np.linspace(0, graph.num_nodes, parts + 1).astype(int)
-    about = {}
-    for name in statistic_names(chosen):
-        matrix = built[name].rows(every).numpy()
-        is_sparse = isinstance(built[name], SparseRows)
-        about[name] = {"width": matrix.shape[1], "is_sparse": is_sparse}
-        for number, (start, stop) in enumerate(itertools.pairwise(cuts)):
-            place = folder / f"rows-{number:05d}"
-            place.mkdir(parents=True, exist_ok=True)
-            if is_sparse:
-                sp.save_npz(place / f"{name}.npz", sp.csr_array(matrix[start:stop]))
-            else:
-                np.save(place / f"{name}.npy", matrix[start:stop])
-    arrays = {"y": graph.y, "train": own.train, "val": own.val, "test": own.test}
-    if graph.node_ids is not None:
-        arrays["node_ids"] = graph.node_ids
-    for number, (start, stop) in enumerate(itertools.pairwise(cuts)):
-        for name, values in arrays.items():
-            np.save(folder / f"rows-{number:05d}" / f"{name}.npy", values[start:stop])
+        labels = np.where(graph.split(split).train, graph.y, -1)
+    chosen = make_settings(ENTRY.settings, settings)
+    shard(graph, folder, labels, chosen, ranges=ranges, split=split)
     if estimator is not None:
-        write_tensors(folder / "estimator.safetensors", estimator, {})
-    manifest = {
-        "num_nodes": graph.num_nodes,
-        "ranges": [[int(a), int(b)] for a, b in itertools.pairwise(cuts)],
-        "class_names": list(graph.class_names),
-        "statistics": about,
-        "settings": settings_dict(chosen),
-        "graph": graph.name,
-        "fingerprint": graph.fingerprint,
-        "num_features": graph.num_features,
-        "split": split,
-    }
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+        write_tensors(folder / ESTIMATOR_FILE, estimator, {})
     return folder
 
 
 def write_as_trained(
-    folder: Path, graph: Graph, settings: Mapping[str, Any], *, split: int = 0, parts: int = 4
+    folder: Path, graph: Graph, settings: Mapping[str, Any], *, split: int = 0, ranges: int = 4
 ) -> tuple[Path, Any]:
-    """Rows with the pseudo labels of one process's training; also that training's state."""
+    """Shards with the pseudo labels of one process's training; also that training's state."""
     chosen = make_settings(ENTRY.settings, settings)
     own = graph.split(split)
     task = make_task(graph, [Replica(split, 0, chosen)], [(own.train, own.val)], "cpu")
     state = train(task, ENTRY)
     guesses = estimator_logits(task, state.done["estimator"])
-    labels = pseudo_labels(guesses, task.train_labels)[0]
-    write_rows(
+    write_shards(
         folder,
         graph,
         settings,
         split=split,
-        parts=parts,
+        ranges=ranges,
         estimator=state.done["estimator"],
-        labels=labels,
+        labels=pseudo_labels(guesses, task.train_labels)[0],
     )
     return folder, (state, logits(task, ENTRY, state.done))
 
@@ -137,14 +99,14 @@ def environment() -> dict[str, str]:
 
 
 @pytest.fixture
-def rows_writer() -> Writer:
-    """Writes a folder of rows; see :func:`write_rows`."""
-    return write_rows
+def shards_writer() -> Writer:
+    """Writes row shards; see :func:`write_shards`."""
+    return write_shards
 
 
 @pytest.fixture
 def trained_writer() -> Callable[..., tuple[Path, Any]]:
-    """Writes a folder of rows and trains on the graph in one process."""
+    """Writes row shards and trains on the graph in one process."""
     return write_as_trained
 
 

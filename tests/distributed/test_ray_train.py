@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +14,14 @@ import pytest
 import torch
 
 import hpgmn as package
-from hpgmn.distributed import ray_train, train_with_ray
+from hpgmn.distributed import ray_train, run_on_shards, run_with_ray, specification
 from hpgmn.distributed.ranks import Ranks
-from hpgmn.distributed.run import run_on_rows, specification
-from hpgmn.distributed.shards import Manifest
-from hpgmn.errors import HPGMNError, SettingError
+from hpgmn.errors import HPGMNError
 from hpgmn.experiments.run import prepare_folder
 from hpgmn.graph import Graph
+from hpgmn.sharding import Shards
 from hpgmn.training.checkpoint import read_tensors
+from hpgmn.training.replicas import Progress
 
 SETTINGS: dict[str, Any] = {
     "hidden_dim": 6,
@@ -82,43 +84,46 @@ def dying() -> Callable[[Mapping[str, Any]], None]:
 def test_a_killed_worker_changes_nothing(
     cluster: None,
     tmp_path: Path,
-    rows_writer: Callable[..., Path],
+    shards_writer: Callable[..., Path],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     graph = package.trading_network(num_nodes=200, seed=3).graph
-    rows = rows_writer(tmp_path / "rows", graph, SETTINGS)
-    manifest = Manifest.read(rows)
-    spec = specification(manifest, None)
-    prepare_folder(tmp_path / "one", spec, resume=False, overwrite=False)
-    one = run_on_rows(spec, manifest, tmp_path / "one", Ranks())
+    shards = Shards(shards_writer(tmp_path / "shards", graph, SETTINGS))
+    spec = specification(shards)
+    for name in ("one", "run"):
+        prepare_folder(tmp_path / name, spec, resume=False, overwrite=False)
+    one = run_on_shards(spec, shards, tmp_path / "one", Ranks())
     monkeypatch.setattr(ray_train, "work", dying())
-    found = train_with_ray(rows, tmp_path / "run", 2, retries=1)
+    told: list[Progress] = []
+    found = run_with_ray(spec, shards, tmp_path / "run", 2, retries=1, report=told.append)
     assert (tmp_path / "run" / "died").exists()
     assert found["hardware"]["ranks"] == 2
     assert one is not None
+    assert found.keys() == one.keys()
     assert found["test_score"] == pytest.approx(one["test_score"], abs=0.03)
     expected, _ = read_tensors(tmp_path / "one" / "model.safetensors")
     model, _ = read_tensors(tmp_path / "run" / "model.safetensors")
     for name, value in expected.items():
         torch.testing.assert_close(model[name], value, rtol=1e-3, atol=1e-3)
     assert not (tmp_path / "run" / "ray").exists()
-    with pytest.raises(HPGMNError, match="is finished"):
-        train_with_ray(rows, tmp_path / "run", 2, resume=True)
+    assert told
+    assert {(now.stage, now.epochs) for now in told} == {("main", 5)}
+    with pytest.raises(HPGMNError, match="has 3 cores, fewer than the 4 of --workers"):
+        run_with_ray(spec, shards, tmp_path / "run", 4)
 
 
-def test_without_ray_the_remedy_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_ray_train_the_remedy_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> Any:
         raise ImportError(f"No module named '{name}'")
 
+    monkeypatch.setattr(ray_train, "require_ray", lambda: None)
     monkeypatch.setattr(importlib, "import_module", missing)
-    with pytest.raises(HPGMNError, match=r"Install it: pip install 'hpgmn\[ray\]'"):
-        train_with_ray(tmp_path, tmp_path / "run")
+    with pytest.raises(HPGMNError, match=r"Run: pip install 'hpgmn\[ray\]'"):
+        ray_train.ray_train_modules()
 
 
 class _Ray:
-    """As much of Ray as is asked here."""
+    """As much of Ray as is asked here; its training fails."""
 
     class TrainingFailedError(Exception):
         pass
@@ -126,14 +131,8 @@ class _Ray:
     def __init__(self) -> None:
         self.told: dict[str, Any] = {}
 
-    def is_initialized(self) -> bool:
-        return False
-
-    def init(self, **options: Any) -> None:
-        self.told["init"] = options
-
-    def shutdown(self) -> None:
-        self.told["shutdown"] = True
+    def cluster_resources(self) -> dict[str, float]:
+        return {"CPU": 2.0}
 
     def __getattr__(self, name: str) -> Any:
         return lambda **options: self.told.setdefault(name, options)
@@ -143,45 +142,81 @@ class _Ray:
         return self
 
     def fit(self) -> None:
-        raise self.TrainingFailedError("a machine burnt down.")
+        raise self.TrainingFailedError("a machine\nburnt down")
 
 
 @pytest.fixture
 def played(monkeypatch: pytest.MonkeyPatch) -> _Ray:
     """A Ray whose training fails."""
     ray = _Ray()
-    monkeypatch.setattr(ray_train, "_ray", lambda name: ray)
+
+    @contextmanager
+    def connected(address: str | None) -> Iterator[_Ray]:
+        ray.told["address"] = address
+        yield ray
+
+    monkeypatch.setattr(ray_train, "ray_train_modules", lambda: (ray, ray))
+    monkeypatch.setattr(ray_train, "connected", connected)
     return ray
 
 
 def test_a_failed_training_says_how_to_go_on(
-    played: _Ray, tmp_path: Path, rows_writer: Callable[..., Path], small_graph: Graph
+    played: _Ray, tmp_path: Path, shards_writer: Callable[..., Path], small_graph: Graph
 ) -> None:
-    rows = rows_writer(tmp_path / "rows", small_graph, SETTINGS)
-    with pytest.raises(HPGMNError, match=r"a machine burnt down\. What was saved is kept"):
-        train_with_ray(rows, tmp_path / "run", 2, retries=7)
-    assert played.told["init"]["include_dashboard"] is False
-    assert played.told["shutdown"]
+    shards = Shards(shards_writer(tmp_path / "shards", small_graph, SETTINGS))
+    spec = specification(shards)
+    with pytest.raises(HPGMNError, match=r"\(a machine burnt down\)\. What was saved is kept"):
+        run_with_ray(spec, shards, tmp_path / "run", 2, retries=7, address="host:6379")
+    assert played.told["address"] == "host:6379"
     assert played.told["ScalingConfig"] == {"num_workers": 2, "use_gpu": False}
     assert played.told["TorchConfig"] == {"backend": "gloo"}
     assert played.told["FailureConfig"] == {"max_failures": 7}
-    assert played.told["config"]["rows"] == str(rows)
-    with pytest.raises(HPGMNError, match="a machine burnt down"):
-        train_with_ray(rows, tmp_path / "run", 2, resume=True, address="host:6379")
-    assert played.told["init"]["address"] == "host:6379"
-    assert "include_dashboard" not in played.told["init"]
+    assert played.told["config"]["shards"] == str(shards.folder)
 
 
-@pytest.mark.parametrize(("workers", "message"), [(0, "at least 1"), (9, "too few for 9 ranks")])
+@pytest.mark.parametrize(
+    ("workers", "device", "message"),
+    [
+        (9, "cpu", "too few for 9 ranks"),
+        (3, "cpu", "has 2 cores, fewer than the 3 of --workers"),
+        (1, "cuda", "has 0 GPUs, fewer than the 1 of --workers"),
+    ],
+)
 def test_wrong_numbers_of_workers_are_refused(
     workers: int,
+    device: str,
     message: str,
     played: _Ray,
     tmp_path: Path,
-    rows_writer: Callable[..., Path],
+    shards_writer: Callable[..., Path],
     small_graph: Graph,
 ) -> None:
-    rows = rows_writer(tmp_path / "rows", small_graph, SETTINGS)
-    with pytest.raises((HPGMNError, SettingError), match=message):
-        train_with_ray(rows, tmp_path / "run", workers)
-    assert not (tmp_path / "run").exists()
+    shards = Shards(shards_writer(tmp_path / "shards", small_graph, SETTINGS))
+    spec = specification(shards, device=device)
+    with pytest.raises(HPGMNError, match=message):
+        run_with_ray(spec, shards, tmp_path / "run", workers)
+
+
+def test_progress_goes_through_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_train, "LOOK_SECONDS", 0.01)
+    path = tmp_path / "progress.json"
+    told: list[Progress] = []
+    first, second = (Progress(0, 1, "main", epoch, 9, 0.5, 0.25) for epoch in (1, 2))
+
+    def wait_for(number: int) -> None:
+        end = time.monotonic() + 20
+        while len(told) < number and time.monotonic() < end:
+            time.sleep(0.01)
+
+    with ray_train._watched(path, told.append):
+        path.write_text("{")
+        note = ray_train._noted(path)
+        note(first)
+        wait_for(1)
+        time.sleep(0.05)  # seen once, told once
+        note(second)
+        wait_for(2)
+    assert told == [first, second]
+    monkeypatch.setattr(ray_train, "LOOK_SECONDS", 60.0)
+    note(first)  # too soon
+    assert '"epoch": 2' in path.read_text()

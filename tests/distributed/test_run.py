@@ -1,9 +1,12 @@
-"""A run on rows: the files of a run, one process's accuracy, and a rank that is killed."""
+"""A run on row shards: the files of a run, one process's accuracy, and a rank that is killed."""
 
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,13 +20,15 @@ import hpgmn as package
 from hpgmn.calibration import calibrated
 from hpgmn.cli import main
 from hpgmn.distributed.ranks import Ranks
-from hpgmn.distributed.run import run_on_rows, specification
-from hpgmn.distributed.shards import Manifest
+from hpgmn.distributed.run import run_on_shards, specification
 from hpgmn.errors import HPGMNError, SettingError
 from hpgmn.experiments.run import prepare_folder
 from hpgmn.graph import Graph
+from hpgmn.sharding import Shards
 from hpgmn.training.checkpoint import read_tensors
 from hpgmn.training.saved import SavedModel
+
+from .conftest import environment
 
 SETTINGS: dict[str, Any] = {
     "hidden_dim": 12,
@@ -63,10 +68,10 @@ def trading(num_nodes: int = 400) -> Graph:
 def run_here(
     folder: Path, out: Path, settings: dict[str, Any] | None = None, **options: Any
 ) -> Any:
-    manifest = Manifest.read(folder)
-    spec = specification(manifest, settings, **options)
+    shards = Shards(folder)
+    spec = specification(shards, settings, **options)
     prepare_folder(out, spec, resume=False, overwrite=False)
-    return run_on_rows(spec, manifest, out, Ranks())
+    return run_on_shards(spec, shards, out, Ranks())
 
 
 @pytest.mark.distributed
@@ -78,7 +83,7 @@ def test_two_ranks_are_as_good_as_one_process_and_a_killed_rank_changes_no_bit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     graph = trading()
-    folder, (_, logits) = trained_writer(tmp_path / "rows", graph, SETTINGS)
+    folder, (_, logits) = trained_writer(tmp_path / "shards", graph, SETTINGS)
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
 
@@ -116,11 +121,40 @@ def test_two_ranks_are_as_good_as_one_process_and_a_killed_rank_changes_no_bit(
         }
 
 
-def test_a_run_on_rows_has_the_files_of_a_run(
+@pytest.mark.distributed
+@pytest.mark.slow
+def test_ctrl_c_under_torchrun_ends_within_an_epoch_and_saves(
+    tmp_path: Path, shards_writer: Callable[..., Path]
+) -> None:
+    folder = shards_writer(tmp_path / "shards", trading(200), SETTINGS)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    words = ["train-shards", str(folder), "--out", str(tmp_path / "run"), "--device", "cpu"]
+    endless = ["--set", "epochs=1000000", "--set", "patience=1000000"]
+    with subprocess.Popen(
+        [*command, "--standalone", "-m", "hpgmn", *words, *endless],
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as run:
+        log = tmp_path / "run" / "log.txt"
+        end = time.monotonic() + 60
+        while not log.exists() and time.monotonic() < end:
+            time.sleep(0.1)
+        time.sleep(3)  # the first epochs
+        began = time.monotonic()
+        run.send_signal(signal.SIGINT)
+        _, told = run.communicate(timeout=60)
+    assert time.monotonic() - began < 20  # torchrun kills after 30
+    assert "To go on, repeat the command with --resume." in told
+    state = tmp_path / "run" / "state" / "state.safetensors"
+    assert read_tensors(state)[1]["current"]["epoch"] > 0
+
+
+def test_a_run_on_shards_has_the_files_of_a_run(
     tmp_path: Path, trained_writer: Callable[..., tuple[Path, Any]]
 ) -> None:
     graph = trading(200)
-    folder, _ = trained_writer(tmp_path / "rows", graph, SETTINGS | {"epochs": 3}, split=1)
+    folder, _ = trained_writer(tmp_path / "shards", graph, SETTINGS | {"epochs": 3}, split=1)
     metrics = run_here(folder, tmp_path / "run", seeds=2)
     split = graph.split(1)
     model = SavedModel.read(tmp_path / "run" / "model.safetensors")
@@ -151,10 +185,10 @@ def test_a_run_on_rows_has_the_files_of_a_run(
 
 
 def test_without_calibration_or_estimator_or_test_nodes(
-    tmp_path: Path, rows_writer: Callable[..., Path], small_graph: Graph
+    tmp_path: Path, shards_writer: Callable[..., Path], small_graph: Graph
 ) -> None:
     settings = SETTINGS | {"epochs": 2}
-    folder = rows_writer(tmp_path / "rows", small_graph, settings, parts=2)
+    folder = shards_writer(tmp_path / "shards", small_graph, settings, ranges=2)
     for number in range(2):
         path = folder / f"rows-{number:05d}" / "test.npy"
         np.save(path, np.zeros_like(np.load(path)))
@@ -165,7 +199,7 @@ def test_without_calibration_or_estimator_or_test_nodes(
     model = SavedModel.read(tmp_path / "run" / "model.safetensors")
     assert model.node_ids is not None
     assert model.node_ids.tolist() == [f"n{v}" for v in range(9)] * 2
-    with pytest.raises(HPGMNError, match="pseudo labels came from elsewhere"):
+    with pytest.raises(HPGMNError, match="whose labels are not the label estimator's"):
         model.logits(small_graph)
 
 
@@ -174,7 +208,7 @@ def test_the_model_predicts_by_command(
 ) -> None:
     graph = trading(200)
     package.write_graph(graph, tmp_path / "graph.npz")
-    folder, _ = trained_writer(tmp_path / "rows", graph, SETTINGS | {"epochs": 2})
+    folder, _ = trained_writer(tmp_path / "shards", graph, SETTINGS | {"epochs": 2})
     run_here(folder, tmp_path / "run")
     out = tmp_path / "found.parquet"
     words = ["predict", str(tmp_path / "run"), str(tmp_path / "graph.npz"), "--out", str(out)]
@@ -183,17 +217,17 @@ def test_the_model_predicts_by_command(
     assert pq.read_table(out)["prediction"].to_pylist() == expected.to_pylist()
 
 
-def test_rows_are_always_read_in_batches(
-    tmp_path: Path, rows_writer: Callable[..., Path], small_graph: Graph
+def test_shards_are_always_read_in_batches(
+    tmp_path: Path, shards_writer: Callable[..., Path], small_graph: Graph
 ) -> None:
-    manifest = Manifest.read(rows_writer(tmp_path, small_graph, SETTINGS))
-    assert specification(manifest).settings["batch_size"] == 64
-    assert specification(manifest, {"batch_size": 7}).settings["batch_size"] == 7
+    shards = Shards(shards_writer(tmp_path, small_graph, SETTINGS))
+    assert specification(shards).settings["batch_size"] == 64
+    assert specification(shards, {"batch_size": 7}).settings["batch_size"] == 7
     path = tmp_path / "manifest.json"
     content = json.loads(path.read_text())
     content["settings"]["batch_size"] = 0
     path.write_text(json.dumps(content))
-    assert specification(Manifest.read(tmp_path)).settings["batch_size"] == 1024
+    assert specification(Shards(tmp_path)).settings["batch_size"] == 1024
 
 
 @pytest.mark.parametrize(
@@ -210,9 +244,18 @@ def test_what_cannot_be_trained_is_refused_first(
     options: dict[str, Any],
     message: str,
     tmp_path: Path,
-    rows_writer: Callable[..., Path],
+    shards_writer: Callable[..., Path],
     small_graph: Graph,
 ) -> None:
-    manifest = Manifest.read(rows_writer(tmp_path, small_graph, SETTINGS))
+    shards = Shards(shards_writer(tmp_path, small_graph, SETTINGS))
     with pytest.raises(SettingError, match=message):
-        specification(manifest, settings, **options)
+        specification(shards, settings, **options)
+
+
+def test_a_damaged_estimator_is_told_before_the_training(
+    tmp_path: Path, shards_writer: Callable[..., Path], small_graph: Graph
+) -> None:
+    shards = Shards(shards_writer(tmp_path, small_graph, SETTINGS))
+    (tmp_path / "estimator.safetensors").write_text("nothing")
+    with pytest.raises(HPGMNError, match="Repeat the `hpgmn shard` that made the shards"):
+        specification(shards)

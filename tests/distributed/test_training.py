@@ -16,12 +16,13 @@ import hpgmn as package
 from hpgmn.config import make_settings
 from hpgmn.distributed import training as module
 from hpgmn.distributed.ranks import Ranks
-from hpgmn.distributed.shards import Manifest, Rows
+from hpgmn.distributed.rows import Rows
 from hpgmn.distributed.training import ParallelTraining, check_settings, fit
 from hpgmn.errors import HPGMNError, SettingError
 from hpgmn.graph import Graph
 from hpgmn.models.hpgmn import ENTRY, HPGMNSettings
 from hpgmn.models.stage import Replica
+from hpgmn.sharding import Shards
 from hpgmn.training.checkpoint import read_tensors
 
 SETTINGS: dict[str, Any] = {
@@ -47,17 +48,18 @@ from pathlib import Path
 import torch
 from hpgmn.config import make_settings
 from hpgmn.distributed.ranks import joined
-from hpgmn.distributed.shards import Manifest, Rows
+from hpgmn.distributed.rows import Rows
 from hpgmn.distributed.training import ParallelTraining
 from hpgmn.models.hpgmn import ENTRY
 from hpgmn.models.stage import Replica
+from hpgmn.sharding import Shards
 from hpgmn.training.checkpoint import write_tensors
 
 folder, out, seeds, double = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 with joined("cpu") as ranks:
-    manifest = Manifest.read(folder)
-    settings = make_settings(ENTRY.settings, dict(manifest.settings))
-    rows = Rows(manifest, manifest.shares(ranks.size)[ranks.rank])
+    shards = Shards(folder)
+    settings = make_settings(ENTRY.settings, shards.settings)
+    rows = Rows(shards, shards.shares(ranks.size)[ranks.rank])
     if double == "double":
         torch.set_default_dtype(torch.float64)
     training = ParallelTraining(rows, [Replica(0, seed, settings) for seed in range(seeds)], ranks)
@@ -88,8 +90,8 @@ def trading(num_nodes: int = 220) -> Graph:
 
 
 def rows_of(folder: Path) -> Rows:
-    manifest = Manifest.read(folder)
-    return Rows(manifest, range(len(manifest.ranges)))
+    shards = Shards(folder)
+    return Rows(shards, range(len(shards)))
 
 
 def replicas(settings: dict[str, Any], seeds: int = 1) -> list[Replica]:
@@ -112,10 +114,10 @@ def test_two_ranks_have_the_loss_and_gradient_of_one(
     kind: str,
     tolerance: float,
     tmp_path: Path,
-    rows_writer: Callable[..., Path],
+    shards_writer: Callable[..., Path],
     several: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:
-    folder = rows_writer(tmp_path / "rows", trading(), SETTINGS | changed, parts=5)
+    folder = shards_writer(tmp_path / "shards", trading(), SETTINGS | changed, ranges=5)
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     for ranks in (1, 2):
@@ -155,10 +157,10 @@ def test_one_rank_trains_as_the_trainer_does(
 
 
 def test_batches_are_all_train_nodes_once_and_the_share_of_a_rank_is_its_part(
-    tmp_path: Path, rows_writer: Callable[..., Path]
+    tmp_path: Path, shards_writer: Callable[..., Path]
 ) -> None:
     graph = trading()
-    rows = rows_of(rows_writer(tmp_path, graph, SETTINGS))
+    rows = rows_of(shards_writer(tmp_path, graph, SETTINGS))
     training = ParallelTraining(rows, replicas(SETTINGS), Ranks())
     whole = list(training.batches(3))
     nodes = torch.cat([batch.nodes for batch in whole])
@@ -182,11 +184,11 @@ def test_batches_are_all_train_nodes_once_and_the_share_of_a_rank_is_its_part(
 
 
 def test_balanced_weights_are_those_of_the_trainer(
-    tmp_path: Path, rows_writer: Callable[..., Path]
+    tmp_path: Path, shards_writer: Callable[..., Path]
 ) -> None:
     graph = trading()
     settings = SETTINGS | {"class_weights": "balanced"}
-    rows = rows_of(rows_writer(tmp_path, graph, settings))
+    rows = rows_of(shards_writer(tmp_path, graph, settings))
     training = ParallelTraining(rows, replicas(settings), Ranks())
     counts = np.bincount(graph.y[graph.split(0).train], minlength=graph.num_classes)
     assert training.class_weights is not None
@@ -195,9 +197,9 @@ def test_balanced_weights_are_those_of_the_trainer(
 
 
 def test_a_saved_training_goes_on_with_the_same_bits(
-    tmp_path: Path, rows_writer: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, shards_writer: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = rows_of(rows_writer(tmp_path / "rows", trading(), SETTINGS))
+    rows = rows_of(shards_writer(tmp_path / "shards", trading(), SETTINGS))
     own = replicas(SETTINGS, seeds=2)
     whole = fit(ParallelTraining(rows, own, Ranks()))
     monkeypatch.setattr(module, "SAVE_SECONDS", 0.0)
@@ -222,21 +224,37 @@ def test_a_saved_training_goes_on_with_the_same_bits(
     assert again.best_epoch["main"].tolist() == whole.best_epoch["main"].tolist()
 
 
+def test_a_training_that_is_to_stop_saves_its_epoch(
+    tmp_path: Path, shards_writer: Callable[..., Path]
+) -> None:
+    rows = rows_of(shards_writer(tmp_path / "shards", trading(), SETTINGS))
+    path = tmp_path / "state.safetensors"
+    answers = iter([False, False, True])
+    with pytest.raises(KeyboardInterrupt):
+        fit(
+            ParallelTraining(rows, replicas(SETTINGS), Ranks()),
+            path=path,
+            identity="it",
+            should_stop=lambda: next(answers),
+        )
+    assert read_tensors(path)[1]["current"]["epoch"] == 3
+
+
 def test_training_stops_when_nothing_gets_better(
-    tmp_path: Path, rows_writer: Callable[..., Path]
+    tmp_path: Path, shards_writer: Callable[..., Path]
 ) -> None:
     settings = SETTINGS | {"patience": 2, "lr": 0.0}
-    rows = rows_of(rows_writer(tmp_path, trading(), settings))
+    rows = rows_of(shards_writer(tmp_path, trading(), settings))
     found = fit(ParallelTraining(rows, replicas(settings), Ranks()))
     assert found.best_epoch["main"].tolist() == [1]
     assert found.history["main"]["loss"].shape == (3, 1)
 
 
 def test_without_a_memory_nothing_is_averaged_over_nodes(
-    tmp_path: Path, rows_writer: Callable[..., Path]
+    tmp_path: Path, shards_writer: Callable[..., Path]
 ) -> None:
     settings = SETTINGS | {"memory": False, "epochs": 2}
-    rows = rows_of(rows_writer(tmp_path, trading(), settings))
+    rows = rows_of(shards_writer(tmp_path, trading(), settings))
     training = ParallelTraining(rows, replicas(settings), Ranks())
     assert not training.weights
     assert fit(training).history["main"]["loss"].shape == (2, 1)
@@ -247,31 +265,33 @@ def test_without_a_memory_nothing_is_averaged_over_nodes(
     [
         ({"batch_size": 0}, "Add --set batch_size=1024"),
         ({"refinement": True}, "Set refinement=false"),
-        ({"neighbors": "undirected"}, "The rows lack class_counts, class_means"),
+        ({"neighbors": "undirected"}, "The shards lack class_counts, class_means"),
     ],
 )
-def test_settings_that_rows_cannot_have_are_refused(changed: dict[str, Any], message: str) -> None:
+def test_settings_that_shards_cannot_have_are_refused(
+    changed: dict[str, Any], message: str
+) -> None:
     settings = HPGMNSettings(**({"batch_size": 10} | DENSE | changed))
     names = ["attributes", *(f"class_{n}_{d}" for n in ("counts", "means") for d in ("out", "in"))]
     with pytest.raises(SettingError, match=message):
         check_settings(settings, names)
 
 
-def test_rows_without_labelled_validation_nodes_are_refused(
-    tmp_path: Path, rows_writer: Callable[..., Path]
+def test_shards_without_labelled_validation_nodes_are_refused(
+    tmp_path: Path, shards_writer: Callable[..., Path]
 ) -> None:
-    folder = rows_writer(tmp_path, trading(), SETTINGS, parts=1)
+    folder = shards_writer(tmp_path, trading(), SETTINGS, ranges=1)
     path = folder / "rows-00000" / "val.npy"
     np.save(path, np.zeros_like(np.load(path)))
-    with pytest.raises(HPGMNError, match="has no val nodes with a label"):
+    with pytest.raises(HPGMNError, match="have no val nodes with a label"):
         ParallelTraining(rows_of(folder), replicas(SETTINGS), Ranks())
 
 
 def test_a_rank_without_train_nodes_takes_part(
-    tmp_path: Path, rows_writer: Callable[..., Path]
+    tmp_path: Path, shards_writer: Callable[..., Path]
 ) -> None:
     """Its share of a batch is empty: sums over nothing, and gradients of zero."""
-    rows = rows_of(rows_writer(tmp_path, trading(), SETTINGS))
+    rows = rows_of(shards_writer(tmp_path, trading(), SETTINGS))
     training = ParallelTraining(rows, replicas(SETTINGS), Ranks())
     nothing = torch.empty(0, dtype=torch.int64)
     batch = module.Batch(nothing, nothing, nothing, 40)

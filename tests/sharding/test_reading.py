@@ -24,6 +24,8 @@ def test_the_manifest_describes_the_files(tmp_path: Path, make_graph: Any) -> No
     assert (shards.num_nodes, shards.num_features, len(shards)) == (60, 5, 3)
     assert shards.class_names == ("a", "b", "c")
     assert shards.settings["neighbors"] == "out"
+    assert (shards.name, shards.split, shards.source) == ("made", 0, None)
+    assert shards.fingerprint == graph.fingerprint
     said = json.loads((tmp_path / "manifest.json").read_text())
     for name, about in said["files"].items():
         assert (tmp_path / name).stat().st_size == about["bytes"]
@@ -47,3 +49,98 @@ def test_what_is_not_finished_or_of_another_version_is_refused(
     path.write_text(path.read_text().replace('"format": 1', '"format": 0'))
     with pytest.raises(HPGMNError, match="another version"):
         Shards(tmp_path)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, make_graph: Any) -> Path:
+    """The 60 nodes of a graph in five ranges."""
+    graph = make_graph(sparse=True)
+    shard(graph, tmp_path, graph.y, SETTINGS, ranges=5)
+    return tmp_path
+
+
+def change(folder: Path, **content: Any) -> Path:
+    path = folder / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | content))
+    return folder
+
+
+def test_other_manifests_have_other_identities(folder: Path) -> None:
+    before = Shards(folder).identity
+    assert Shards(folder).identity == before
+    assert Shards(change(folder, split=1)).identity != before
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
+def test_every_rank_has_ranges_and_every_range_one_rank(folder: Path, size: int) -> None:
+    shares = Shards(folder).shares(size)
+    assert len(shares) == size
+    assert [number for share in shares for number in share] == [0, 1, 2, 3, 4]
+    assert all(len(share) for share in shares)
+
+
+def test_ranks_have_about_as_many_nodes_each(folder: Path) -> None:
+    shards = Shards(change(folder, ranges=[(0, 35), (35, 36), (36, 40), (40, 60)]))
+    assert shards.shares(2) == [range(0, 1), range(1, 4)]
+    late = Shards(change(folder, ranges=[(0, 1), (1, 2), (2, 3), (3, 60)]))
+    assert late.shares(3) == [range(0, 2), range(2, 3), range(3, 4)]
+    with pytest.raises(HPGMNError, match="have 4 ranges of nodes, too few for 5 ranks"):
+        late.shares(5)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_nodes_have_names_or_positions(tmp_path: Path, make_graph: Any, named: bool) -> None:
+    graph = make_graph(named=named)
+    shards = shard(graph, tmp_path, graph.y, SETTINGS, ranges=3).shards
+    assert shards.has_names is named
+    first, last = shards.ranges[2]
+    expected = [*range(shards.ranges[0][1]), *range(first, last)]
+    word = "node " if named else ""
+    assert shards.names([0, 2]).tolist() == [f"{word}{node}" for node in expected]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"ranges": None}, "TypeError"),
+        ({"statistics": {"attributes": {}}}, "KeyError"),
+        ({"statistics": 3}, r"manifest\.json is missing, damaged"),
+        ({"ranges": [[0, 9], [10, 60]]}, "its ranges are not all nodes in order"),
+        ({"num_nodes": 61}, "its ranges are not all nodes in order"),
+    ],
+)
+def test_a_wrong_manifest_is_refused(folder: Path, content: dict[str, Any], message: str) -> None:
+    with pytest.raises(HPGMNError, match=message):
+        Shards(change(folder, **content))
+
+
+def test_a_manifest_that_is_no_json_is_refused(folder: Path) -> None:
+    (folder / "manifest.json").write_text("[]")
+    with pytest.raises(HPGMNError, match=r"manifest\.json is missing, damaged"):
+        Shards(folder)
+    (folder / "manifest.json").write_text("{")
+    with pytest.raises(HPGMNError, match="Make the shards again with `hpgmn shard`"):
+        Shards(folder)
+
+
+def test_wrong_rows_are_refused(folder: Path) -> None:
+    shards = Shards(folder)
+    np.save(folder / "rows-00000" / "y.npy", np.zeros(4))
+    with pytest.raises(HPGMNError, match=f"4 rows for {shards.ranges[0][1]} nodes"):
+        shards.y(0)
+    for content in (b"", b"nothing"):
+        (folder / "rows-00000" / "y.npy").write_bytes(content)
+        with pytest.raises(HPGMNError, match=r"y.npy is missing, damaged .* \(not an array\)"):
+            shards.y(0)
+    (folder / "rows-00001" / "class_counts.npy").unlink()
+    with pytest.raises(HPGMNError, match=r"class_counts.npy is missing, damaged .*No such file"):
+        shards.statistic("class_counts", 1)
+    nodes = shards.ranges[2][1] - shards.ranges[2][0]
+    np.save(folder / "rows-00002" / "class_counts.npy", np.zeros((nodes, 4), np.float32))
+    with pytest.raises(HPGMNError, match=rf"shape \({nodes}, 4\) instead of \({nodes}, 3\)"):
+        shards.statistic("class_counts", 2)
+    path = folder / "rows-00003" / "attributes.npz"
+    for content in (b"nothing", path.read_bytes()[:200]):
+        path.write_bytes(content)
+        with pytest.raises(HPGMNError, match=r"attributes.npz is missing, damaged"):
+            shards.statistic("attributes", 3)

@@ -16,8 +16,9 @@ from hpgmn.engines import Task
 from hpgmn.engines.local import LocalEngine
 from hpgmn.errors import HPGMNError, SettingError
 from hpgmn.graph import Graph
-from hpgmn.sharding import Shards, shard
+from hpgmn.sharding import Shards, note_origin, shard
 from hpgmn.statistics import StatisticsSettings
+from hpgmn.statistics.homophily import node_homophily
 
 EVERY = StatisticsSettings(
     statistics=("attributes", "class_counts", "class_means", "diffusion", "adjacency"),
@@ -267,3 +268,34 @@ def test_a_graph_without_splits_or_classes(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "bare" / "manifest.json").read_text())["split"] is None
     with pytest.raises(HPGMNError, match="no classes"):
         shard(Graph(np.eye(4), [[0], [1]]), tmp_path / "none", np.full(4, -1), SMALL, ranges=2)
+
+
+def test_the_manifest_says_where_the_graph_is(
+    tmp_path: Path, make_graph: Callable[..., Graph], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = make_graph()
+    unknown = {"fingerprint": "", "num_edges": None, "homophily": None, "preparation": None}
+    known = unknown | {
+        "fingerprint": graph.fingerprint,
+        "num_edges": graph.num_edges,
+        "homophily": node_homophily(graph),
+    }
+    write_graph(graph, tmp_path / "made.graph")
+    write_graph(graph, tmp_path / "made.npz")
+    for number, (given, source, expected) in enumerate(
+        [
+            (graph, None, known),
+            (tmp_path / "made.graph", str(tmp_path / "made.graph"), unknown),  # never read whole
+            (tmp_path / "made.npz", str(tmp_path / "made.npz"), known),
+        ]
+    ):
+        out = tmp_path / f"shards {number}"
+        about = shard(given, out, graph.y, SMALL, ranges=2).shards.about
+        assert {key: about[key] for key in ["source", *expected]} == {"source": source, **expected}
+        noted = note_origin(out, "name", graph)
+        assert noted.about == about | known | {"source": "name"}
+        assert (noted.source, noted.fingerprint) == ("name", graph.fingerprint)
+        again = shard(given, out, graph.y, SMALL, ranges=2)
+        assert (again.found, again.shards.source) == (again.units, "name")
+    monkeypatch.setattr("hpgmn.sharding.whole.COUNTED_EDGES", 10)
+    assert note_origin(out, "name", graph).about["num_edges"] is None

@@ -96,6 +96,15 @@ def test_the_estimator_is_kept_where_there_is_one(small_graph: Graph, saved: Pat
     assert torch.equal(model.logits(small_graph), fitted.logits)
 
 
+def test_without_its_estimator_a_model_cannot_be_used(small_graph: Graph) -> None:
+    model, _ = trained(small_graph)
+    model.require_stages()
+    del model.done["estimator"]
+    for use in (model.require_stages, lambda: model.logits(small_graph)):
+        with pytest.raises(HPGMNError, match="hpgmn shard --labels estimated"):
+            use()
+
+
 def test_some_replicas_can_be_chosen(small_graph: Graph, saved: Path) -> None:
     model = SavedModel.read(saved)
     both = model.logits(small_graph)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +14,8 @@ from hpgmn.cli.engines import Address, EngineName, check_engine, opened
 from hpgmn.errors import DataNotFoundError, HPGMNError, SettingError
 
 if TYPE_CHECKING:
-    from hpgmn.graph import Array
+    from hpgmn.graph import Array, Graph
+    from hpgmn.models.stage import Parameters
 
 
 def shard(
@@ -57,8 +60,9 @@ def shard(
     from hpgmn.shipped import settings_for
 
     check_engine(engine, address, workers)
-    own = settings_for(graph if graph in DATASETS else None)
-    settings = make_settings(HPGMNSettings, own | parse_assignments(set_ or []))
+    given = parse_assignments(set_ or [])
+    own = _shipped(settings_for(graph if graph in DATASETS else None), given)
+    settings = make_settings(HPGMNSettings, own | given)
     if settings.refinement:
         raise SettingError(
             "Shards rest on given labels or on the label estimator's guesses, not on a first "
@@ -66,10 +70,10 @@ def shard(
         )
     size = int(memory * 2**30)
     source = _source(graph)
-    known = _labels(labels, source, settings, split)
+    made = _labels(labels, source, settings, split)
     with opened(engine, address, "cpu", workers) as place, step_progress() as progress:
         done = cut(
-            *(source, out, known, settings),
+            *(source, out, made.values, settings),
             ranges=ranges,
             split=split,
             memory=size,
@@ -77,11 +81,42 @@ def shard(
             progress=progress,
             keep=keep,
         )
+    _write_origin(out, graph, made)
     for name, about in done.shards.statistics.items():
         kind = "sparse" if about["is_sparse"] else about["dtype"]
         say(f"{name}: {about['width']:,} columns, {kind}")
     before = f", {done.found} of them found finished" if done.found else ""
     say(f"{out}: {len(done.shards)} ranges, {done.units} pieces of work{before}.")
+
+
+def _shipped(settings: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Shipped settings without what shards cannot have, and a line that says so.
+
+    Args:
+        settings: the shipped ones.
+        given: what the user sets anyway.
+    """
+    from hpgmn.models.hpgmn import HPGMNSettings
+    from hpgmn.statistics.settings import averaged
+
+    names = settings.get("statistics", HPGMNSettings().statistics)
+    wanted = {
+        "refinement": False,
+        "soft_counts": False,
+        "statistics": [name for name in names if averaged(name) is None],
+    }
+    changed = {
+        key: value
+        for key, value in wanted.items()
+        if key not in given and key in settings and settings[key] != value
+    }
+    if changed:
+        words = [
+            f"{key}={','.join(value) if isinstance(value, list) else str(value).lower()}"
+            for key, value in changed.items()
+        ]
+        say(f"Shards cannot have all of the shipped settings; {' '.join(words)} here.")
+    return {**settings, **changed}
 
 
 def _source(graph: str) -> Any:
@@ -94,28 +129,61 @@ def _source(graph: str) -> Any:
     return load(graph)
 
 
-def _labels(labels: str, source: Any, settings: Any, split: int) -> Array:
+@dataclass(frozen=True)
+class _Labels:
+    """The labels by which neighbours are counted.
+
+    Attributes:
+        values: (N,) numbers of classes, -1 unknown.
+        graph: the whole graph, where it had to be read.
+        estimator: the parameters of the label estimator that guessed them, if one did.
+    """
+
+    values: Array
+    graph: Graph | None
+    estimator: Parameters | None = None
+
+
+def _labels(labels: str, source: Any, settings: Any, split: int) -> _Labels:
     import numpy as np
 
     from hpgmn.classifier import estimate_labels
     from hpgmn.datasets import read_graph
 
     if labels not in ("estimated", "train"):
-        path = Path(labels).expanduser()
-        if path.suffix != ".npy" or not path.is_file():
-            raise DataNotFoundError(
-                f"--labels takes estimated, train, or an existing FILE.npy (got '{labels}')."
-            )
-        try:
-            found: Array = np.load(path, allow_pickle=False)
-        except (OSError, ValueError) as error:
-            raise HPGMNError(
-                f"{path} cannot be read ({error}). Write it with numpy.save."
-            ) from None
-        if found.dtype.kind not in "iu":
-            raise HPGMNError(f"{path} must hold whole numbers (got {found.dtype}).")
-        return found
+        return _Labels(_read_labels(labels), None if isinstance(source, Path) else source)
     graph = read_graph(source) if isinstance(source, Path) else source
     if labels == "train":
-        return np.where(graph.split(split).train, graph.y, -1)
-    return estimate_labels(graph, settings, split)[0]
+        return _Labels(np.where(graph.split(split).train, graph.y, -1), graph)
+    found = estimate_labels(graph, settings, split)
+    return _Labels(found.labels, graph, found.parameters)
+
+
+def _read_labels(file: str) -> Array:
+    import numpy as np
+
+    path = Path(file).expanduser()
+    if path.suffix != ".npy" or not path.is_file():
+        raise DataNotFoundError(
+            f"--labels takes estimated, train, or an existing FILE.npy (got '{file}')."
+        )
+    try:
+        found: Array = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise HPGMNError(f"{path} cannot be read ({error}). Write it with numpy.save.") from None
+    if found.dtype.kind not in "iu":
+        raise HPGMNError(f"{path} must hold whole numbers (got {found.dtype}).")
+    return found
+
+
+def _write_origin(out: Path, graph: str, made: _Labels) -> None:
+    """What a model trained on the shards needs to be used on graphs; the same each time."""
+    from hpgmn.datasets import DATASETS
+    from hpgmn.sharding import ESTIMATOR_FILE, note_origin
+    from hpgmn.training.checkpoint import write_tensors
+
+    if made.estimator is not None:
+        write_tensors(out / ESTIMATOR_FILE, made.estimator, {})
+    if made.graph is not None:
+        source = graph if graph in DATASETS else str(Path(graph).expanduser().resolve())
+        note_origin(out, source, made.graph)

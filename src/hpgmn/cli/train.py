@@ -48,6 +48,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+Positive = Annotated[
+    str | None,
+    typer.Option(
+        metavar="CLASS",
+        help="Of two classes, the one that average_precision and precision@K look for [the rarer].",
+    ),
+]
+
 
 def train(
     graph: Annotated[str, typer.Argument(help=GRAPH_HELP)],
@@ -70,14 +78,7 @@ def train(
     seeds: Annotated[int | None, typer.Option(help="Seeds per split [1].")] = None,
     protocol: Annotated[str | None, typer.Option(help="A published protocol's splits.")] = None,
     metric: Annotated[str | None, typer.Option(help=METRIC_HELP)] = None,
-    positive: Annotated[
-        str | None,
-        typer.Option(
-            metavar="CLASS",
-            help="Of two classes, the one that average_precision and precision@K look for [the "
-            "rarer].",
-        ),
-    ] = None,
+    positive: Positive = None,
     calibration: Annotated[
         bool | None,
         typer.Option(

@@ -69,6 +69,7 @@ def opened(
             )
     spec = RunSpec.from_dict(read_yaml(run / CONFIG_FILE))
     model = SavedModel.read(run / MODEL_FILE, own)
+    model.require_stages()
     trained = model.about["fingerprint"]
     fitted = model.about.get("preparation")  # older files: none
     prepared: dict[str, Any] = {"preparation": fitted, "prepare": fitted is not None}
@@ -431,7 +432,7 @@ def statistics(
         )
     known, shares = loaded.y, None
     if labels == "estimated":
-        known, shares = estimate_labels(loaded, settings)
+        known, shares, _ = estimate_labels(loaded, settings)
     builder = LocalStatistics(loaded)
     classes = max(loaded.num_classes, 1)
     built = builder.build(

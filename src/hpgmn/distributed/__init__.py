@@ -1,7 +1,8 @@
-"""Training on several processes or machines: torchrun, or Ray Train."""
+"""Training on row shards by several processes or machines: torchrun, or Ray Train."""
 
 from __future__ import annotations
 
-from hpgmn.distributed.ray_train import train_with_ray
+from hpgmn.distributed.ray_train import run_with_ray
+from hpgmn.distributed.run import run_on_shards, specification
 
-__all__ = ["train_with_ray"]
+__all__ = ["run_on_shards", "run_with_ray", "specification"]

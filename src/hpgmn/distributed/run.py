@@ -1,10 +1,10 @@
-"""A run on a folder of rows: the usual run folder, written by rank 0."""
+"""A run on row shards: the usual run folder, written by rank 0."""
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import json
+import logging
 import os
 import shutil
 import time
@@ -17,15 +17,12 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from hpgmn import __version__
 from hpgmn.calibration import calibrated, fit_temperature, mean_logits
 from hpgmn.config import make_settings, settings_dict
 from hpgmn.distributed.ranks import Ranks
-from hpgmn.distributed.shards import ESTIMATOR_FILE, Manifest, Rows
+from hpgmn.distributed.rows import Rows
 from hpgmn.distributed.training import STAGE, ParallelTraining, check_settings, fit
-from hpgmn.errors import SettingError
-from hpgmn.evaluation import Score, calibration_report, ensemble_scores, ensemble_size, scores
-from hpgmn.experiments.machine import hardware, peak_memory_mb
+from hpgmn.errors import HPGMNError, SettingError
 from hpgmn.experiments.predictions import NodeTable
 from hpgmn.experiments.run import (
     HISTORY_FILE,
@@ -37,15 +34,27 @@ from hpgmn.experiments.run import (
     write_history,
     write_text,
 )
+from hpgmn.experiments.run_metrics import Result, run_metrics
 from hpgmn.graph import Array, Split
 from hpgmn.metrics import require_metric
 from hpgmn.models import find_model
 from hpgmn.models.stage import Parameters, Replica
+from hpgmn.sharding import ESTIMATOR_FILE, Shards
 from hpgmn.training.checkpoint import read_tensors
+from hpgmn.training.checks import (
+    check_split,
+    class_number,
+    positive_class,
+    scarce_classes,
+    seen_labels,
+    skewed_classes,
+)
 from hpgmn.training.denormals import without_denormals
 from hpgmn.training.replicas import Progress
 from hpgmn.training.saved import MODEL_FILE, SavedModel
 from hpgmn.training.state import TrainState
+
+logger = logging.getLogger(__name__)
 
 MODEL = "hpgmn"
 BATCH_SIZE = 1024
@@ -56,61 +65,99 @@ NAMED_NODES = 1_000_000
 
 
 def specification(
-    manifest: Manifest,
+    shards: Shards,
     settings: Mapping[str, Any] | None = None,
     *,
     seeds: int = 1,
     metric: str = "accuracy",
+    positive: str | None = None,
     device: str = "cpu",
     calibrate: bool = True,
 ) -> RunSpec:
-    """The run that is asked for on a folder of rows.
+    """The run that is asked for on row shards; what can be refused is refused here.
 
     Args:
-        manifest: of the folder.
-        settings: what differs from the settings that the rows were made with; without a
+        shards: of the graph.
+        settings: what differs from the settings that the shards were made with; without a
             ``batch_size`` in either it is :data:`BATCH_SIZE`.
         seeds: how many.
         metric: what selects epochs and is reported.
+        positive: the class that average_precision and precision@K of two classes look for; None
+            for the rarer.
         device: "cpu" or "cuda".
         calibrate: whether a temperature is fitted to the validation nodes.
     """
-    given = {**manifest.settings, **(settings or {})}
-    if not manifest.settings.get("batch_size") and "batch_size" not in (settings or {}):
+    given = {**shards.settings, **(settings or {})}
+    if not shards.settings.get("batch_size") and "batch_size" not in (settings or {}):
         given["batch_size"] = BATCH_SIZE
     chosen = make_settings(find_model(MODEL).settings, given)
-    check_settings(chosen, list(manifest.widths))
-    require_metric(metric, len(manifest.class_names), f"'{manifest.name}'")
+    check_settings(chosen, list(shards.statistics))
+    require_metric(metric, len(shards.class_names), f"'{shards.name}'")
     if seeds < 1:
         raise SettingError(f"--seeds must be at least 1 (got {seeds}).")
+    _estimator(shards)
+    every = _every_node(shards)
+    number = shards.split or 0
+    check_split(every, every.split, number)
+    seen = seen_labels(every, [every.split])
     return RunSpec(
-        graph=manifest.source or str(manifest.folder.resolve()),
+        graph=shards.source or str(shards.folder.resolve()),
         model=MODEL,
         settings=settings_dict(chosen),
-        splits=(manifest.split,),
+        splits=(number,),
         seeds=seeds,
         metric=metric,
+        positive=positive_class(metric, seen, shards.class_names, positive),
         device=device,
         calibrate=calibrate,
     )
 
 
-def run_on_rows(
+def _estimator(shards: Shards) -> Parameters | None:
+    """The label estimator behind the shards, where there is one."""
+    path = shards.folder / ESTIMATOR_FILE
+    if not path.exists():
+        return None
+    try:
+        return read_tensors(path)[0]
+    except HPGMNError:
+        raise HPGMNError(
+            f"The label estimator {path} is damaged. Repeat the `hpgmn shard` that made the "
+            "shards: it writes the estimator again."
+        ) from None
+
+
+def _every_node(shards: Shards) -> Rows:
+    """The labels and the split of all nodes."""
+    return Rows(shards, range(len(shards)))
+
+
+def warnings_of(shards: Shards, metric: str) -> list[str]:
+    """What is odd about the labels but does not stop a training."""
+    every = _every_node(shards)
+    return [
+        *check_split(every, every.split, shards.split or 0),
+        *scarce_classes(every, [every.split]),
+        *skewed_classes(every, metric),
+    ]
+
+
+def run_on_shards(
     spec: RunSpec,
-    manifest: Manifest,
+    shards: Shards,
     folder: Path,
     ranks: Ranks,
     *,
     report: Callable[[Progress], None] | None = None,
 ) -> dict[str, Any] | None:
-    """Train on the rows of all ranks, score, and write everything but the report.
+    """Train on the row shards of all ranks, score, and write everything but the report.
 
     The folder must be one that every rank sees. One that holds an interrupted run of the same
-    specification is continued.
+    specification is continued. Ctrl-C finishes the epoch and saves the state.
 
     Args:
         spec: from :func:`specification`.
-        manifest: of the folder of rows.
+        shards: of the graph.
         folder: a prepared run folder.
         ranks: who trains.
         report: called by rank 0 after each epoch.
@@ -118,29 +165,42 @@ def run_on_rows(
     Returns:
         The content of ``metrics.json`` on rank 0, None on others.
     """
-    return without_denormals(lambda _: _OneRun(spec, manifest, folder, ranks).work(report))
+    run = _OneRun(spec, shards, folder, ranks)
+    return without_denormals(lambda interrupted: run.work(report, interrupted.is_set))
 
 
 class _OneRun:
     """What a rank does from the first row to the last file."""
 
-    def __init__(self, spec: RunSpec, manifest: Manifest, folder: Path, ranks: Ranks) -> None:
-        self.spec, self.manifest, self.folder, self.ranks = spec, manifest, folder, ranks
+    def __init__(self, spec: RunSpec, shards: Shards, folder: Path, ranks: Ranks) -> None:
+        self.spec, self.shards, self.folder, self.ranks = spec, shards, folder, ranks
         self.state_folder = folder / STATE_FOLDER
         settings = make_settings(find_model(MODEL).settings, spec.settings)
-        self.replicas = [Replica(manifest.split, seed, settings) for seed in range(spec.seeds)]
-        self.rows = Rows(manifest, manifest.shares(ranks.size)[ranks.rank])
+        self.replicas = [Replica(spec.splits[0], seed, settings) for seed in range(spec.seeds)]
+        self.rows = Rows(shards, shards.shares(ranks.size)[ranks.rank])
 
-    def work(self, report: Callable[[Progress], None] | None) -> dict[str, Any] | None:
+    def work(
+        self, report: Callable[[Progress], None] | None, should_stop: Callable[[], bool]
+    ) -> dict[str, Any] | None:
         """Train, score and write; the metrics on rank 0."""
         started = time.perf_counter()
+        warnings = warnings_of(self.shards, self.spec.metric) if self.ranks.is_first else []
+        for line in warnings:
+            logger.warning(line)
         if self.ranks.is_first:
             self.state_folder.mkdir(parents=True, exist_ok=True)
         self.ranks.wait()
         path = self.state_folder / STATE_FILE
         before = sum(read_tensors(path)[1]["seconds"].values()) if path.exists() else 0.0
-        training = ParallelTraining(self.rows, self.replicas, self.ranks, self.spec.metric)
-        state = fit(training, path=path, identity=self._identity(), report=report)
+        sought = class_number(self.spec.positive, self.shards.class_names)
+        training = ParallelTraining(self.rows, self.replicas, self.ranks, self.spec.metric, sought)
+        state = fit(
+            training,
+            path=path,
+            identity=self._identity(),
+            report=report,
+            should_stop=should_stop,
+        )
         judged, labels, val, test = self._judged(training)
         temperatures = self._temperatures(judged, labels, val)
         self._write_parts(training, temperatures)
@@ -151,7 +211,11 @@ class _OneRun:
             self._write_model(state, temperatures)
             write_history(self.folder / HISTORY_FILE, self.replicas, state.history)
             metrics = self._metrics(state, judged, labels, val, test, temperatures)
-            metrics["nodes"]["train"] = [training.train_size]
+            sizes = (training.train_size, int(val.sum()), int(test.sum()))
+            metrics["nodes"] = {
+                part: [size] for part, size in zip(("train", "val", "test"), sizes, strict=True)
+            }
+            metrics["warnings"] = warnings
             metrics["seconds"] = before + time.perf_counter() - started
             write_text(self.folder / METRICS_FILE, json.dumps(metrics, indent=1) + "\n")
             shutil.rmtree(self.state_folder)
@@ -159,7 +223,7 @@ class _OneRun:
         return metrics
 
     def _identity(self) -> str:
-        about = json.dumps([self.spec.as_dict(), self.manifest.identity], sort_keys=True)
+        about = json.dumps([self.spec.as_dict(), self.shards.identity], sort_keys=True)
         return hashlib.sha256(about.encode()).hexdigest()
 
     def _judged(self, training: ParallelTraining) -> tuple[Tensor, Array, Array, Array]:
@@ -186,16 +250,16 @@ class _OneRun:
     def _write_parts(self, training: ParallelTraining, temperatures: list[float]) -> None:
         """The predictions of this rank's nodes, range by range."""
         split = self.rows.split
-        for number in self.rows.numbers:
-            start, stop = self.manifest.ranges[number]
+        for number in self.rows.parts:
+            start, stop = self.shards.ranges[number]
             own = slice(start - self.rows.first, stop - self.rows.first)
             found = training.logits(torch.arange(own.start, own.stop)).cpu()
             about = NodeTable(
                 np.arange(start, stop),
-                self.manifest.names([number]),
+                self.shards.names([number]),
                 roles(Split(split.train[own], split.val[own], split.test[own])),
                 self.rows.y[own],
-                self.manifest.class_names,
+                self.shards.class_names,
             )
             chances = calibrated(found, temperatures[:-1]).numpy()
             guesses = found.argmax(dim=-1).numpy()
@@ -209,36 +273,32 @@ class _OneRun:
         unfinished = path.with_name(path.name + ".unfinished")
         with pq.ParquetWriter(unfinished, pq.read_schema(self._part(0, 0))) as writer:
             for place in range(len(self.replicas)):
-                for number in range(len(self.manifest.ranges)):
+                for number in range(len(self.shards)):
                     writer.write_table(pq.read_table(self._part(number, place)))
         os.replace(unfinished, path)
 
     def _write_model(self, state: TrainState, temperatures: list[float]) -> None:
-        manifest, every = self.manifest, range(len(self.manifest.ranges))
+        shards, every = self.shards, range(len(self.shards))
         done: dict[str, Parameters] = {}
-        if (manifest.folder / ESTIMATOR_FILE).exists():
-            estimator, _ = read_tensors(manifest.folder / ESTIMATOR_FILE)
+        if estimator := _estimator(shards):
             done["estimator"] = {
                 name: value.expand(len(self.replicas), *value.shape[1:])
                 for name, value in estimator.items()
             }
         labels = np.concatenate(
-            [
-                np.where(manifest.array(number, "train"), manifest.array(number, "y"), -1)
-                for number in every
-            ]
+            [np.where(shards.mask("train", part), shards.y(part), -1) for part in every]
         )
         names = None
-        if manifest.num_nodes <= NAMED_NODES and manifest.has_names:
-            names = manifest.names(every)
+        if shards.num_nodes <= NAMED_NODES and shards.has_names:
+            names = shards.names(every)
         about = {
-            "graph": manifest.name,
-            "fingerprint": manifest.fingerprint,
-            "num_nodes": manifest.num_nodes,
-            "num_features": manifest.num_features,
-            "class_names": list(manifest.class_names),
+            "graph": shards.name,
+            "fingerprint": shards.fingerprint,
+            "num_nodes": shards.num_nodes,
+            "num_features": shards.num_features,
+            "class_names": list(shards.class_names),
             "source": "",
-            "preparation": None,
+            "preparation": shards.about["preparation"],
         }
         model = SavedModel(
             find_model(MODEL),
@@ -248,7 +308,7 @@ class _OneRun:
             about,
             names,
             temperatures[:-1],
-            [temperatures[-1]] * len(self.replicas),
+            temperatures[-1:] * len(self.replicas),
         )
         model.write(self.folder / MODEL_FILE)
 
@@ -261,53 +321,28 @@ class _OneRun:
         test: Array,
         temperatures: list[float],
     ) -> dict[str, Any]:
-        """Everything ``metrics.json`` says; the one reading of the test labels."""
-        spec, manifest, number = self.spec, self.manifest, len(self.replicas)
-        tests = [test] * number
-        score, accuracy = (
-            Score.of(scores(logits, y, tests, name)) if test.any() else None
-            for name in (spec.metric, "accuracy")
+        """Everything ``metrics.json`` says of the training."""
+        shards, number = self.shards, len(self.replicas)
+        result = Result(
+            logits=logits,
+            y=y,
+            val=[val] * number,
+            test=[test] * number,
+            temperatures=temperatures[:-1],
+            mean_temperatures=temperatures[-1:] * number,
+            val_score=state.best_score[STAGE],
+            best_epoch=state.best_epoch[STAGE],
+            history=state.history,
+            seconds=state.seconds,
         )
-        ensemble = {}
-        if number > 1 and test.any():
-            size = ensemble_size(1, number)
-            own = Score.of(ensemble_scores(logits, y, tests, spec.metric, seeds=number, size=size))
-            about = {"seeds": size, "test_score": list(own.values)}
-            ensemble["ensemble"] = about | {
-                "test_score_mean": own.mean,
-                "test_score_std": own.std,
-            }
-        calibration = calibration_report(logits, temperatures[:-1], y, [val] * number, tests)
-        return {
-            "model": spec.model,
-            "graph": manifest.name,
-            "splits": list(spec.splits),
-            "seeds": spec.seeds,
-            "metric": spec.metric,
-            "test_score_mean": score.mean if score else None,
-            "test_score_std": score.std if score else None,
-            "test_score": list(score.values) if score else [],
-            "val_score": state.best_score[STAGE].tolist(),
-            "test_accuracy_mean": accuracy.mean if accuracy else None,
-            "test_accuracy_std": accuracy.std if accuracy else None,
-            "label_estimator": None,
-            "calibration": calibration | {"mean_temperature": [temperatures[-1]]},
-            **ensemble,
-            "seconds_statistics": 0.0,
-            "seconds_training": state.seconds["training"],
-            "epochs": state.best_epoch[STAGE].tolist(),
-            "epochs_trained": {STAGE: int(state.history[STAGE]["loss"].shape[0])},
-            "peak_memory_mb": peak_memory_mb(spec.device),
-            "version": __version__,
-            "config": spec.as_dict(),
-            "hardware": hardware(spec.device) | {"ranks": self.ranks.size},
-            "graph_summary": {
-                "num_nodes": manifest.num_nodes,
-                "num_features": manifest.num_features,
-                "num_classes": len(manifest.class_names),
-                "class_names": list(manifest.class_names),
-            },
-            "nodes": {"val": [int(val.sum())], "test": [int(test.sum())]},
-            "warnings": [],
-            "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        summary = {
+            "num_nodes": shards.num_nodes,
+            "num_edges": shards.about["num_edges"],
+            "num_features": shards.num_features,
+            "num_classes": len(shards.class_names),
+            "class_names": list(shards.class_names),
+            "homophily": shards.about["homophily"],
         }
+        metrics = run_metrics(self.spec, result, shards.name, summary)
+        metrics["hardware"]["ranks"] = self.ranks.size
+        return metrics

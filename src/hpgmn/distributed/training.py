@@ -1,4 +1,4 @@
-"""Training on the rows of several processes: the batches, the loss and the steps of one.
+"""Training on the row shards of several processes: the batches, the loss and the steps of one.
 
 A batch is a function of seed and epoch, whoever reads it; a rank reads the nodes of it that are in
 its own ranges. Every rank computes the loss of the whole batch from sums over all ranks, so the
@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from hpgmn.distributed.ranks import Ranks
-from hpgmn.distributed.shards import Rows
+from hpgmn.distributed.rows import Rows
 from hpgmn.errors import HPGMNError, SettingError
 from hpgmn.metrics import class_loss
 from hpgmn.metrics import metric as metric_of
@@ -69,26 +69,26 @@ class Batch:
 
 
 def check_settings(settings: Any, names: Sequence[str]) -> None:
-    """Refuse settings that rows cannot have.
+    """Refuse settings that row shards cannot have.
 
     Args:
         settings: those of HP-GMN.
-        names: the statistics that the rows hold.
+        names: the statistics that the shards hold.
     """
     if not settings.batch_size:
         raise SettingError(
-            "Rows are trained on in batches. Add --set batch_size=1024, or another number of "
+            "Row shards are trained on in batches. Add --set batch_size=1024, or another number of "
             "train nodes for a step of all ranks together."
         )
     if settings.refinement:
         raise SettingError(
-            "Refinement computes the statistics anew, and rows are given. Set refinement=false."
+            "Refinement computes the statistics anew, and shards hold them. Set refinement=false."
         )
     missing = [name for name in statistic_names(settings) if name not in names]
     if missing:
         raise SettingError(
-            f"The rows lack {', '.join(missing)}; they have {', '.join(names)}. Set statistics "
-            "and neighbors as they were when the rows were written."
+            f"The shards lack {', '.join(missing)}; they have {', '.join(names)}. Set statistics "
+            "and neighbors as `hpgmn shard` had them."
         )
 
 
@@ -100,16 +100,22 @@ class ParallelTraining:
         replicas: seeds and settings; they read the same batches.
         ranks: who trains.
         metric: what selects epochs.
+        positive: the number of the class that it looks for, if any.
     """
 
     def __init__(
-        self, rows: Rows, replicas: Sequence[Replica], ranks: Ranks, metric: str = "accuracy"
+        self,
+        rows: Rows,
+        replicas: Sequence[Replica],
+        ranks: Ranks,
+        metric: str = "accuracy",
+        positive: int = 1,
     ) -> None:
         settings = [one.settings for one in replicas]
-        device, num_classes = ranks.device, len(rows.manifest.class_names)
-        check_settings(settings[0], list(rows.manifest.widths))
+        device, num_classes = ranks.device, len(rows.class_names)
+        check_settings(settings[0], list(rows.shards.statistics))
         self.ranks, self.num_classes = ranks, num_classes
-        self.metric = metric_of(metric)
+        self.metric = metric_of(metric, positive)
         self.inputs: dict[str, Statistic] = {
             name: rows.statistic(name, device) for name in statistic_names(settings[0])
         }
@@ -145,8 +151,8 @@ class ParallelTraining:
             counts = self.ranks.counts(len(nodes))
             if not sum(counts):
                 raise HPGMNError(
-                    f"{rows.manifest.folder} has no {part} nodes with a label. Write the rows "
-                    "again with a split that has some."
+                    f"The shards in {rows.shards.folder} have no {part} nodes with a label. Make "
+                    "them again with a split that has some."
                 )
             if part == "train":
                 self.train_size = sum(counts)
@@ -278,6 +284,7 @@ def fit(
     path: Path | None = None,
     identity: str = "",
     report: Callable[[Progress], None] | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> TrainState:
     """Train to the end; the model then has the best parameters of each replica.
 
@@ -286,6 +293,8 @@ def fit(
         path: where rank 0 saves the state, and all ranks find it again; None saves nothing.
         identity: names this training; a state with another name is refused.
         report: called by rank 0 after each epoch.
+        should_stop: asked after each epoch; where one rank says yes all stop, the state is saved,
+            and KeyboardInterrupt is raised.
 
     Returns:
         The state with its stage done.
@@ -295,7 +304,7 @@ def fit(
     if path is not None and path.exists():
         state = read_state(path, identity, device)
     if STAGE not in state.done:
-        _run(training, state, path, identity, report)
+        _run(training, state, path, identity, report, should_stop)
         end(state, stage)
         if path is not None and training.ranks.is_first:
             write_state(path, state, identity)
@@ -309,6 +318,7 @@ def _run(
     path: Path | None,
     identity: str,
     report: Callable[[Progress], None] | None,
+    should_stop: Callable[[], bool],
 ) -> None:
     """The epochs that are left."""
     stage, first = training.stage, training.ranks.is_first
@@ -334,9 +344,12 @@ def _run(
         now = time.monotonic()
         state.seconds["training"] += now - last
         last = now
-        if first and path is not None and now - saved > SAVE_SECONDS:
+        is_asked = any(training.ranks.counts(int(should_stop())))
+        if first and path is not None and (is_asked or now - saved > SAVE_SECONDS):
             write_state(path, state, identity)
             saved = time.monotonic()
+        if is_asked:
+            raise KeyboardInterrupt
         if first and report is not None:
             loss, score = float(row[0].nanmean()), float(current.best_score.mean())
             report(Progress(0, 1, STAGE, current.epoch, stage.epochs, loss, score))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import json
 import logging
@@ -25,9 +24,9 @@ from hpgmn import __version__
 from hpgmn.calibration import calibrated
 from hpgmn.config import make_settings, read_yaml
 from hpgmn.errors import HPGMNError, SettingError
-from hpgmn.evaluation import Score, calibration_report, ensemble_scores, ensemble_size, scores
-from hpgmn.experiments.machine import forget_peak_memory, hardware, peak_memory_mb
+from hpgmn.experiments.machine import forget_peak_memory
 from hpgmn.experiments.predictions import NodeTable
+from hpgmn.experiments.run_metrics import Result, run_metrics
 from hpgmn.graph import Array, Graph, Split
 from hpgmn.metrics import require_metric
 from hpgmn.models import find_model
@@ -333,7 +332,6 @@ def run(
     _write_predictions(folder / PREDICTIONS_FILE, graph, fitted, own, model.temperatures)
     guesses = model.estimator_logits(graph, spec.device)
     metrics = _metrics(spec, graph, fitted, own, model, guesses)
-    metrics["calibration"]["mean_temperature"] = model.mean_temperatures[:: spec.seeds]
     metrics["nodes"] = {
         part: [int(getattr(split, part).sum()) for split in splits]
         for part in ("train", "val", "test")
@@ -368,74 +366,31 @@ def _metrics(
     model: SavedModel,
     guesses: Any,
 ) -> dict[str, Any]:
-    """Everything ``metrics.json`` says; the one reading of the test labels."""
-    test = [split.test for split in splits]
-    tested = all(mask.any() for mask in test)
-    sought = class_number(spec.positive, graph.class_names)
-    score = Score.of(scores(fitted.logits, graph.y, test, spec.metric, sought)) if tested else None
-    accuracy = Score.of(scores(fitted.logits, graph.y, test, "accuracy")) if tested else None
-    estimator = None
-    if guesses is not None and tested:
-        own = Score.of(scores(guesses, graph.y, test, "accuracy"))
-        estimator = {"test_accuracy_mean": own.mean, "test_accuracy_std": own.std}
+    """Everything ``metrics.json`` says of the training."""
     last = list(fitted.best_epoch)[-1]
     homophily = node_homophily(graph)
-    return {
-        "model": spec.model,
-        "graph": graph.name,
-        "splits": list(spec.splits),
-        "seeds": spec.seeds,
-        "metric": spec.metric,
-        "positive": spec.positive,
-        "test_score_mean": score.mean if score else None,
-        "test_score_std": score.std if score else None,
-        "test_score": list(score.values) if score else [],
-        "val_score": fitted.val_score.tolist(),
-        "test_accuracy_mean": accuracy.mean if accuracy else None,
-        "test_accuracy_std": accuracy.std if accuracy else None,
-        "label_estimator": estimator,
-        "calibration": calibration_report(
-            *(fitted.logits, model.temperatures, graph.y),
-            *([split.val for split in splits], test),
-            seeds=spec.seeds,
-            mean_temperatures=model.mean_temperatures,
-        ),
-        **_ensemble(spec, graph, fitted, test if tested else []),
-        "seconds_statistics": fitted.seconds["statistics"],
-        "seconds_training": fitted.seconds["training"],
-        "epochs": fitted.best_epoch[last].tolist(),
-        "epochs_trained": {
-            stage: int(history["loss"].shape[0]) for stage, history in fitted.history.items()
-        },
-        "peak_memory_mb": peak_memory_mb(spec.device),
-        "version": __version__,
-        "config": spec.as_dict(),
-        "hardware": hardware(spec.device),
-        "graph_summary": {
-            "num_nodes": graph.num_nodes,
-            "num_edges": graph.num_edges,
-            "num_features": graph.num_features,
-            "num_classes": graph.num_classes,
-            "class_names": list(graph.class_names),
-            "homophily": None if math.isnan(homophily) else homophily,  # JSON knows no NaN
-        },
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-    }
-
-
-def _ensemble(spec: RunSpec, graph: Graph, fitted: Fitted, test: Sequence[Array]) -> dict[str, Any]:
-    """The score of seeds averaged, where there are several and test nodes to score."""
-    if spec.seeds == 1 or not test:
-        return {}
-    size = ensemble_size(len(spec.splits), spec.seeds)
-    sought = class_number(spec.positive, graph.class_names)
-    own = Score.of(
-        ensemble_scores(
-            *(fitted.logits, graph.y, test, spec.metric, sought), seeds=spec.seeds, size=size
-        )
+    result = Result(
+        logits=fitted.logits,
+        y=graph.y,
+        val=[split.val for split in splits],
+        test=[split.test for split in splits],
+        temperatures=model.temperatures,
+        mean_temperatures=model.mean_temperatures,
+        val_score=fitted.val_score,
+        best_epoch=fitted.best_epoch[last],
+        history=fitted.history,
+        seconds=fitted.seconds,
+        guesses=guesses,
     )
-    about = {"seeds": size, "test_score": list(own.values)}
-    return {"ensemble": about | {"test_score_mean": own.mean, "test_score_std": own.std}}
+    summary = {
+        "num_nodes": graph.num_nodes,
+        "num_edges": graph.num_edges,
+        "num_features": graph.num_features,
+        "num_classes": graph.num_classes,
+        "class_names": list(graph.class_names),
+        "homophily": None if math.isnan(homophily) else homophily,  # JSON knows no NaN
+    }
+    return run_metrics(spec, result, graph.name, summary)
 
 
 def write_history(

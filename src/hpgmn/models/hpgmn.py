@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hpgmn.config import BatchSettings, dropout_setting, setting
-from hpgmn.errors import HPGMNError, SettingError
+from hpgmn.errors import SettingError
 from hpgmn.graph import Graph
 from hpgmn.models.head import MemoryHead, MemorySettings, penalty_weights
 from hpgmn.models.label_estimator import (
@@ -211,12 +211,6 @@ def _dropout_of(name: str) -> str:
 
 def label_guesses(task: Task, done: Mapping[str, Parameters]) -> Tensor:
     """(R, N, C) the logits behind the pseudo labels that the main stage reads."""
-    if "estimator" not in done:
-        raise HPGMNError(
-            "The model was trained on rows whose pseudo labels came from elsewhere, so it cannot "
-            "compute those of a graph. Its own nodes are in predictions.parquet of the run; for "
-            "other nodes train with `hpgmn train`."
-        )
     guesses = estimator_logits(task, done["estimator"])
     if "refinement" in done:
         guesses = guessed_logits(task, trained_on(task, guesses), done["refinement"])

@@ -5,7 +5,7 @@ So any engine may run it, here, in several processes or on a cluster, and what i
 finished. :func:`shard` does all of it, :class:`Shards` reads what it wrote.
 """
 
-from hpgmn.sharding.reading import Shards
-from hpgmn.sharding.whole import Outcome, shard
+from hpgmn.sharding.reading import ESTIMATOR_FILE, Shards
+from hpgmn.sharding.whole import Outcome, note_origin, shard
 
-__all__ = ["Outcome", "Shards", "shard"]
+__all__ = ["ESTIMATOR_FILE", "Outcome", "Shards", "note_origin", "shard"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable
@@ -28,12 +29,16 @@ from hpgmn.sharding.reading import MANIFEST, Shards
 from hpgmn.sharding.rounds import round_file
 from hpgmn.sharding.rows import rows_file
 from hpgmn.sharding.units import PLAN, forget, record, starts, unit_task
+from hpgmn.statistics.homophily import node_homophily
 from hpgmn.statistics.settings import StatisticsSettings, base_name, statistic_names
 
 Progress = Callable[[str, int, int | None], None]
 
 TRIES = 6
 """How often a task is begun, the first time included, whose process or machine is lost."""
+
+COUNTED_EDGES = 100_000_000
+"""Up to so many edges are merged in memory, to count the distinct ones and their homophily."""
 
 
 @dataclass(frozen=True)
@@ -176,6 +181,7 @@ class _Source:
         shape: the fields of a plan that describe it.
         splits: how many it has.
         edges_before: the number of edges that leave nodes before the given one.
+        origin: where it can be read again; None: nowhere.
     """
 
     place: Path | None
@@ -184,6 +190,7 @@ class _Source:
     shape: dict[str, Any]
     splits: int
     edges_before: Callable[[int], int]
+    origin: str | None = None
 
 
 def _prepared(
@@ -202,8 +209,9 @@ def _prepared(
     elif (Path(graph) / "edges_indptr.npy").is_file():
         source = _in_folder(Path(graph).resolve())
     else:
-        graph = read_graph(graph)
-        source = _in_memory(graph)
+        path = Path(graph).resolve()
+        graph = read_graph(path)
+        source = dataclasses.replace(_in_memory(graph), origin=str(path))
     labels = _checked_labels(labels, source.shape)
     if source.splits == 0:
         split = None
@@ -234,8 +242,41 @@ def _prepared(
     _write_text(folder / PLAN, plan.text())
     if isinstance(graph, Graph) and not plan.folder.is_dir():
         write_graph(graph, plan.folder)
+    origin = _origin(source.origin, graph if isinstance(graph, Graph) else None)
+    _write_text(folder / _ORIGIN, json.dumps(origin))
     write_array(folder / WORK / "labels.npy", labels)
     return plan
+
+
+def _origin(source: str | None, graph: Graph | None) -> dict[str, Any]:
+    """What the manifest says of the whole graph; of one that was never read little is known."""
+    is_counted = graph is not None and graph.num_listed_edges <= COUNTED_EDGES
+    homophily = node_homophily(graph) if graph is not None and is_counted else math.nan
+    return {
+        "source": source,
+        "fingerprint": "" if graph is None else graph.fingerprint,
+        "num_edges": graph.num_edges if graph is not None and is_counted else None,
+        "homophily": None if math.isnan(homophily) else homophily,
+        "preparation": None if graph is None else graph.preparation,
+    }
+
+
+def note_origin(folder: str | Path, source: str | None, graph: Graph) -> Shards:
+    """Write into finished shards what only their maker knows of the graph.
+
+    Args:
+        folder: that of the shards.
+        source: where the graph can be read again: the name of a dataset or a path.
+        graph: the graph, read whole.
+
+    Returns:
+        The shards with it.
+    """
+    shards = Shards(folder)
+    about = shards.about | _origin(source, graph)
+    if about != shards.about:
+        _write_text(shards.folder / MANIFEST, json.dumps(about, indent=1) + "\n")
+    return Shards(folder)
 
 
 def _checked_labels(labels: Array, shape: dict[str, Any]) -> Array:
@@ -271,6 +312,8 @@ def _compare(folder: Path, plan: Plan) -> None:
 
 _FREE = ("graph", "memory", "name")
 
+_ORIGIN = f"{WORK}/origin.json"
+
 
 def _in_folder(place: Path) -> _Source:
     """A graph folder, known by the sizes of its arrays: they are not read."""
@@ -297,7 +340,8 @@ def _in_folder(place: Path) -> _Source:
     }
     splits = int(masks[1]) if len(masks) > 1 else 1
     before = _edges_before(indptr)
-    return _Source(place, graph_name(place), _identity(place), shape, splits, before)
+    digest = _identity(place)
+    return _Source(place, graph_name(place), digest, shape, splits, before, str(place))
 
 
 def _edges_before(indptr: RowFile) -> Callable[[int], int]:
@@ -393,6 +437,7 @@ def _write_manifest(folder: Path, plan: Plan, stages: list[Stage]) -> None:
         "statistics": statistics,
         "settings": plan.settings,
         "plan": plan.digest,
+        **json.loads((folder / _ORIGIN).read_text(encoding="utf-8")),
         "files": files,
     }
     _write_text(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")

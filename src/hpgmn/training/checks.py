@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -17,7 +18,23 @@ FEW_NODES = 3
 """Of a class with fewer train nodes than this hardly anything is learned."""
 
 
-def check_split(graph: Graph, split: Split, number: int | str) -> list[str]:
+class Labelled(Protocol):
+    """What is asked here of a graph: its labels and their names."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+
+    @property
+    def y(self) -> Array:
+        """(N,) numbers of classes, -1 unknown."""
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """C names."""
+
+
+def check_split(graph: Labelled, split: Split, number: int | str) -> list[str]:
     """Refuse a split that cannot be trained on; return what is odd about it."""
     for part in ("train", "val"):
         if not getattr(split, part).any():
@@ -31,17 +48,17 @@ def check_split(graph: Graph, split: Split, number: int | str) -> list[str]:
             f"Split {number} of '{graph.name}' has train nodes of {len(seen)} class only; "
             "classification needs at least two. Label nodes of another class."
         )
-    missing = [graph.class_names[c] for c in range(graph.num_classes) if c not in seen]
+    missing = [graph.class_names[c] for c in range(len(graph.class_names)) if c not in seen]
     if missing:
         names = ", ".join(missing)
         return [f"Split {number}: no train node of class {names}; it can never be predicted well."]
     return []
 
 
-def scarce_classes(graph: Graph, splits: Sequence[Split]) -> list[str]:
+def scarce_classes(graph: Labelled, splits: Sequence[Split]) -> list[str]:
     """One line about the classes that have train nodes, but hardly any, in some splits."""
     counts = np.stack(
-        [np.bincount(graph.y[one.train], minlength=graph.num_classes) for one in splits]
+        [np.bincount(graph.y[one.train], minlength=len(graph.class_names)) for one in splits]
     )
     is_scarce = (counts > 0) & (counts < FEW_NODES)
     names = [f"'{graph.class_names[c]}'" for c in np.flatnonzero(is_scarce.any(axis=0))]
@@ -61,7 +78,7 @@ def metric_for_skewed(num_classes: int) -> str:
     return "average_precision" if num_classes == 2 else "balanced_accuracy"
 
 
-def skewed_classes(graph: Graph, metric: str) -> list[str]:
+def skewed_classes(graph: Labelled, metric: str) -> list[str]:
     """Where nearly all labelled nodes are of one class, what tells more than accuracy."""
     counts = np.bincount(graph.y[graph.y >= 0])
     share = counts.max() / counts.sum()
@@ -70,11 +87,11 @@ def skewed_classes(graph: Graph, metric: str) -> list[str]:
     return [
         f"{100 * share:.0f} % of the labelled nodes are of class "
         f"'{graph.class_names[int(counts.argmax())]}', so accuracy says little. Use --metric "
-        f"{metric_for_skewed(graph.num_classes)}."
+        f"{metric_for_skewed(len(graph.class_names))}."
     ]
 
 
-def seen_labels(graph: Graph, splits: Sequence[Split]) -> Array:
+def seen_labels(graph: Labelled, splits: Sequence[Split]) -> Array:
     """(S, N) the labels that training and selection may see, -1 elsewhere."""
     return np.stack([np.where(split.train | split.val, graph.y, -1) for split in splits])
 

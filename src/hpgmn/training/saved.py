@@ -225,6 +225,15 @@ class SavedModel:
         """The names of the classes the model knows."""
         return tuple(self.about["class_names"])
 
+    def require_stages(self) -> None:
+        """Refuse to be used where the label estimator is missing: labels cannot be guessed."""
+        if "estimator" in self.entry.stages and "estimator" not in self.done:
+            raise HPGMNError(
+                "The model was trained on row shards whose labels are not the label estimator's, "
+                "so it cannot guess those of a graph. Read predictions.parquet of the run, or make "
+                "the shards with `hpgmn shard --labels estimated` and train again."
+            )
+
     def choose(self, places: Sequence[int]) -> SavedModel:
         """The same model with some of its replicas.
 
@@ -302,6 +311,7 @@ class SavedModel:
             device: where to compute.
             nodes: positions of the only nodes that will be classified; None for all.
         """
+        self.require_stages()
         if graph.num_features != self.about["num_features"]:
             raise HPGMNError(
                 f"The model was trained on {self.about['num_features']} attributes, graph "
