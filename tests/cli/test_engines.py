@@ -190,6 +190,33 @@ def test_a_table_at_a_url_is_as_in_a_folder(
     assert f"{total} of {total} cells are done already." in again.err
 
 
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_cluster_is_found_by_its_address(texas: Path, tmp_path: Path, ray_cluster: Any) -> None:
+    """A command of its own process, which has nothing to do with the cluster but its address."""
+    train = ("train", "texas", "--model", "mlp", "--set", "epochs=5", "--device", "cpu")
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "hpgmn",
+            *train,
+            "--engine",
+            "ray",
+            "--address",
+            ray_cluster.address,
+        ],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(SOURCE), *sys.path])},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Ray: 1 machine, 1 core; 1 at a time." in done.stderr
+    assert list(tmp_path.glob("runs/texas-mlp-*/metrics.json"))
+
+
 def marked(mark: str) -> list[str]:
     """The processes that have a mark in their environment."""
     found = []

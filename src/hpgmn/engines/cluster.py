@@ -136,8 +136,8 @@ class RayEngine:
         self._placed: dict[int, tuple[Any, Any]] = {}
 
     def __repr__(self) -> str:
-        words = [f"{len(self.nodes)} machine{'s' * (len(self.nodes) > 1)}", f"{self.cores} cores"]
-        words += [f"{self.gpus} GPUs"] * (self.gpus > 0)
+        counts = [(len(self.nodes), "machine"), (self.cores, "core"), (self.gpus, "GPU")]
+        words = [f"{count} {what}{'s' * (count > 1)}" for count, what in counts if count]
         return f"Ray: {', '.join(words)}; {self.workers} at a time"
 
     def share(self, at_a_time: int) -> tuple[Share, dict[str, float]]:
