@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpgmn.bench import batches, forms, growth, peers, yardstick
+from hpgmn.bench import batches, forms, growth, peers, shards, workers, yardstick
 from hpgmn.bench.records import Record, Table, machine_words, read_record
 from hpgmn.errors import HPGMNError, unknown_name
 from hpgmn.experiments.run import write_text
@@ -61,6 +61,8 @@ SECTIONS = {
     "peers": _Section("Peers", peers.ABOUT, _tables(peers.tables), peers.disturbance),
     "forms": _Section("Forms of diffusion", forms.ABOUT, _tables(forms.tables)),
     "batches": _Section("Batches of rows", batches.ABOUT, _tables(batches.tables)),
+    "workers": _Section("Workers", workers.ABOUT, _tables(workers.tables), workers.disturbance),
+    "shards": _Section("Node ranges", shards.ABOUT, _tables(shards.tables), shards.disturbance),
 }
 """Every benchmark that the page can show, in its order."""
 
