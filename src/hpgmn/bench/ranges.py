@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from hpgmn.sharding.cutting import transition_folder
 from hpgmn.sharding.plan import Plan, Unit
 from hpgmn.sharding.units import PLAN, compute, record
 from hpgmn.statistics.push import largest_of_range
-from hpgmn.statistics.settings import base_name
+from hpgmn.statistics.settings import StatisticsSettings, base_name
 
 KINDS = {
     "out": "edges by source",
@@ -209,25 +208,23 @@ def one_cut(
 def _topk(
     folder: Path, plan: Plan, mode: str, thresholds: Sequence[float], sample: int
 ) -> list[Record]:
-    """The cost of top-k diffusion, of some rows in the middle."""
+    """The cost of top-k diffusion, of some rows in the middle; its teleport is the default."""
     place = transition_folder(folder, mode)
     indptr, indices, data = (
         np.asarray(np.load(place / f"{name}.npy", mmap_mode="r", allow_pickle=False))
         for name in ("indptr", "indices", "data")
     )
-    chosen = replace(plan.statistics, diffusion_form="topk")
+    usual = StatisticsSettings()
 
     def rows(first: int, count: int, threshold: float) -> None:
         largest_of_range(
             (indptr, indices, data),
             (first, first + count),
-            chosen.diffusion,
-            count=chosen.diffusion_topk,
+            usual.diffusion,
+            count=usual.diffusion_topk,
             threshold=threshold,
             threads=1,
-            teleport=chosen.teleport,
-            heat_time=chosen.heat_time,
-            tolerance=chosen.diffusion_tolerance,
+            teleport=usual.teleport,
         )
 
     middle = plan.num_nodes // 2
@@ -241,7 +238,8 @@ def _topk(
             {
                 "threshold": threshold,
                 "rows": count,
-                "entries": chosen.diffusion_topk,
+                "entries": usual.diffusion_topk,
+                "teleport": usual.teleport,
                 "cpu_seconds": time.process_time() - cpu,
                 "seconds": time.perf_counter() - started,
             }

@@ -48,8 +48,8 @@ sketch are counted one by one, without the first, which reads no rows. Top-k dif
 for a sample of rows. Files are in the system's cache, so seconds are those of computing and
 copying; bytes are those that units ask for. Then HP-GMN is trained on these rows
 (`hpgmn train-shards`), alone and by two ranks under `torchrun`, one thread each. What a training
-and a validation row take is found by a second training on a tenth of the train nodes. `docs/SCALE.md`
-reckons from these numbers."""
+and a validation row take is found by a second training on a tenth of the train nodes.
+`docs/SCALE.md` reckons from these numbers."""
 
 
 def measure(
@@ -216,7 +216,8 @@ def talk_seconds(training: Mapping[str, Any]) -> float | None:
     alone, two = training["alone"], training["two"]
     if "failed" in two:
         return None
-    return max(0.0, float(two["epoch_seconds"] - alone["epoch_seconds"] / 2) / two["steps"])
+    beyond: float = two["epoch_seconds"] - alone["epoch_seconds"] / 2
+    return max(0.0, beyond / two["steps"])
 
 
 def tables(record: Mapping[str, Any]) -> list[Table]:
@@ -304,6 +305,7 @@ def training_table(record: Mapping[str, Any]) -> Table:
     alone, two = training["alone"], training["two"]
     of_train, of_val = row_seconds(training)
     talk = talk_seconds(training)
+    of_node = sum(row_bytes(record["statistics"]["statistics"]).values())
     both = "failed" not in two
     rows: Sequence[Sequence[str]] = [
         ["s for an epoch, alone", f"{alone['epoch_seconds']:.2f}"],
@@ -311,7 +313,7 @@ def training_table(record: Mapping[str, Any]) -> Table:
         ["ms of talk in a step of two ranks", "–" if talk is None else f"{1e3 * talk:.1f}"],
         ["train rows in a second", _rate(of_train)],
         ["validation rows in a second", _rate(of_val)],
-        ["bytes of a node's rows", f"{sum(row_bytes(record['statistics']['statistics']).values()):,}"],
+        ["bytes of a node's rows", f"{of_node:,}"],
         ["parameters", f"{alone['parameters']:,}"],
         ["bytes added up over ranks in a step", f"{4 * alone['parameters']:,}"],
         ["peak memory, MB", f"{alone['peak_bytes'] / 1e6:.0f}"],

@@ -42,7 +42,7 @@ def measure(
     command: str,
     engine: str = "local",
     runs: int = 8,
-    epochs: int = 2500,
+    epochs: int = 4000,
     repeats: int = 3,
     device: str = "cpu",
     say: Callable[[str], None],

@@ -260,7 +260,7 @@ def workers(
         "local"
     ),
     runs: Annotated[int, typer.Option(help="Independent runs, an even number.")] = 8,
-    epochs: Annotated[int, typer.Option(help="Epochs of each run.")] = 2500,
+    epochs: Annotated[int, typer.Option(help="Epochs of each run.")] = 4000,
     repeats: Annotated[int, typer.Option(help="How often both are measured.")] = 3,
     device: Device = "auto",
     out_folder: Out = None,
