@@ -186,19 +186,18 @@ def num_blocks(job: Job, ranges: int, memory: int, per_edge: int, per_row: int) 
 def rows_read(nodes: int, edges: float, size: int) -> float:
     """Rows that a block reads, if the ends of its edges are random.
 
-    Of N rows U = N·(1 - exp(-edges/N)) are asked for, so the gap between two is N/U on the mean and
-    falls off exponentially. Gaps of at most :data:`GAP_BYTES` are read, too.
+    A row is asked for with the chance p = 1 - exp(-edges/N), and a gap to the next has g rows with
+    the chance p·(1 - p)^(g-1). Gaps of at most :data:`GAP_BYTES` are read, too.
 
     Args:
         nodes: N.
         edges: of the block.
         size: bytes of a row.
     """
-    asked = -nodes * math.expm1(-edges / nodes)
-    gap = nodes / asked
-    longest = max(1, GAP_BYTES // size) / gap
-    between = gap * (1 - math.exp(-longest) * (1 + longest))
-    return min(nodes, asked * (between + math.exp(-longest)))
+    chance = -math.expm1(-edges / nodes)
+    longest = max(1, GAP_BYTES // size)
+    longer = (1 - chance) ** longest  # the chance of a gap that is not read
+    return nodes * (1 - (1 + longest * chance) * longer + chance * longer)
 
 
 def neighbour_bytes(job: Job, blocks: int, size: int) -> float:
