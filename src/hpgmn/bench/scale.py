@@ -53,7 +53,7 @@ class Job:
     train: float = 0.5
     val: float = 0.2
     epochs: int = 20
-    rank_batch: int = 256
+    rank_batch: int = 1024
 
     @property
     def rounds(self) -> int:

@@ -217,7 +217,7 @@ def talk_seconds(training: Mapping[str, Any]) -> float | None:
     if "failed" in two:
         return None
     beyond: float = two["epoch_seconds"] - alone["epoch_seconds"] / 2
-    return max(0.0, beyond / two["steps"])
+    return max(0.0, beyond / int(two["steps"]))
 
 
 def tables(record: Mapping[str, Any]) -> list[Table]:
