@@ -70,8 +70,12 @@ def test_a_ray_has_one_core_for_each_worker_and_starts_before_the_clock(
     assert found["seconds"] < 0.2
 
 
+@pytest.mark.parametrize("engine", ["local", "ray"])
 def test_both_sides_are_measured_in_turns(
-    said: list[str], in_this_process: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+    engine: str,
+    said: list[str],
+    in_this_process: Callable[..., list[str]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tasks = in_this_process(workers)
     order: list[int] = []
@@ -84,13 +88,13 @@ def test_both_sides_are_measured_in_turns(
     monkeypatch.setattr(workers, "one_side", one_side)
     monkeypatch.setattr(workers, "require_ray", lambda: None)
     record = workers.measure(
-        command="c", engine="ray", runs=4, epochs=7, repeats=3, say=said.append
+        command="c", engine=engine, runs=4, epochs=7, repeats=3, say=said.append
     )
     assert order == [1, 2, 2, 1, 1, 2]
     assert tasks == ["workers"] * 6
     assert workers.ratios(record) == [2.0] * 3
     assert record["settings"]["epochs"] == 7
-    assert record["engine"] == "ray"
+    assert record["engine"] == engine
     assert workers.disturbance(record) == 0.5
     assert said[:2] == ["repeat 1 of 3: 1 worker", "repeat 1 of 3: 2 workers"]
 
