@@ -50,6 +50,7 @@ def test_a_page_without_markers_is_refused(tmp_path: Path, shards_record: dict[s
 def test_measured_costs_are_those_of_the_record(shards_record: dict[str, Any]) -> None:
     text = measured_part(shards_record, None)
     assert text.startswith("1,000 nodes, 10,000 edges, F = 4, C = 2, d = 16, 8 ranges, M = 1 MiB;")
+    assert "Other processes took at most 0.03 cores meanwhile." in text
     assert "| one round of the sketch | edge | 4 | 60 | 6 |" in text
     assert "| one round of the sketch | 1 | 1 |" in text  # 0.6 and 0.59 MB
 

@@ -25,7 +25,7 @@ from hpgmn.bench.scale import (
     training_stage,
     whole_hours,
 )
-from hpgmn.bench.shards import topk_table, training_table, unit_table
+from hpgmn.bench.shards import disturbance, topk_table, training_table, unit_table
 from hpgmn.errors import HPGMNError
 from hpgmn.statistics.settings import StatisticsSettings
 
@@ -70,7 +70,8 @@ def measured_part(record: Record, gpu: Record | None) -> str:
     head = (
         f"{found['nodes']:,} nodes, {found['edges']:,} edges, F = {found['attributes']}, "
         f"C = {found['classes']}, d = {record['settings']['diffusion_dim']}, {record['ranges']} "
-        f"ranges, M = {record['memory'] / 2**20:.0f} MiB; one thread. {machine_words(record)}"
+        f"ranges, M = {record['memory'] / 2**20:.0f} MiB; one thread. {machine_words(record)} Other processes "
+        f"took at most {disturbance(record):.2f} cores meanwhile."
     )
     return "\n\n".join([head, *(table.markdown() for table in tables)])
 
