@@ -70,8 +70,8 @@ def measured_part(record: Record, gpu: Record | None) -> str:
     head = (
         f"{found['nodes']:,} nodes, {found['edges']:,} edges, F = {found['attributes']}, "
         f"C = {found['classes']}, d = {record['settings']['diffusion_dim']}, {record['ranges']} "
-        f"ranges, M = {record['memory'] / 2**20:.0f} MiB; one thread. {machine_words(record)} Other processes "
-        f"took at most {disturbance(record):.2f} cores meanwhile."
+        f"ranges, M = {record['memory'] / 2**20:.0f} MiB; one thread. {machine_words(record)} "
+        f"Other processes took at most {disturbance(record):.2f} cores meanwhile."
     )
     return "\n\n".join([head, *(table.markdown() for table in tables)])
 

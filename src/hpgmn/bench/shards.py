@@ -47,8 +47,8 @@ other: what each kind of work takes for the whole graph, and for an edge or a no
 sketch are counted one by one, without the first, which reads no rows. Top-k diffusion, with the
 default teleport, is computed for a sample of rows. Files are in the system's cache, so seconds are
 those of computing and copying; bytes are those that units ask for. Then HP-GMN is trained on these
-rows (`hpgmn train-shards`), alone and by two ranks under `torchrun`, one thread each. What a training
-and a validation row take is found by a second training on a tenth of the train nodes.
+rows (`hpgmn train-shards`), alone and by two ranks under `torchrun`, one thread each. What a
+train row and a validation row take is found by a second training on a tenth of the train nodes.
 `docs/SCALE.md` reckons from these numbers."""
 
 
