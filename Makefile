@@ -33,7 +33,7 @@ format: $(DEV_READY) ## write the formatting and the safe fixes
 bench: $(DEMO_READY) ## measure against the yardstick; HPGMN_DATA names the folder of graph files
 	$(BIN)/python benchmarks/compare.py --data "$(HPGMN_DATA)"
 
-results: $(DEMO_READY) ## write the tables, docs/RESULTS.md and docs/BENCHMARKS.md anew from their records
+results: $(DEMO_READY) ## write the tables, docs/RESULTS.md, docs/BENCHMARKS.md and those of docs/SCALE.md anew
 	$(BIN)/python -m hpgmn.report.reproduction results/reproduction
 	$(BIN)/python -m hpgmn.experiments.results
 	$(BIN)/python -m hpgmn.bench.page

@@ -180,6 +180,99 @@ def batches_record() -> dict[str, Any]:
 
 
 @pytest.fixture
+def workers_record() -> dict[str, Any]:
+    """Two workers were 1.5, 2 and 1.75 times as fast as one."""
+    repeats = [
+        {
+            side: {"seconds": seconds, "cores_taken_by_others": taken}
+            for side, seconds, taken in (("1", one, 0.04), ("2", two, None))
+        }
+        for one, two in ((60.0, 40.0), (60.0, 30.0), (70.0, 40.0))
+    ]
+    own = {"engine": "local", "runs": 8, "cores": 2, "repeats": repeats}
+    return HEAD | {"benchmark": "workers"} | own
+
+
+def shards_cost(cpu: float, read: float, written: float) -> dict[str, Any]:
+    """What eight tasks took."""
+    return {
+        "tasks": 8,
+        "cpu_seconds": cpu,
+        "seconds": 2 * cpu,
+        "bytes_read": read,
+        "bytes_written": written,
+    }
+
+
+@pytest.fixture
+def shards_record() -> dict[str, Any]:
+    """1,000 nodes and 10,000 edges, F = 4, C = 2, d = 16, three rounds; a µs for most edges."""
+    kinds = {
+        "out": shards_cost(0.01, 40_000, 130_000),
+        "in": shards_cost(0.02, 80_000, 50_000),
+        "nodes": shards_cost(0.001, 10_000, 11_000),
+        "attributes": shards_cost(0.002, 16_000, 16_000),
+        "class_counts": shards_cost(0.01, 72_000, 8_000),
+        "class_means": shards_cost(0.04, 188_000, 16_000),
+        "transition": shards_cost(0.01, 80_000, 90_000),
+        "round": shards_cost(0.08, 1_200_000, 128_000) | {"tasks": 16},  # two of them
+        "join": shards_cost(0.001, 80_000, 88_000) | {"tasks": 1},
+    }
+    widths = {"attributes": 4, "class_counts": 2, "class_means": 8, "diffusion": 16}
+    topk = {"rows": 100, "entries": 64, "teleport": 0.15, "seconds": 1.0}
+    found = {
+        "nodes": 1_000,
+        "edges": 10_000,
+        "attributes": 4,
+        "classes": 2,
+        "rounds": 3,
+        "costs": kinds,
+        "topk": [
+            topk | {"threshold": 1e-3, "cpu_seconds": 0.01},
+            topk | {"threshold": 1e-4, "cpu_seconds": 0.1},
+        ],
+        "statistics": {
+            name: {
+                "width": width,
+                "dtype": "float16" if name == "class_means" else "float32",
+                "is_sparse": False,
+            }
+            for name, width in widths.items()
+        },
+        "peak_bytes": 2**29,
+        "level_bytes": 2**28,
+        "cores_taken_by_others": 0.03,
+    }
+    run = {
+        "ranks": 1,
+        "epochs": 3,
+        "epoch_seconds": 1.2,
+        "seconds": 5.0,
+        "train_rows": 500,
+        "val_rows": 200,
+        "batch_size": 50,
+        "steps": 10,
+        "parameters": 1_000,
+        "peak_bytes": 400_000_000,
+        "cores_taken_by_others": 0.02,
+    }
+    training = {
+        "alone": run,
+        "fewer": run | {"train_rows": 50, "steps": 1, "epoch_seconds": 0.3},
+        "two": run | {"ranks": 2, "epoch_seconds": 0.7},
+    }
+    return HEAD | {
+        "benchmark": "shards",
+        "settings": {"diffusion_dim": 16, "hidden_dim": 8},
+        "graph": {"nodes": 1_000, "degree": 10.0, "attributes": 4, "seed": 0},
+        "ranges": 8,
+        "memory": 2**20,
+        "statistics": found,
+        "training": training,
+    }
+
+
+@pytest.fixture
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     """Tasks are done in this process: call with modules; gives the list of tasks done."""
     from hpgmn.bench.worker import TASKS
@@ -187,7 +280,13 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]
     def patch(*modules: Any) -> list[str]:
         done: list[str] = []
 
-        def measured(task: str, *, patience: float | None = None, **arguments: Any) -> Any:
+        def measured(
+            task: str,
+            *,
+            patience: float | None = None,
+            threads: int | None = None,
+            **arguments: Any,
+        ) -> Any:
             import importlib
 
             done.append(task)

@@ -39,3 +39,28 @@ def test_cores_taken_by_others_leave_out_our_own(
     assert neighbours.cores_taken() == pytest.approx((5 - 1) / 2)
     stat.unlink()
     assert neighbours.cores_taken() is None
+
+
+def test_the_family_of_a_process_is_all_that_it_has_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks, own = machine.os.sysconf("SC_CLK_TCK"), machine.os.getpid()
+
+    def process(number: int, parent: int, *seconds: int) -> None:
+        times = " ".join(str(part * ticks) for part in seconds)
+        (tmp_path / f"{number}").mkdir()
+        text = f"{number} (a (b) c) S {parent} 0 0 0 0 0 0 0 0 0 {times} 20 0\n"
+        (tmp_path / f"{number}" / "stat").write_text(text)
+
+    monkeypatch.setattr(machine, "_PROCESSES", tmp_path)
+    process(own, 1, 1, 2, 3, 4)  # itself, and children that have ended
+    process(own + 1, own, 10, 0, 0, 0)
+    process(own + 2, own + 1, 0, 100, 0, 0)  # a grandchild
+    process(own + 3, 1, 1000, 0, 0, 0)  # no relation
+    (tmp_path / f"{own + 4}" / "stat").mkdir(parents=True)  # cannot be read
+    assert machine.family_seconds() == pytest.approx(120)
+    monkeypatch.setattr(machine, "_busy_seconds", lambda: 120.0)
+    neighbours = machine.Neighbours(with_offspring=True)
+    monkeypatch.setattr(machine, "_busy_seconds", lambda: 130.0)
+    process(own + 5, own, 10, 0, 0, 0)
+    assert neighbours.cores_taken() == 0.0

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hpgmn.bench.page import PAGE, main, page
+from hpgmn.bench.plan_tables import filled
 from hpgmn.bench.records import write_record
 from hpgmn.errors import HPGMNError
 
@@ -31,6 +32,8 @@ def test_every_record_has_its_section_machine_and_command(
     peers_record: dict[str, Any],
     forms_record: dict[str, Any],
     batches_record: dict[str, Any],
+    workers_record: dict[str, Any],
+    shards_record: dict[str, Any],
 ) -> None:
     for name, record in (
         ("compare", compare_record),
@@ -38,6 +41,8 @@ def test_every_record_has_its_section_machine_and_command(
         ("peers", peers_record),
         ("forms", forms_record),
         ("batches", batches_record),
+        ("workers", workers_record),
+        ("shards", shards_record),
     ):
         write_record(record, results / "benchmarks" / f"{name}.json")
     (results / "benchmarks" / "yardstick-texas.json").write_text("{}")  # an input, not a record
@@ -45,11 +50,13 @@ def test_every_record_has_its_section_machine_and_command(
     headings = [line for line in text.splitlines() if line.startswith("## ")]
     assert headings == [
         *("## Against a plain implementation", "## Growth", "## Peers"),
-        *("## Forms of diffusion", "## Batches of rows"),
+        *("## Forms of diffusion", "## Batches of rows", "## Workers", "## Node ranges"),
     ]
     assert "```sh\nhpgmn bench growth --repeats 3\n```" in text
     assert "```sh\npython benchmarks/compare.py --data $HPGMN_DATA --repeats 4\n```" in text
-    assert text.count("Machine: ") == 5
+    assert text.count("Machine: ") == 7
+    assert "| two workers against one | 1.75 × | ≥ 1.7 × | reached |" in text
+    assert "| one round of the sketch | edge | 4 | 60 | 6 |" in text
     assert "Machine: a processor; 2 threads; torch 3; hpgmn 9.9; 2026-01-02." in text
     assert "| whole run, µs | 15 | 24 | 1.60 × |" in text
     assert "short by 0.10 ×" in text
@@ -97,6 +104,33 @@ def test_main_writes_the_page_or_says_what_is_wrong(
         main(["--results", str(results), "--docs", str(docs)])
     assert stop.value.code == 2
     assert "Measure it again" in capsys.readouterr().err
+
+
+def test_main_also_fills_the_plan(
+    results: Path, shards_record: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    docs = results.parent / "docs"
+    docs.mkdir()
+    marks = "<!-- measured: begin --><!-- measured: end -->\n<!-- plan: begin --><!-- plan: end -->"
+    (docs / "SCALE.md").write_text(f"# By hand\n{marks}\n")
+    arguments = ["--results", str(results), "--docs", str(docs)]
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    assert "shards.json" in capsys.readouterr().err
+    assert not (docs / PAGE).exists()  # both or none
+    write_record(shards_record, results / "benchmarks" / "shards.json")
+    main(arguments)
+    text = (docs / "SCALE.md").read_text(encoding="utf-8")
+    assert text.startswith("# By hand\n<!-- measured: begin -->\n\n1,000 nodes")
+    main(arguments)
+    assert (docs / "SCALE.md").read_text(encoding="utf-8") == text
+
+
+def test_committed_plan_is_what_the_committed_records_give() -> None:
+    written = (ROOT / "docs" / "SCALE.md").read_text(encoding="utf-8")
+    made = filled(written, ROOT / "results" / "benchmarks")
+    assert written == made, "docs/SCALE.md is not up to date: make results"
 
 
 def test_committed_page_is_what_the_committed_records_give() -> None:

@@ -69,4 +69,10 @@ def test_a_process_beyond_its_limit_is_ended(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_process_finds_this_package_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "elsewhere")
     source = str(Path(hpgmn.__file__).parents[1])
-    assert processes._environment()["PYTHONPATH"].split(":") == [source, "elsewhere"]
+    assert processes.environment()["PYTHONPATH"].split(":") == [source, "elsewhere"]
+
+
+def test_a_process_may_be_given_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    assert processes.environment()["OMP_NUM_THREADS"] == "7"
+    assert processes.environment(1)["OMP_NUM_THREADS"] == "1"

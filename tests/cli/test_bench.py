@@ -99,6 +99,27 @@ def test_forms_and_batches_measure_write_and_print(
     assert (tmp_path / "bench" / "batches" / "batches.png").is_file()
 
 
+def test_workers_and_shards_measure_write_and_print(hpgmn: Command, tmp_path: Path) -> None:
+    few = ["--runs", "2", "--epochs", "1", "--repeats", "1", "--device", "cpu"]
+    answer = hpgmn("bench", "workers", *few)
+    assert answer.code == 0, answer.err
+    record = json.loads((tmp_path / "bench" / "workers" / "workers.json").read_text())
+    assert record["command"] == f"hpgmn bench workers {' '.join(few)}"
+    assert set(record["repeats"][0]) == {"1", "2"}
+    assert "two workers against one" in answer.out
+    few = ["--nodes", "300", "--degree", "3.0", "--attributes", "4", "--ranges", "2"]
+    few += ["--memory", "8", "--sample", "5", "--set", "epochs=1", "--device", "cpu"]
+    answer = hpgmn("bench", "shards", *few)
+    assert answer.code == 0, answer.err
+    record = json.loads((tmp_path / "bench" / "shards" / "shards.json").read_text())
+    assert record["command"] == f"hpgmn bench shards {' '.join(few)}"
+    assert record["memory"] == 8 * 2**20
+    assert record["training"]["two"]["ranks"] == 2
+    assert record["training"]["two"]["train_rows"] == record["training"]["alone"]["train_rows"]
+    assert "one round of the sketch" in answer.out
+    assert "picture" not in answer.err
+
+
 def test_all_runs_every_benchmark_with_its_own_options(
     hpgmn: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,10 +149,11 @@ def test_all_in_tiny_form_works_without_any_data(
     monkeypatch.delenv("HPGMN_DATA", raising=False)
     answer = hpgmn("bench", "all", "--quick", "--device", "cpu")
     assert answer.code == 0, answer.err
-    for name in ("growth", "peers", "forms", "batches"):
+    for name in ("growth", "peers", "forms", "batches", "workers", "shards"):
         record = json.loads((tmp_path / "bench" / "quick" / name / f"{name}.json").read_text())
         assert record["command"].startswith(f"hpgmn bench {name} ")
-        assert (tmp_path / "bench" / "quick" / name / f"{name}.png").is_file()
+        has_picture = (tmp_path / "bench" / "quick" / name / f"{name}.png").is_file()
+        assert has_picture == (name not in ("workers", "shards"))
 
 
 @pytest.mark.parametrize(

@@ -5,5 +5,7 @@ BENCHMARKS = {
     "peers": "HP-GMN beside other models on one graph: seconds to the same validation score",
     "forms": "diffusion as largest entries or as a sketch, against the exact matrix",
     "batches": "training in batches of rows, against all rows at once",
+    "workers": "two workers against one on independent runs of one thread each",
+    "shards": "a graph in node ranges: the cost of each kind of work, and of training on rows",
 }
 """Every benchmark and what it measures, in a line."""

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from hpgmn.experiments.machine import peak_memory_mb
 
-_STAT = Path("/proc/stat")
+_PROCESSES = Path("/proc")
+_STAT = _PROCESSES / "stat"
 
 
 def peak_bytes() -> int:
@@ -22,18 +23,23 @@ def device_peak_bytes(device: str) -> int | None:
 
 
 class Neighbours:
-    """How many cores other processes keep busy, from its making on."""
+    """How many cores other processes keep busy, from its making on.
 
-    def __init__(self) -> None:
+    Args:
+        with_offspring: whether processes that this one starts are no others.
+    """
+
+    def __init__(self, *, with_offspring: bool = False) -> None:
         self._began = time.perf_counter()
-        self._machine, self._own = _busy_seconds(), time.process_time()
+        self._seconds = family_seconds if with_offspring else time.process_time
+        self._machine, self._own = _busy_seconds(), self._seconds()
 
     def cores_taken(self) -> float | None:
         """The mean number of cores that others took; None where nobody says."""
         now = _busy_seconds()
         if now is None or self._machine is None:
             return None
-        others = now - self._machine - (time.process_time() - self._own)
+        others = now - self._machine - (self._seconds() - self._own)
         return max(0.0, others) / max(time.perf_counter() - self._began, 1e-9)
 
 
@@ -45,3 +51,24 @@ def _busy_seconds() -> float | None:
         return None
     user, nice, system, _, _, irq, softirq = map(int, fields[1:8])
     return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+
+
+def family_seconds() -> float:
+    """Processor time of this process, of those it has started, of theirs, and so on.
+
+    Those that have ended count where the one that started them has taken note of it.
+    """
+    started: dict[int, list[int]] = {}
+    seconds: dict[int, float] = {}
+    for path in _PROCESSES.glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        except OSError:  # it has ended meanwhile
+            continue
+        own = int(path.parent.name)
+        started.setdefault(int(fields[1]), []).append(own)
+        seconds[own] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    family = [os.getpid()]
+    for process in family:  # grows meanwhile
+        family += started.get(process, [])
+    return sum(seconds.get(process, 0.0) for process in family)

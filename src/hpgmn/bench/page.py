@@ -1,5 +1,7 @@
 """``docs/BENCHMARKS.md`` from the records in ``results/benchmarks``: run by ``make results``.
 
+The tables of ``docs/SCALE.md`` are written, too, where that page is.
+
 A record is what ``hpgmn bench`` or ``benchmarks/compare.py`` left; its file may have any name
 (``growth.json``, ``growth-gpu.json``), and a picture of the same name beside it is shown, too. The
 same records always give the same page.
@@ -13,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpgmn.bench import batches, forms, growth, peers, yardstick
+from hpgmn.bench import batches, forms, growth, peers, plan_tables, shards, workers, yardstick
 from hpgmn.bench.records import Record, Table, machine_words, read_record
 from hpgmn.errors import HPGMNError, unknown_name
 from hpgmn.experiments.run import write_text
@@ -61,6 +63,8 @@ SECTIONS = {
     "peers": _Section("Peers", peers.ABOUT, _tables(peers.tables), peers.disturbance),
     "forms": _Section("Forms of diffusion", forms.ABOUT, _tables(forms.tables)),
     "batches": _Section("Batches of rows", batches.ABOUT, _tables(batches.tables)),
+    "workers": _Section("Workers", workers.ABOUT, _tables(workers.tables), workers.disturbance),
+    "shards": _Section("Node ranges", shards.ABOUT, _tables(shards.tables), shards.disturbance),
 }
 """Every benchmark that the page can show, in its order."""
 
@@ -115,17 +119,22 @@ def _shown(section: _Section, path: Path, record: Record) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Write the page; a fault in the records is told in a sentence, exit code 2."""
+    """Write the pages; a fault in the records is told in a sentence, exit code 2."""
     parser = argparse.ArgumentParser(prog="python -m hpgmn.bench.page")
     parser.add_argument("--results", type=Path, default=Path("results"), help="the records")
     parser.add_argument("--docs", type=Path, default=Path("docs"), help="where the page goes")
     given = parser.parse_args(arguments)
+    scale = given.docs / plan_tables.PAGE
     try:
-        text = page(given.results)
+        texts = {given.docs / PAGE: page(given.results)}
+        if scale.is_file():
+            before = scale.read_text(encoding="utf-8")
+            texts[scale] = plan_tables.filled(before, given.results / RECORDS)
     except HPGMNError as error:
         parser.exit(2, f"Error: {error}\n")
     given.docs.mkdir(parents=True, exist_ok=True)
-    write_text(given.docs / PAGE, text)
+    for path, text in texts.items():
+        write_text(path, text)
 
 
 if __name__ == "__main__":

@@ -21,12 +21,15 @@ class ProcessFailed(HPGMNError):
     """A measured process ended without an answer; the message says why."""
 
 
-def measured(task: str, *, patience: float | None = None, **arguments: Any) -> Record:
+def measured(
+    task: str, *, patience: float | None = None, threads: int | None = None, **arguments: Any
+) -> Record:
     """The answer of one task, done in a fresh process that prints its progress itself.
 
     Args:
         task: a name in :data:`hpgmn.bench.worker.TASKS`.
         patience: the process is ended after so many seconds; None lets it work.
+        threads: how many threads it has; None for as many as this one would have.
         **arguments: what the task is called with, as JSON knows it.
     """
     with tempfile.TemporaryDirectory() as folder:
@@ -36,7 +39,7 @@ def measured(task: str, *, patience: float | None = None, **arguments: Any) -> R
         try:
             done = subprocess.run(
                 command,
-                env=_environment(),
+                env=environment(threads),
                 stdout=subprocess.DEVNULL,
                 timeout=patience,
                 check=False,
@@ -58,8 +61,13 @@ def measured(task: str, *, patience: float | None = None, **arguments: Any) -> R
     return content
 
 
-def _environment() -> dict[str, str]:
-    """This environment, in which Python finds this package and no other of its name."""
+def environment(threads: int | None = None) -> dict[str, str]:
+    """This environment, in which Python finds this package and no other of its name.
+
+    Args:
+        threads: of each process; None for as many as it would have.
+    """
     source = str(Path(__file__).parents[2])
     path = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(path)}
+    own = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
+    return os.environ | {"PYTHONPATH": os.pathsep.join(path)} | own

@@ -20,6 +20,8 @@ TASKS = {
     "graph": ("graphs", "make"),
     "growth": ("growth", "one_run"),
     "peer": ("trials", "run_trials"),
+    "shards": ("ranges", "one_cut"),
+    "workers": ("workers", "one_side"),
 }
 """What can be asked: module and function."""
 

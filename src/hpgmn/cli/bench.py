@@ -253,6 +253,74 @@ def batches(
     _finish(record, folder, benchmark.tables(record), draw_batches)
 
 
+@app.command()
+def workers(
+    context: typer.Context,
+    engine: Annotated[str, typer.Option(help="local: processes; ray: a Ray of this machine.")] = (
+        "local"
+    ),
+    runs: Annotated[int, typer.Option(help="Independent runs, an even number.")] = 8,
+    epochs: Annotated[int, typer.Option(help="Epochs of each run.")] = 4000,
+    repeats: Annotated[int, typer.Option(help="How often both are measured.")] = 3,
+    device: Device = "auto",
+    out_folder: Out = None,
+) -> None:
+    """Two workers against one on independent runs of one thread each; wants two idle cores."""
+    from hpgmn.bench import workers as benchmark
+
+    place = _device(device)
+    folder = _folder(out_folder, "workers")
+    record = benchmark.measure(
+        command=_typed(context, place),
+        engine=engine,
+        runs=runs,
+        epochs=epochs,
+        repeats=repeats,
+        device=place,
+        say=say,
+    )
+    _finish(record, folder, benchmark.tables(record))
+    _tell_disturbance(benchmark.disturbance(record))
+
+
+@app.command()
+def shards(
+    context: typer.Context,
+    nodes: Annotated[int, typer.Option(help="Nodes of the generated graph.")] = 500_000,
+    degree: Degree = 10.0,
+    attributes: Attributes = 64,
+    ranges: Annotated[int, typer.Option(help="Ranges of nodes.")] = 8,
+    memory: Annotated[int, typer.Option(help="MiB that a unit of work holds.")] = 256,
+    sample: Annotated[int, typer.Option(help="Rows of top-k diffusion.")] = 2000,
+    seed: Seed = 0,
+    set_: Assignments = None,
+    device: Device = "auto",
+    graphs_folder: Graphs = None,
+    out_folder: Out = None,
+) -> None:
+    """What a graph in node ranges costs, kind by kind of work, and what training on rows costs."""
+    from hpgmn.bench import shards as benchmark
+    from hpgmn.bench.graphs import GraphSpec
+    from hpgmn.config import parse_assignments
+
+    place = _device(device)
+    folder = _folder(out_folder, "shards")
+    record = benchmark.measure(
+        folder,
+        command=_typed(context, place),
+        graph=GraphSpec(nodes, degree, attributes, seed),
+        ranges=ranges,
+        memory=memory * 2**20,
+        sample=sample,
+        changes=parse_assignments(set_ or []),
+        graphs=graphs_folder,
+        device=place,
+        say=say,
+    )
+    _finish(record, folder, benchmark.tables(record))
+    _tell_disturbance(benchmark.disturbance(record))
+
+
 # In tiny form: every kind of work once, on generated graphs in the folder {graphs}.
 _QUICK = {
     "growth": "--nodes 300,600 --degree 5 --attributes 8 --epochs 3 --graphs {graphs}",
@@ -261,6 +329,9 @@ _QUICK = {
     "forms": "--graphs {graph} --error-graphs {graph} --splits 0,1,2 --set epochs=20 "
     "--set diffusion_dim=32",
     "batches": "--graphs {graph} --splits 0,1,2 --batch-size 64 --lr-factors 0.25 --set epochs=60",
+    "workers": "--runs 2 --epochs 20 --repeats 1",
+    "shards": "--nodes 600 --degree 5 --attributes 8 --ranges 2 --memory 16 --sample 20 "
+    "--set batch_size=64 --graphs {graphs}",
 }
 
 
@@ -362,15 +433,18 @@ def _finish(
     record: Mapping[str, Any],
     folder: Path,
     tables: Sequence[Table],
-    draw: Callable[[Mapping[str, Any], Path], None],
+    draw: Callable[[Mapping[str, Any], Path], None] | None = None,
 ) -> None:
-    """Print the tables and leave record and picture in the folder."""
+    """Print the tables and leave the record in the folder, and a picture where there is one."""
     from hpgmn.bench.records import write_record
 
     name = record["benchmark"]
     write_record(record, folder / f"{name}.json")
     for table in tables:
         print_table(table)
+    if draw is None:
+        say(f"Record: {folder / name}.json.")
+        return
     draw(record, folder / name)
     say(f"Record: {folder / name}.json; picture: {name}.png and {name}.svg beside it.")
 
