@@ -107,12 +107,32 @@ def test_a_dataset_is_named_and_its_settings_are_those_that_shards_can_have(
     assert "refinement=false statistics" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["small.npz", "small.graph"])
+def test_labels_may_be_a_run_on_shards_of_attributes(
+    tmp_path: Path, small_graph: Any, name: str
+) -> None:
+    """The guesses of a graph for whose estimator there is no room."""
+    import pyarrow.parquet as pq
+
+    write_graph(small_graph, tmp_path / name)
+    graph, first, run, out = (str(tmp_path / one) for one in (name, "first", "run", "shards"))
+    alone = ("--labels", "train", "--set", "statistics=attributes", "--set", "epochs=3")
+    assert main(["shard", graph, "--out", first, "--ranges", "2", *alone]) == 0
+    assert main(["train-shards", first, "--out", run, "--device", "cpu"]) == 0
+    assert main(["shard", graph, "--out", out, "--labels", run, *QUICK]) == 0
+    told = pq.read_table(Path(run) / "predictions.parquet").to_pylist()
+    names = list(small_graph.class_names)
+    words = [one["label"] if one["role"] == "train" else one["prediction"] for one in told]
+    labels = np.array([names.index(word) for word in words])
+    np.testing.assert_array_equal(rows(Path(out), "class_counts"), counts(small_graph, labels))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--engine", "spark"], "Choose from: local, ray."),
         (["--address", "auto"], "Add --engine ray, or leave it out."),
-        (["--labels", "true"], "takes estimated, train, or an existing FILE.npy"),
+        (["--labels", "true"], "the folder of a finished run, or an existing FILE.npy"),
         (["--labels", "BAD"], "cannot be read"),
         (["--labels", "FLOATS"], "must hold whole numbers"),
         (["--set", "refinement=true"], "Set refinement=false."),

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
+from pathlib import Path
 
-from hpgmn.experiments.predictions import NodeTable
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from hpgmn.errors import HPGMNError
+from hpgmn.experiments.predictions import NodeTable, guessed_labels
 from hpgmn.models.stage import Replica
 
 
@@ -27,3 +33,38 @@ def test_every_node_has_its_row() -> None:
         | {"node": 5, "node_id": "e", "role": "unlabelled", "label": None, "prediction": "no"}
         | {"probability_no": 0.5, "probability_yes": 0.5},
     ]
+
+
+@pytest.fixture
+def predictions(tmp_path: Path) -> Path:
+    """Four nodes, two splits and two seeds, written in two parts with the last nodes first."""
+    path = tmp_path / "predictions.parquet"
+    chances = np.full((2, 2), 0.5)
+    tables = []
+    for start, roles in ((2, ["val", "train"]), (0, ["train", "unlabelled"])):
+        nodes = np.arange(start, start + 2)
+        about = NodeTable(
+            nodes, nodes.astype(str), np.array(roles), np.array([1, 1]), ("no", "yes")
+        )
+        for split, seed, guess in ((0, 0, [0, 0]), (0, 1, [1, 1]), (1, 0, [1, 0])):
+            tables.append(
+                about.with_predictions(Replica(split, seed, None), np.array(guess), chances)
+            )
+    pq.write_table(pa.concat_tables(tables), path)
+    return path
+
+
+def test_guesses_are_the_first_seed_s_and_train_nodes_keep_their_class(predictions: Path) -> None:
+    assert guessed_labels(predictions, ["no", "yes"], 0).tolist() == [1, 0, 0, 1]
+    assert guessed_labels(predictions, ["no", "yes"], 1).tolist() == [1, 0, 1, 1]
+    assert guessed_labels(predictions, ["yes", "no"], 1).tolist() == [0, 1, 0, 0]
+
+
+def test_predictions_of_something_else_are_refused(predictions: Path, tmp_path: Path) -> None:
+    with pytest.raises(HPGMNError, match="no predictions for split 7. Choose another --split"):
+        guessed_labels(predictions, ["no", "yes"], 7)
+    with pytest.raises(HPGMNError, match="names classes that the graph does not have"):
+        guessed_labels(predictions, ["no", "maybe"], 0)
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1 but not really")
+    with pytest.raises(HPGMNError, match=r"cannot be read .* Train the run again"):
+        guessed_labels(tmp_path / "bad.parquet", ["no", "yes"], 0)

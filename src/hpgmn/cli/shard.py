@@ -31,7 +31,8 @@ def shard(
         str,
         typer.Option(
             help="By which neighbours are counted: estimated (train labels, and guesses for all "
-            "others), train (train labels alone), or FILE.npy with N numbers of classes."
+            "others), train (train labels alone), a run folder (train labels, and the run's "
+            "predictions), or FILE.npy with N numbers of classes."
         ),
     ] = "estimated",
     split: Annotated[int, typer.Option(min=0, help="Which split.")] = 0,
@@ -151,21 +152,30 @@ def _labels(labels: str, source: Any, settings: Any, split: int) -> _Labels:
     from hpgmn.datasets import read_graph
 
     if labels not in ("estimated", "train"):
-        return _Labels(_read_labels(labels), None if isinstance(source, Path) else source)
+        found = _read_labels(labels, source, split)
+        return _Labels(found, None if isinstance(source, Path) else source)
     graph = read_graph(source) if isinstance(source, Path) else source
     if labels == "train":
         return _Labels(np.where(graph.split(split).train, graph.y, -1), graph)
-    found = estimate_labels(graph, settings, split)
-    return _Labels(found.labels, graph, found.parameters)
+    guessed = estimate_labels(graph, settings, split)
+    return _Labels(guessed.labels, graph, guessed.parameters)
 
 
-def _read_labels(file: str) -> Array:
+def _read_labels(file: str, source: Any, split: int) -> Array:
+    """The labels in a file, or the predictions of a run."""
     import numpy as np
 
+    from hpgmn.experiments.predictions import guessed_labels
+    from hpgmn.experiments.run import PREDICTIONS_FILE
+
     path = Path(file).expanduser()
+    if (path / PREDICTIONS_FILE).is_file():
+        names = source.class_names if not isinstance(source, Path) else _class_names(source)
+        return guessed_labels(path / PREDICTIONS_FILE, names, split)
     if path.suffix != ".npy" or not path.is_file():
         raise DataNotFoundError(
-            f"--labels takes estimated, train, or an existing FILE.npy (got '{file}')."
+            f"--labels takes estimated, train, the folder of a finished run, or an existing "
+            f"FILE.npy (got '{file}')."
         )
     try:
         found: Array = np.load(path, allow_pickle=False)
@@ -174,6 +184,13 @@ def _read_labels(file: str) -> Array:
     if found.dtype.kind not in "iu":
         raise HPGMNError(f"{path} must hold whole numbers (got {found.dtype}).")
     return found
+
+
+def _class_names(folder: Path) -> list[str]:
+    """The classes of a graph folder."""
+    import numpy as np
+
+    return [str(name) for name in np.load(folder / "class_names.npy", allow_pickle=False)]
 
 
 def _write_origin(out: Path, graph: str, made: _Labels) -> None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
+from hpgmn.errors import HPGMNError
 from hpgmn.graph import Array
 from hpgmn.models.stage import Replica
 
@@ -52,3 +56,35 @@ class NodeTable:
         for number, name in enumerate(self.class_names):
             columns[f"probability_{name}"] = chances[:, number]
         return pa.table(columns)
+
+
+def guessed_labels(path: Path, class_names: Sequence[str], split: int) -> Array:
+    """(N,) the class of each node as a run's first seed predicts it; train nodes have their own.
+
+    Args:
+        path: ``predictions.parquet`` of the run.
+        class_names: those of the graph.
+        split: one of the run's splits.
+    """
+    names = pa.array([str(name) for name in class_names])
+    nodes, labels = [np.zeros(0, np.int64)], [np.zeros(0, np.int32)]
+    columns = ["split", "seed", "node", "role", "label", "prediction"]
+    try:
+        for batch in pq.ParquetFile(path).iter_batches(columns=columns):
+            chosen = pc.and_(pc.equal(batch["split"], split), pc.equal(batch["seed"], 0))
+            own = batch.filter(chosen)
+            is_train = pc.equal(own["role"], "train")
+            words = pc.if_else(is_train, own["label"], own["prediction"])
+            nodes.append(own["node"].to_numpy())
+            found = pc.fill_null(pc.index_in(words, value_set=names), -1)
+            labels.append(found.to_numpy(zero_copy_only=False))
+    except (OSError, pa.ArrowException, KeyError) as error:
+        raise HPGMNError(f"{path} cannot be read ({error}). Train the run again.") from None
+    order, values = np.concatenate(nodes), np.concatenate(labels)
+    if not len(order):
+        raise HPGMNError(f"{path} has no predictions for split {split}. Choose another --split.")
+    if (values < 0).any():
+        raise HPGMNError(f"{path} names classes that the graph does not have. Choose another run.")
+    labels_of = np.full(int(order.max()) + 1, -1, np.int32)
+    labels_of[order] = values
+    return labels_of
