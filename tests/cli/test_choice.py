@@ -203,7 +203,7 @@ def test_the_default_can_be_had(
 ) -> None:
     # The default takes long: its specification is enough.
     monkeypatch.setattr(
-        "hpgmn.cli.train.train_into", lambda spec, *_, **options: _stop(spec, options)
+        "hpgmn.cli.train.train_one", lambda spec, *_, **options: _stop(spec, options)
     )
     answer = hpgmn("train", graph_file, "--no-portfolio", *RUN)
     assert answer.code == 2

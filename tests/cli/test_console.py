@@ -14,11 +14,13 @@ from hpgmn.cli import console
 from hpgmn.cli.console import (
     earlier_records,
     note,
+    refuse_url,
     set_up_logging,
     step_progress,
     stop_on_signal,
     training_progress,
 )
+from hpgmn.errors import SettingError
 from hpgmn.experiments.log import log_file, warnings_among
 from hpgmn.training.replicas import Progress
 
@@ -166,3 +168,11 @@ def test_the_handlers_come_back_after_an_error() -> None:
     with pytest.raises(RuntimeError, match="inside"), stop_on_signal():
         raise RuntimeError("inside")
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("path", ["s3://bucket/run", "memory:/runs"])  # a path has one slash alone
+def test_urls_are_refused_where_paths_are_wanted(path: str) -> None:
+    with pytest.raises(SettingError, match=r"--out takes a path of this machine \(got"):
+        refuse_url("--out", Path(path))
+    for fine in (None, Path("runs/a"), Path("/a:b/c"), Path("a:b")):
+        refuse_url("--out", fine)

@@ -80,7 +80,7 @@ def test_there_are_as_many_workers_as_cores_or_gpus() -> None:
 @pytest.mark.parametrize(
     ("at_a_time", "threads", "memory"),
     # Two machines of 4 and 12 cores; the larger one holds as many tasks as it has cores for.
-    [(16, 1, 1 / 12), (8, 2, 1 / 6), (4, 4, 1 / 3), (2, 4, 1 / 2), (1, 4, 1.0), (40, 1, 1 / 12)],
+    [(16, 1, 1 / 12), (8, 2, 1 / 6), (4, 4, 1 / 3), (2, 6, 1 / 2), (1, 12, 1.0), (40, 1, 1 / 12)],
 )
 def test_cores_are_divided_and_fit_every_machine(
     at_a_time: int, threads: int, memory: float
@@ -91,11 +91,47 @@ def test_cores_are_divided_and_fit_every_machine(
 
 
 @pytest.mark.parametrize(
-    ("at_a_time", "threads", "part"), [(2, 4, 1.0), (1, 8, 1.0), (3, 1, 0.5), (6, 1, 1 / 3)]
+    ("at_a_time", "threads", "part"), [(2, 4, 1.0), (1, 8, 1.0), (3, 2, 0.5), (6, 1, 1 / 3)]
 )
 def test_tasks_on_one_gpu_have_the_same_part(at_a_time: int, threads: int, part: float) -> None:
     found = engine({"CPU": 8.0, "GPU": 2.0}, device="cuda").share(at_a_time)
     assert found == (Share(threads, part), {"num_cpus": threads, "num_gpus": part})
+
+
+def test_as_many_tasks_as_asked_for_find_room() -> None:
+    """Three machines of four cores, four tasks: three cores each would leave room for three."""
+    share, resources = engine(*[{"CPU": 4.0}] * 3).share(4)
+    assert (share.threads, resources) == (2, {"num_cpus": 2})
+
+
+def test_machines_without_a_gpu_take_none_from_those_with_one() -> None:
+    many = engine({"CPU": 8.0, "GPU": 8.0}, {"CPU": 56.0}, device="cuda")
+    assert many.share(8) == (Share(1, 1.0), {"num_cpus": 1, "num_gpus": 1.0})
+    few = engine({"CPU": 4.0, "GPU": 8.0}, device="cuda")
+    assert few.share(8) == (Share(1, 1.0), {"num_cpus": 0.5, "num_gpus": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("resources", "memory", "words"),
+    [
+        ({"num_cpus": 4}, None, None),
+        ({"num_cpus": 5}, None, r"a task of 5 cores\. Add one, and repeat"),
+        ({"num_cpus": 1}, 2**31, r"1 core, 2\.0 GiB\. Add one, or give a smaller --memory, and"),
+        ({"num_cpus": 1, "num_gpus": 0.5}, 2**20, None),
+        ({"num_cpus": 2, "num_gpus": 1.0}, None, r"a task of 2 cores, 1 GPU\. Add one, and"),
+    ],
+)
+def test_a_task_for_which_no_machine_has_room_is_refused(
+    resources: dict[str, float], memory: int | None, words: str | None
+) -> None:
+    """A machine that is gone, with room for all of them, does not count."""
+    machines = [{"CPU": 4.0, "memory": 2.0**30}, {"CPU": 1.0, "GPU": 1.0, "memory": 2.0**30}]
+    task = Task("one", print, 1, memory=memory)
+    if words is None:
+        engine(*machines)._check_room(task, resources)
+        return
+    with pytest.raises(HPGMNError, match=words):
+        engine(*machines)._check_room(task, resources)
 
 
 def test_a_cluster_that_cannot_work_is_refused() -> None:
@@ -264,6 +300,31 @@ def test_tasks_give_values_and_ask_and_share(three: RayEngine) -> None:
         name = f"task {number}"
         own = sorted(message for who, message in told if who == name)
         assert own == [("begun", number), ("half of", number)]
+
+
+def holds(argument: Any, shared: Any, line: Line) -> None:
+    line.tell("begun")
+    time.sleep(60)
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.usefixtures("three")
+def test_a_task_for_which_no_machine_is_left_is_told(
+    ray_cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    monkeypatch.setattr(cluster, "ROOM_SECONDS", 0.5)
+    node = ray_cluster.add_node(num_cpus=1, memory=2**40, object_store_memory=80 * 2**20)
+    waiting = iter([Task("one", holds, 1, memory=2**40)])
+    with pytest.raises(HPGMNError, match="No machine of the cluster has room for a task of"):
+        RayEngine(ray).run(
+            lambda: next(waiting, None),
+            lambda ended: None,
+            answer=lambda *_: ray_cluster.remove_node(node, allow_graceful=False),
+            tries=3,
+        )
 
 
 def dies(argument: str, shared: Any, line: Line) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import pytest
+
 from hpgmn.engines import ENGINES, Ended, Seldom, Share, Task
 from hpgmn.engines.tasks import done
 from hpgmn.errors import HPGMNError
@@ -37,8 +39,12 @@ def test_a_task_gives_a_value_or_a_reason() -> None:
     assert trace.startswith("Traceback")
 
 
-def test_progress_is_told_seldom() -> None:
-    is_time = Seldom(0.05)
+def test_progress_is_told_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    is_time = Seldom(0.5)
     assert [is_time(), is_time()] == [True, False]
-    time.sleep(0.06)
+    now += 0.4
+    assert not is_time()
+    now += 0.2
     assert [is_time(), is_time()] == [True, False]

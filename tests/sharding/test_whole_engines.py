@@ -191,7 +191,9 @@ def test_a_task_that_no_machine_has_room_for_is_refused(
     import ray
 
     graph = make_graph()
-    with pytest.raises(HPGMNError, match=r"has 1024.0 GiB for a task.*Give a smaller --memory"):
+    with pytest.raises(
+        HPGMNError, match=r"task of 1 core, 1024\.0 GiB\. .* give a smaller --memory"
+    ):
         shard(
             *(graph, tmp_path, known_labels(graph), SETTINGS),
             ranges=2,

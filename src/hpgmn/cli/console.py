@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from hpgmn.errors import SettingError
 
 if TYPE_CHECKING:
     from hpgmn.training.replicas import Progress as Step
@@ -38,6 +42,18 @@ def note(line: str) -> None:
     """One line on standard error that the log of the run keeps, too."""
     say(line)
     logger.info(line)
+
+
+def refuse_url(option: str, path: Path | None) -> None:
+    """Refuse a URL where a path of this machine is wanted.
+
+    >>> refuse_url("--out", Path("runs/mine"))
+    """
+    if path is not None and re.match(r"[a-z][a-z0-9+.-]+:/", str(path)):
+        raise SettingError(
+            f"{option} takes a path of this machine (got '{path}'); a URL is for `hpgmn reproduce "
+            "--out` alone."
+        )
 
 
 def percent(mean: float | None, std: float | None) -> str:

@@ -110,7 +110,14 @@ def _folder(name: str) -> Iterator[tuple[Path, Callable[[], None]]]:
         yield Path(name), lambda: None
         return
     with remote_folder(name) as remote:
-        yield remote.here, remote.send
+
+        def send() -> None:
+            try:
+                remote.send()
+            except HPGMNError as error:
+                say(f"Warning: {error} It is tried again after the next cell.")
+
+        yield remote.here, send
 
 
 def _shown(path: Path, folder: Path, name: str) -> str:

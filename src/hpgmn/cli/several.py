@@ -260,13 +260,18 @@ def _several_elsewhere(
     from hpgmn.experiments.run import METRICS_FILE, prepare_folder
 
     waiting: dict[Path, RunSpec] = {}
+    failed: dict[Path, str] = {}
     for spec in specs:
         own = folder / folder_name(spec.model)
-        prepare_folder(own, spec, resume=resume, overwrite=overwrite)
+        try:
+            prepare_folder(own, spec, resume=resume, overwrite=overwrite)
+        except HPGMNError as error:
+            failed[own] = str(error)
+            continue
         if not (own / METRICS_FILE).exists():
             waiting[own] = spec
     try:
-        return _train_elsewhere(cluster, waiting, graph)
+        return failed | _train_elsewhere(cluster, waiting, graph)
     except KeyboardInterrupt:
         say(f"To go on, repeat the command with --resume --out {folder}")
         raise

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from hpgmn.cli.choice import NOT_TRIED, chosen_or_kept, known_assignments, wants_portfolio
-from hpgmn.cli.console import METRIC_HELP, note, out, percent, say, step_progress
+from hpgmn.cli.console import METRIC_HELP, note, out, percent, refuse_url, say, step_progress
 from hpgmn.cli.engines import Address, EngineName, Place, check_engine, opened
 from hpgmn.cli.several import (
     folder_name,
@@ -104,6 +104,10 @@ def train(
     overwrite: Annotated[bool, typer.Option(help="Replace the run in --out.")] = False,
     engine: EngineName = "local",
     address: Address = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="With --engine ray: how many runs at a time [one for each core]."),
+    ] = None,
     id_: IdColumn = None,
     label: LabelColumn = None,
     split_column: SplitColumn = None,
@@ -127,7 +131,12 @@ def train(
     from hpgmn.shipped import read_config
     from hpgmn.tables import Columns
 
-    check_engine(engine, address)
+    check_engine(engine, address, workers)
+    if engine == "local" and workers is not None:
+        raise SettingError(
+            "--workers is of --engine ray: here splits and seeds are trained at once."
+        )
+    refuse_url("--out", out_folder)
     if resume and out_folder is None:
         raise SettingError("--resume needs --out, the folder of the interrupted run.")
     if resume and overwrite:
@@ -167,7 +176,7 @@ def train(
     protocol = given.get("protocol")
     with step_progress() as progress:
         loaded = load(graph, protocol, columns=columns, tell=note, progress=progress)
-    with opened(engine, address, given.get("device", "auto")) as place:
+    with opened(engine, address, given.get("device", "auto"), workers) as place:
         given["device"] = place.device
         asked = _Asked(graph, given, names, assignments, set_ or [], is_chosen, resume, overwrite)
         specs, warnings = _specifications(asked, loaded)
@@ -214,7 +223,10 @@ def _train(
     choice = None
     if asked.is_chosen:
         here = specs[0]
-        if cluster is not None:  # the choice is made on this machine
+        if cluster is not None:
+            say(
+                "The portfolio is tried on this machine; what it chooses is trained on the cluster."
+            )
             here = dataclasses.replace(here, device=resolve_device("auto"))
         choice = chosen_or_kept(here, graph, asked.set_, out_folder, **after)
     if choice is not None:

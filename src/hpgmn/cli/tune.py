@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 from rich.table import Table
 
-from hpgmn.cli.console import METRIC_HELP, out, percent, say, step_progress, stop_on_signal
+from hpgmn.cli.console import (
+    METRIC_HELP,
+    out,
+    percent,
+    refuse_url,
+    say,
+    step_progress,
+    stop_on_signal,
+)
 from hpgmn.cli.engines import Address, EngineName, Place, check_engine, opened
 from hpgmn.cli.train import split_numbers
 from hpgmn.errors import HPGMNError, SettingError
@@ -96,6 +104,7 @@ def tune(
 
     _check_numbers(trials, timeout)
     check_engine(engine, address, workers)
+    refuse_url("--study", study)
     study = study.expanduser()
     exists = study_exists(study)
     if trials == 0 and not exists:

@@ -20,9 +20,11 @@ from types import ModuleType
 from typing import Any
 
 from hpgmn import __version__
-from hpgmn.engines.tasks import FAREWELL_SECONDS, LOOK_SECONDS, Ended, Share, Task, done
+from hpgmn.engines.tasks import FAREWELL_SECONDS, LOOK_SECONDS, Ended, Seldom, Share, Task, done
 from hpgmn.errors import HPGMNError
 
+ROOM_SECONDS = 10.0
+"""How often to look whether the machines that are left have room for the tasks."""
 REACH_SECONDS = 5.0
 """So long a cluster may take to accept a connection."""
 _QUIET = {
@@ -95,8 +97,9 @@ def _check_address(address: str) -> None:
 
 def _unreachable(address: str, reason: str) -> HPGMNError:
     return HPGMNError(
-        f"No Ray cluster answers at {address} ({reason}). Start one with `ray start --head`, or "
-        "leave --address out to start Ray on this machine."
+        f"No Ray cluster answers at {address} ({reason}). Start one with `ray start --head`, set "
+        "RAY_AUTH_MODE=token if it asks for a token, or leave --address out to start Ray on this "
+        "machine."
     )
 
 
@@ -143,17 +146,27 @@ class RayEngine:
     def share(self, at_a_time: int) -> tuple[Share, dict[str, float]]:
         """What each of so many tasks gets, for the task and for Ray.
 
-        Cores are divided evenly, and no task asks for more than the smallest machine has. Of tasks
+        Cores are divided so that so many tasks find room at the same time, GPUs likewise; of tasks
         on one GPU each has the same part.
         """
-        smallest = int(min(node["CPU"] for node in self.nodes))
-        largest = int(max(node["CPU"] for node in self.nodes))
-        threads = max(1, min(smallest, self.cores // at_a_time))
         if self.device == "cuda":
             together = math.ceil(at_a_time / self.gpus)
-            threads = 1 if together > 1 else threads
-            return Share(threads, 1 / together), {"num_cpus": threads, "num_gpus": 1 / together}
-        memory = 1 / max(1, min(at_a_time, largest // threads))
+            cores = min(
+                node["CPU"] / min(at_a_time, node["GPU"] * together)
+                for node in self.nodes
+                if node.get("GPU", 0) >= 1
+            )
+            threads = max(1, int(cores))
+            resources = {"num_cpus": min(threads, cores), "num_gpus": 1 / together}
+            return Share(threads, 1 / together), resources
+        sizes = [int(node["CPU"]) for node in self.nodes]
+        fitting = [
+            number
+            for number in range(1, max(sizes) + 1)
+            if sum(size // number for size in sizes) >= at_a_time
+        ]
+        threads = max(fitting, default=1)
+        memory = 1 / max(1, min(at_a_time, max(sizes) // threads))
         return Share(threads, memory), {"num_cpus": threads}
 
     def run(
@@ -174,10 +187,11 @@ class RayEngine:
         remote = ray.remote(max_retries=0, **resources)(work)
         desk = ray.remote(**_beside(ray))(Desk).remote()
         running: dict[Any, _Attempt] = {}
+        is_time = Seldom(ROOM_SECONDS)
 
         def begin(task: Task, count: int) -> None:
             self._counter += 1
-            self._check_memory(task)
+            self._check_room(task, resources)
             shared = self._place(task.shared, running)
             about = (self._counter, share, __version__)
             own = remote.options(memory=task.memory).remote(
@@ -185,8 +199,8 @@ class RayEngine:
             )
             running[own] = _Attempt(task, self._counter, count, shared)
 
+        letters = desk.take.remote()
         try:
-            letters = desk.take.remote()
             while True:
                 while len(running) < most and (task := next_task()) is not None:
                     begin(task, 1)
@@ -194,6 +208,9 @@ class RayEngine:
                     return
                 if should_stop():
                     raise KeyboardInterrupt
+                if is_time():
+                    for attempt in running.values():
+                        self._check_room(attempt.task, resources)
                 ray.wait([letters, *running], timeout=LOOK_SECONDS)
                 every = [letters, *running]
                 ready, _ = ray.wait(every, num_returns=len(every), timeout=0)
@@ -213,16 +230,26 @@ class RayEngine:
         finally:
             self._cancel(list(running))
             self._placed.clear()
+            with suppress(ray.exceptions.RayError):
+                ray.get([desk.close.remote(), letters], timeout=REACH_SECONDS)
             ray.kill(desk)
 
-    def _check_memory(self, task: Task) -> None:
-        """Refuse a task that no machine has room for; Ray itself would wait for one."""
-        most = max(node.get("memory", 0) for node in self.nodes)
-        if task.memory is not None and task.memory > most:
-            raise HPGMNError(
-                f"No machine of the cluster has {task.memory / 2**30:.1f} GiB for a task; the "
-                f"largest has {most / 2**30:.1f}. Give a smaller --memory."
-            )
+    def _check_room(self, task: Task, resources: dict[str, float]) -> None:
+        """Refuse a task that no machine has room for, or none any more: Ray would wait for one."""
+        cores, gpus = resources["num_cpus"], resources.get("num_gpus", 0)
+        asked = {"CPU": cores, "GPU": gpus, "memory": task.memory or 0}
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        if any(all(node.get(name, 0) >= asked[name] for name in asked) for node in nodes):
+            return
+        words = [f"{cores:g} core{'s' * (cores > 1)}"] + [f"{gpus:g} GPU"] * (gpus > 0)
+        remedy = ""
+        if task.memory is not None:
+            words.append(f"{task.memory / 2**30:.1f} GiB")
+            remedy = " or give a smaller --memory,"
+        raise HPGMNError(
+            f"No machine of the cluster has room for a task of {', '.join(words)}. Add one,{remedy}"
+            " and repeat the command."
+        )
 
     def _place(self, shared: Any, running: dict[Any, _Attempt]) -> Any:
         """Put what tasks share where they find it, once; what no task needs any more goes."""
@@ -330,6 +357,10 @@ class Desk:
         self._arrived.clear()
         found, self._letters = self._letters, []
         return found
+
+    async def close(self) -> None:
+        """Let who takes messages go home."""
+        self._arrived.set()
 
     async def answer(self, number: int, value: Any) -> None:
         """Answer one who asked; a desk that was begun anew knows of no earlier question."""

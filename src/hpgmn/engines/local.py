@@ -12,7 +12,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -173,7 +174,8 @@ class _Worker:
         context = multiprocessing.get_context("spawn")  # a GPU cannot be used after a fork
         self.line, far_end = context.Pipe()
         self.process = context.Process(target=work, args=(far_end, share), daemon=True)
-        self.process.start()
+        with _interrupts_ignored():  # the terminal sends Ctrl-C to all; one answers it
+            self.process.start()
         far_end.close()  # so that the line ends when the process does
         self.task: Task | None = None
         self.count = 0
@@ -201,6 +203,19 @@ class _Worker:
         how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
         reason = " (perhaps for lack of memory)" if code == -signal.SIGKILL else ""
         return f"Its process {how}{reason}. Repeat the command with fewer --workers."
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """What is started meanwhile ignores Ctrl-C from its first moment on."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class PipeLine:
@@ -251,7 +266,7 @@ def work(line: Connection, share: Share) -> None:
     """
     import torch
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends Ctrl-C to all; one answers it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.getLogger("hpgmn").addHandler(logging.NullHandler())  # the first process has warned
     torch.set_num_threads(share.threads)
     threading.Thread(target=_end_with_parent, daemon=True).start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from hpgmn.errors import HPGMNError
+from hpgmn.experiments.reproduction import remote
 from hpgmn.experiments.reproduction.remote import RemoteFolder, is_url, remote_folder
 
 URL = "memory://bucket/table2"
@@ -115,3 +117,43 @@ def test_urls_that_cannot_be_used_are_told(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(HPGMNError, match=r"needs fsspec\. Run: pip install fsspec"):
         RemoteFolder(URL, tmp_path)
+
+
+class Outage:
+    """A file system that takes nothing for a while."""
+
+    def __init__(self, system: Any, monkeypatch: pytest.MonkeyPatch, failures: int) -> None:
+        self.left, self.genuine, self.pauses = failures, system.pipe_file, list[float]()
+        monkeypatch.setattr(type(system), "pipe_file", self.pipe_file)
+        monkeypatch.setattr(remote.time, "sleep", self.pauses.append)
+
+    def pipe_file(self, *arguments: Any, **options: Any) -> None:
+        self.left -= 1
+        if self.left >= 0:
+            raise OSError("no route to the bucket")
+        self.genuine(*arguments, **options)
+
+
+def test_a_moment_s_outage_loses_nothing(system: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with remote_folder(URL) as folder:
+        (folder.here / "cells").mkdir()
+        (folder.here / "cells/a.json").write_bytes(b"one")
+        outage = Outage(system, monkeypatch, 2)
+    assert outage.pauses == [1.0, 10.0]
+    assert files(system) == {"/bucket/table2/cells/a.json": b"one"}
+    assert not folder.here.exists()
+
+
+def test_what_cannot_be_sent_stays_here(system: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        pytest.raises(
+            HPGMNError, match=r"no route to the bucket.* lies in (\S+)\. Copy it"
+        ) as error,
+        remote_folder(URL) as folder,
+    ):
+        (folder.here / "cells").mkdir()
+        (folder.here / "cells/a.json").write_bytes(b"one")
+        Outage(system, monkeypatch, 99)
+    assert f"--out {folder.here}." in str(error.value)
+    assert (folder.here / "cells/a.json").read_bytes() == b"one"
+    shutil.rmtree(folder.here)

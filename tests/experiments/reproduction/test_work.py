@@ -15,6 +15,7 @@ import pytest
 from hpgmn.config import make_settings, settings_dict
 from hpgmn.errors import HPGMNError
 from hpgmn.experiments import run as run_module
+from hpgmn.experiments import run_metrics
 from hpgmn.experiments.reproduction import work as module
 from hpgmn.experiments.reproduction.cells import Cell, CellRecord, read_cell
 from hpgmn.experiments.reproduction.work import Way, do_cell, free_memory
@@ -369,7 +370,8 @@ def test_a_final_run_begun_by_another_version_begins_anew(
     out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop_in_final_run(PLAIN, out, 3)
-    monkeypatch.setattr(run_module, "__version__", "99")
+    for own in (run_module, run_metrics):
+        monkeypatch.setattr(own, "__version__", "99")
     epochs = []
     found = do_cell(PLAIN, out, Way(report=lambda now: epochs.append(now.epoch)))
     assert epochs == [1, 2, 3, 4]

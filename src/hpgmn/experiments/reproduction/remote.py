@@ -5,7 +5,9 @@ Any file system that fsspec opens will do. The work itself is in a folder of thi
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,6 +17,8 @@ from hpgmn.errors import HPGMNError
 from hpgmn.experiments.reproduction.work import CELLS_FOLDER, SEARCH_FOLDER, WORK_FOLDER
 
 _KEPT = (CELLS_FOLDER, SEARCH_FOLDER)
+PAUSES = (1.0, 10.0, 30.0)
+"""Seconds between tries to send what is done at the end."""
 
 
 def is_url(folder: str) -> bool:
@@ -100,10 +104,31 @@ class RemoteFolder:
 @contextmanager
 def remote_folder(url: str) -> Iterator[RemoteFolder]:
     """A folder behind a URL, with what is done already; what is done here is sent in the end."""
-    with tempfile.TemporaryDirectory(prefix="hpgmn-") as here:
-        folder = RemoteFolder(url, Path(here))
+    here = Path(tempfile.mkdtemp(prefix="hpgmn-"))
+    try:
+        folder = RemoteFolder(url, here)
         folder.fetch()
-        try:
-            yield folder
-        finally:
+    except HPGMNError:
+        shutil.rmtree(here)
+        raise
+    try:
+        yield folder
+    finally:
+        _send_all(folder)
+        shutil.rmtree(here)
+
+
+def _send_all(folder: RemoteFolder) -> None:
+    """Send what is left, if need be more than once; what cannot be sent stays here."""
+    for seconds in PAUSES:
+        with suppress(HPGMNError):
             folder.send()
+            return
+        time.sleep(seconds)
+    try:
+        folder.send()
+    except HPGMNError as error:
+        raise HPGMNError(
+            f"{error} Nothing is lost: all that was done lies in {folder.here}. Copy it to "
+            f"{folder.url}, or go on with --out {folder.here}."
+        ) from None
