@@ -191,9 +191,8 @@ def test_a_task_that_no_machine_has_room_for_is_refused(
     import ray
 
     graph = make_graph()
-    with pytest.raises(
-        HPGMNError, match=r"task of 1 core, 1024\.0 GiB\. .* give a smaller --memory"
-    ):
+    words = r"task of 1 core, 1024\.0 GiB\. .* give a smaller --memory"
+    with pytest.raises(HPGMNError, match=words):
         shard(
             *(graph, tmp_path, known_labels(graph), SETTINGS),
             ranges=2,
