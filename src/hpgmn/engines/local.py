@@ -173,7 +173,7 @@ class _Worker:
     def __init__(self, share: Share) -> None:
         context = multiprocessing.get_context("spawn")  # a GPU cannot be used after a fork
         self.line, far_end = context.Pipe()
-        self.process = context.Process(target=work, args=(far_end, share), daemon=True)
+        self.process = context.Process(target=_process, args=(far_end, share), daemon=True)
         with _interrupts_ignored():  # the terminal sends Ctrl-C to all; one answers it
             self.process.start()
         far_end.close()  # so that the line ends when the process does
@@ -255,6 +255,12 @@ class PipeLine:
             self._line.send((kind, message))
         except OSError:
             raise KeyboardInterrupt from None
+
+
+def _process(line: Connection, share: Share) -> None:
+    """A process that works, and ends at once when it is not needed: tidying torch up takes long."""
+    work(line, share)
+    os._exit(0)
 
 
 def work(line: Connection, share: Share) -> None:
