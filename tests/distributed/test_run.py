@@ -252,6 +252,33 @@ def test_what_cannot_be_trained_is_refused_first(
         specification(shards, settings, **options)
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"attributes_scaling": "unit"},
+        {"diffusion_dim": 32},
+        {"soft_counts": True},
+        {"neighbors": "in"},
+        {"label_confidence": 0.5},
+        {"estimator_hidden": 5},
+        {"teleport": 0.3, "estimator_lr": 0.5},
+    ],
+)
+def test_what_the_rows_were_made_with_is_not_set_again(
+    changed: dict[str, Any], tmp_path: Path, shards_writer: Callable[..., Path], small_graph: Graph
+) -> None:
+    """The saved model would say it, and `evaluate` build other statistics."""
+    shards = Shards(shards_writer(tmp_path, small_graph, SETTINGS | {"neighbors": "out"}))
+    verb = "are" if len(changed) > 1 else "is"
+    told = f"{', '.join(changed)} {verb} decided by `hpgmn shard`; make the shards again with it."
+    with pytest.raises(SettingError, match=told):
+        specification(shards, {"lr": 0.1} | changed)
+    same = {name: shards.settings[name] for name in changed}
+    allowed = {"class_counts_dropout": 0.2, "statistics": ("class_counts",)} | same
+    found = specification(shards, allowed).settings
+    assert (found["class_counts_dropout"], list(found["statistics"])) == (0.2, ["class_counts"])
+
+
 def test_a_damaged_estimator_is_told_before_the_training(
     tmp_path: Path, shards_writer: Callable[..., Path], small_graph: Graph
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import logging
@@ -38,8 +39,10 @@ from hpgmn.experiments.run_metrics import Result, run_metrics
 from hpgmn.graph import Array, Split
 from hpgmn.metrics import require_metric
 from hpgmn.models import find_model
+from hpgmn.models.label_estimator import EstimatorSettings
 from hpgmn.models.stage import Parameters, Replica
 from hpgmn.sharding import ESTIMATOR_FILE, Shards
+from hpgmn.statistics import StatisticsSettings
 from hpgmn.training.checkpoint import read_tensors
 from hpgmn.training.checks import (
     check_split,
@@ -91,6 +94,7 @@ def specification(
     if not shards.settings.get("batch_size") and "batch_size" not in (settings or {}):
         given["batch_size"] = BATCH_SIZE
     chosen = make_settings(find_model(MODEL).settings, given)
+    _refuse_decided(shards, chosen, settings or {})
     check_settings(chosen, list(shards.statistics))
     require_metric(metric, len(shards.class_names), f"'{shards.name}'")
     if seeds < 1:
@@ -111,6 +115,29 @@ def specification(
         device=device,
         calibrate=calibrate,
     )
+
+
+_DECIDED = (
+    {info.name for info in dataclasses.fields(StatisticsSettings)}
+    | {info.name for info in dataclasses.fields(EstimatorSettings)}
+    | {"label_confidence"}
+) - {"statistics"}  # some of those that the shards hold may be left out
+
+
+def _refuse_decided(shards: Shards, chosen: Any, given: Mapping[str, Any]) -> None:
+    """Refuse what the rows were made with otherwise: a model would be saved with a false word."""
+    wrong = [
+        name
+        for name in given
+        if name in _DECIDED
+        and name in shards.settings
+        and getattr(chosen, name) != shards.settings[name]
+    ]
+    if wrong:
+        verb = "is" if len(wrong) == 1 else "are"
+        raise SettingError(
+            f"{', '.join(wrong)} {verb} decided by `hpgmn shard`; make the shards again with it."
+        )
 
 
 def _estimator(shards: Shards) -> Parameters | None:
