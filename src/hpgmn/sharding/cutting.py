@@ -156,6 +156,15 @@ def read_edges(folder: Path, plan: Plan, mode: str, part: int) -> sp.csr_array:
     return EdgeRows(edges_folder(folder, mode, part), plan).rows()
 
 
+def count_edges(folder: Path, plan: Plan, mode: str) -> int:
+    """The edges of all ranges, repeats merged."""
+    lengths = (
+        len(RowFile(edges_folder(folder, mode, part) / "indices.npy"))
+        for part in range(plan.num_ranges)
+    )
+    return sum(lengths)
+
+
 class EdgeRows:
     """The edges of a range, read row by row or whole.
 

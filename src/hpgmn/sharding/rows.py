@@ -22,7 +22,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from hpgmn.graph import Array, Attributes
-from hpgmn.sharding.cutting import WORK, EdgeRows, edges_folder, transition_folder
+from hpgmn.sharding.cutting import WORK, EdgeRows, count_edges, edges_folder, transition_folder
 from hpgmn.sharding.files import RowFile, RowWriter, SparseRowFile, SparseWriter, write_array
 from hpgmn.sharding.plan import EDGE_BYTES, Plan, Unit, largest_of, refuse_beyond
 from hpgmn.statistics.forms import refuse_beyond_half
@@ -112,8 +112,8 @@ def make_nodes(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
     """Labels, names and the split of a range's nodes."""
     start, stop = plan.span(unit.part)
     found = {}
-    for name, stored in (("y", "y"), ("node_ids", "node_ids")):
-        path = plan.folder / f"{stored}.npy"
+    for name in ("y", "node_ids"):
+        path = plan.folder / f"{name}.npy"
         if path.is_file():
             with RowFile(path) as file:
                 found[name] = file.span(start, stop)
@@ -197,7 +197,9 @@ def _class_counts(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
 
 def _class_means(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
     form, classes, width = plan.statistics.class_means_form, plan.num_classes, plan.num_features
-    edges = EdgeRows(edges_folder(folder, plan.mode(unit.name), unit.part), plan)
+    mode = plan.mode(unit.name)
+    edges = EdgeRows(edges_folder(folder, mode, unit.part), plan)
+    every = count_edges(folder, plan, mode)
     x = attributes_file(plan)
     dim = plan.statistics.class_means_dim if form == "sketch" else width
     # Attributes as read, as single precision, and moved to the columns of their class; then rows.
@@ -216,7 +218,7 @@ def _class_means(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
     with writer, closing(x):
         for block in blocks(edges, plan.memory, per_edge, per_row, "Class means"):
             own = _single(x.take(block.nodes))
-            writer.append(_means_of(block, own, _labels(folder, block.nodes), plan))
+            writer.append(_means_of(block, own, _labels(folder, block.nodes), plan, every))
         return {place: writer.done()}
 
 
@@ -228,8 +230,16 @@ def _longest_row(x: Any, num_nodes: int) -> int:
     )
 
 
-def _means_of(block: Block, x: Attributes, labels: Array, plan: Plan) -> Any:
-    """The class means of a block's rows, as ``LocalStatistics`` has them."""
+def _means_of(block: Block, x: Attributes, labels: Array, plan: Plan, edges: int) -> Any:
+    """The class means of a block's rows, as ``LocalStatistics`` has them.
+
+    Args:
+        block: the rows and their neighbours.
+        x: the attributes of the neighbours.
+        labels: their labels.
+        plan: what is made.
+        edges: how many the whole graph has of the block's kind.
+    """
     form, classes = plan.statistics.class_means_form, plan.num_classes
     is_unit = plan.statistics.class_means_scaling == "unit"
     if form in ("half", "sketch"):
@@ -238,7 +248,7 @@ def _means_of(block: Block, x: Attributes, labels: Array, plan: Plan) -> Any:
         if not is_unit:
             refuse_beyond_half(x)
         # By the size of the whole graph, not of the block: both ways differ in their last bits.
-        fast = is_compiled(x, plan.num_edges)
+        fast = is_compiled(x, edges)
         return class_mean_rows(
             block.adjacency, x, labels, classes, unit_length=is_unit, compiled=fast
         )
