@@ -218,7 +218,8 @@ class _OneRun:
             self.state_folder.mkdir(parents=True, exist_ok=True)
         self.ranks.wait()
         path = self.state_folder / STATE_FILE
-        before = sum(read_tensors(path)[1]["seconds"].values()) if path.exists() else 0.0
+        is_begun = self.ranks.is_first and path.exists()
+        before = sum(read_tensors(path)[1]["seconds"].values()) if is_begun else 0.0
         sought = class_number(self.spec.positive, self.shards.class_names)
         training = ParallelTraining(self.rows, self.replicas, self.ranks, self.spec.metric, sought)
         state = fit(
