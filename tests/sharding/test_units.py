@@ -156,3 +156,8 @@ def test_a_full_disk_is_told(tmp_path: Path, make_graph: Any) -> None:
     with pytest.raises(HPGMNError, match=r"No space left.*what is finished is kept"):
         run_unit(tmp_path, Unit("nodes", 1), compute=full)
     assert record(tmp_path, Plan.read(tmp_path / "plan.json"), Unit("nodes", 1)) is None
+
+
+def test_a_plan_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    with pytest.raises(HPGMNError, match=r"No such file.*run the command again"):
+        run_unit(tmp_path, Unit("nodes", 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Callable
@@ -185,6 +186,54 @@ def test_finished_units_are_not_done_again(
     check_rows(done.shards, graph, labels, SMALL)
     again = shard(graph, tmp_path, labels, SMALL, ranges=4, keep=True)
     assert (again.found, again.starts) == (done.units, done.units)
+
+
+class Elsewhere(LocalEngine):
+    """Runs tasks in another working directory, as a cluster does."""
+
+    def __init__(self, place: Path) -> None:
+        super().__init__()
+        self.place = place
+
+    def run(self, *arguments: Any, **options: Any) -> None:
+        with contextlib.chdir(self.place):
+            super().run(*arguments, **options)
+
+
+def test_tasks_find_the_folder_from_anywhere(
+    tmp_path: Path, make_graph: Callable[..., Graph], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    graph = make_graph()
+    engine = Elsewhere(tmp_path / "other")
+    done = shard(graph, "shards", graph.y, SMALL, ranges=2, engine=engine)
+    assert done.shards.folder == tmp_path / "shards"
+
+
+def test_a_damaged_round_is_made_anew(
+    tmp_path: Path, make_graph: Callable[..., Graph], check_rows: Callable[..., None]
+) -> None:
+    """The round before it is gone, so the chain begins anew: the next would read nonsense."""
+    graph = make_graph()
+    labels = train_labels(graph)
+    with pytest.raises(Interrupted):  # in the third round
+        shard(graph, tmp_path, labels, SMALL, ranges=4, engine=Stopping(4 * 7 + 1))
+    (last,) = (tmp_path / "work").glob("diffusion-*/00001.npy")
+    content = bytearray(last.read_bytes())
+    content[-1] ^= 1
+    last.write_bytes(content)
+    done = shard(graph, tmp_path, labels, SMALL, ranges=4, keep=True)
+    check_rows(done.shards, graph, labels, SMALL)
+
+
+def test_a_graph_folder_may_be_renamed(tmp_path: Path, make_graph: Callable[..., Graph]) -> None:
+    graph = make_graph()
+    write_graph(graph, tmp_path / "one.graph")
+    first = shard(tmp_path / "one.graph", tmp_path / "shards", graph.y, SMALL, ranges=2)
+    (tmp_path / "one.graph").rename(tmp_path / "two.graph")
+    again = shard(tmp_path / "two.graph", tmp_path / "shards", graph.y, SMALL, ranges=2)
+    assert (first.found, again.found) == (0, again.units)
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "gone", "unknown"])

@@ -37,6 +37,10 @@ EDGE_BYTES = 64
 """What cutting, sorting and looking up takes for one edge while it is in memory."""
 
 
+FREE = ("graph", "memory", "name")
+"""What may change from call to call: where the graph lies and is called, what a task may hold."""
+
+
 @dataclass(frozen=True)
 class Unit:
     """One piece of work: what is made, and for which range.
@@ -143,8 +147,8 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """A hash of all that values depend on: neither of memory nor of where the graph lies."""
-        said = dataclasses.asdict(self) | {"format": FORMAT, "memory": 0, "graph": ""}
+        """A hash of all that values depend on: not of the fields in :data:`FREE`."""
+        said = dataclasses.asdict(self) | dict.fromkeys(FREE) | {"format": FORMAT}
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
     def text(self) -> str:
