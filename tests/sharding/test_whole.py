@@ -17,6 +17,7 @@ from hpgmn.engines import Task
 from hpgmn.engines.local import LocalEngine
 from hpgmn.errors import HPGMNError, SettingError
 from hpgmn.graph import Graph
+from hpgmn.locking import only_one
 from hpgmn.sharding import Shards, note_origin, shard
 from hpgmn.statistics import StatisticsSettings
 from hpgmn.statistics.homophily import node_homophily
@@ -209,6 +210,21 @@ def test_tasks_find_the_folder_from_anywhere(
     engine = Elsewhere(tmp_path / "other")
     done = shard(graph, "shards", graph.y, SMALL, ranges=2, engine=engine)
     assert done.shards.folder == tmp_path / "shards"
+
+
+def test_two_in_one_folder_are_refused(tmp_path: Path, make_graph: Callable[..., Graph]) -> None:
+    """The first would remove the work of the second when it ends."""
+    graph = make_graph()
+    with (
+        only_one(tmp_path, "shard"),
+        pytest.raises(HPGMNError, match=r"Another `hpgmn shard` is at work in"),
+    ):
+        shard(graph, tmp_path, graph.y, SMALL, ranges=2)
+    (tmp_path / "file").touch()
+    with pytest.raises(HPGMNError, match="Cannot write into the folder"):
+        shard(graph, tmp_path / "file", graph.y, SMALL, ranges=2)
+    assert not (tmp_path / "plan.json").exists()
+    shard(graph, tmp_path, graph.y, SMALL, ranges=2)
 
 
 def test_a_damaged_round_is_made_anew(

@@ -274,19 +274,27 @@ def _adjacency(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
         return {place: writer.done()}
 
 
-def make_topk(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
-    """The largest entries of the diffusion rows of a range, by push.
-
-    T is mapped, for a push may lead to any row of it; what it holds beside are its work arrays, 28
-    bytes for each node of the graph, and the entries found.
-    """
-    chosen, (start, stop) = plan.statistics, plan.span(unit.part)
-    found = 3 * 8 * (stop - start) * min(chosen.diffusion_topk, plan.num_nodes)
+def check_push(plan: Plan) -> None:
+    """Refuse largest entries that a task cannot hold, which the plan alone tells."""
+    chosen = plan.statistics
+    if "diffusion" not in chosen.statistics or chosen.diffusion_form != "topk":
+        return
+    rows = largest_of(np.diff(plan.starts))
+    found = 3 * 8 * rows * min(chosen.diffusion_topk, plan.num_nodes)
     needed = worker_bytes(plan.num_nodes, chosen.diffusion) + found
     remedy = "Cut the graph into more ranges, give tasks more memory (--memory), or set "
     refuse_beyond(
         needed, plan.memory, "The largest entries of a range", remedy + "diffusion_form=sketch."
     )
+
+
+def make_topk(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
+    """The largest entries of the diffusion rows of a range, by push.
+
+    T is mapped, for a push may lead to any row of it; what it holds beside are its work arrays, 28
+    bytes for each node of the graph, and the entries found: see :func:`check_push`.
+    """
+    chosen, (start, stop) = plan.statistics, plan.span(unit.part)
     place = transition_folder(folder, plan.mode(unit.name))
     indptr, indices, data = (
         np.load(place / f"{name}.npy", mmap_mode="r", allow_pickle=False)

@@ -22,6 +22,7 @@ from hpgmn.engines import Ended, Engine, Task
 from hpgmn.engines.local import LocalEngine
 from hpgmn.errors import HPGMNError, SettingError
 from hpgmn.graph import Array, Graph
+from hpgmn.locking import only_one
 from hpgmn.sharding.cutting import WORK
 from hpgmn.sharding.files import RowFile, write_array
 from hpgmn.sharding.plan import (
@@ -36,7 +37,7 @@ from hpgmn.sharding.plan import (
 )
 from hpgmn.sharding.reading import MANIFEST, Shards
 from hpgmn.sharding.rounds import round_file
-from hpgmn.sharding.rows import rows_file
+from hpgmn.sharding.rows import check_push, rows_file
 from hpgmn.sharding.units import PLAN, forget, record, starts, unit_task
 from hpgmn.statistics.homophily import node_homophily
 from hpgmn.statistics.settings import StatisticsSettings, base_name, statistic_names
@@ -98,13 +99,19 @@ def shard(
         keep: whether the edges in ranges stay beside the rows.
     """
     folder = Path(folder).resolve()  # tasks may run in another working directory
-    plan = _prepared(graph, folder, labels, settings, ranges=ranges, split=split, memory=memory)
+    with only_one(folder, "`hpgmn shard`"):
+        plan = _prepared(graph, folder, labels, settings, ranges=ranges, split=split, memory=memory)
+        return _made(folder, plan, engine or LocalEngine(), progress, keep=keep)
+
+
+def _made(folder: Path, plan: Plan, engine: Engine, progress: Progress, *, keep: bool) -> Outcome:
+    """Do all that is left to do of a plan."""
     stages = plan.stages()
     every = [unit for stage in stages for unit in stage.units]
     if _is_finished(folder, plan):
         return Outcome(Shards(folder), len(every), len(every), len(starts(folder)))
     work = _Work(folder, plan, stages, progress)
-    (engine or LocalEngine()).run(work.next_task, work.told, tries=TRIES)
+    engine.run(work.next_task, work.told, tries=TRIES)
     begun = len(starts(folder))
     _write_manifest(folder, plan, stages)
     if not keep:
@@ -245,6 +252,7 @@ def _prepared(
         _compare(folder, plan)
     if (folder / MANIFEST).is_file():
         return plan
+    check_push(plan)
     if not (folder / PLAN).is_file():
         shutil.rmtree(folder / WORK, ignore_errors=True)
     (folder / WORK).mkdir(parents=True, exist_ok=True)
