@@ -20,7 +20,7 @@ import hpgmn as package
 from hpgmn.calibration import calibrated
 from hpgmn.cli import main
 from hpgmn.distributed.ranks import Ranks
-from hpgmn.distributed.run import run_on_shards, specification
+from hpgmn.distributed.run import count_labels, run_on_shards, specification
 from hpgmn.errors import HPGMNError, SettingError
 from hpgmn.experiments.run import prepare_folder
 from hpgmn.graph import Graph
@@ -277,6 +277,26 @@ def test_what_the_rows_were_made_with_is_not_set_again(
     allowed = {"class_counts_dropout": 0.2, "statistics": ("class_counts",)} | same
     found = specification(shards, allowed).settings
     assert (found["class_counts_dropout"], list(found["statistics"])) == (0.2, ["class_counts"])
+
+
+def test_labels_are_counted_range_by_range(
+    tmp_path: Path,
+    shards_writer: Callable[..., Path],
+    small_graph: Graph,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No process holds the labels of all nodes before the training begins."""
+    shards = Shards(shards_writer(tmp_path, small_graph, SETTINGS, split=1))
+    monkeypatch.delattr("hpgmn.distributed.run.Rows")
+    specification(shards)
+    split = small_graph.split(1)
+    found = count_labels(shards)
+    for part, labels in (
+        ("train", small_graph.y[split.train]),
+        ("val", small_graph.y[split.val]),
+        ("every", small_graph.y),
+    ):
+        assert getattr(found, part).tolist() == [(labels == c).sum() for c in range(3)]
 
 
 def test_a_damaged_estimator_is_told_before_the_training(

@@ -10,6 +10,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +46,12 @@ from hpgmn.sharding import ESTIMATOR_FILE, Shards
 from hpgmn.statistics import StatisticsSettings
 from hpgmn.training.checkpoint import read_tensors
 from hpgmn.training.checks import (
-    check_split,
+    LabelCounts,
+    check_counts,
     class_number,
-    positive_class,
-    scarce_classes,
-    seen_labels,
-    skewed_classes,
+    scarce_counts,
+    skewed_counts,
+    sought_class,
 )
 from hpgmn.training.denormals import without_denormals
 from hpgmn.training.replicas import Progress
@@ -100,10 +101,10 @@ def specification(
     if seeds < 1:
         raise SettingError(f"--seeds must be at least 1 (got {seeds}).")
     _estimator(shards)
-    every = _every_node(shards)
-    number = shards.split or 0
-    check_split(every, every.split, number)
-    seen = seen_labels(every, [every.split])
+    counts, number = count_labels(shards), shards.split or 0
+    check_counts(counts, shards.class_names, shards.name, number)
+    seen = counts.train + counts.val
+    rarest = 0 if seen[0] < seen[1] else 1
     return RunSpec(
         graph=shards.source or str(shards.folder.resolve()),
         model=MODEL,
@@ -111,7 +112,7 @@ def specification(
         splits=(number,),
         seeds=seeds,
         metric=metric,
-        positive=positive_class(metric, seen, shards.class_names, positive),
+        positive=sought_class(metric, rarest, shards.class_names, positive),
         device=device,
         calibrate=calibrate,
     )
@@ -154,18 +155,23 @@ def _estimator(shards: Shards) -> Parameters | None:
         ) from None
 
 
-def _every_node(shards: Shards) -> Rows:
-    """The labels and the split of all nodes."""
-    return Rows(shards, range(len(shards)))
+def count_labels(shards: Shards) -> LabelCounts:
+    """The classes of all nodes, counted range by range: arrays of all nodes would be large."""
+
+    def counted(part: int) -> LabelCounts:
+        split = Split(*(shards.mask(name, part) for name in ("train", "val", "test")))
+        return LabelCounts.of(shards.y(part), split, len(shards.class_names))
+
+    return reduce(LabelCounts.__add__, map(counted, range(len(shards))))
 
 
 def warnings_of(shards: Shards, metric: str) -> list[str]:
     """What is odd about the labels but does not stop a training."""
-    every = _every_node(shards)
+    counts, names = count_labels(shards), shards.class_names
     return [
-        *check_split(every, every.split, shards.split or 0),
-        *scarce_classes(every, [every.split]),
-        *skewed_classes(every, metric),
+        *check_counts(counts, names, shards.name, shards.split or 0),
+        *scarce_counts(counts.train[None], names),
+        *skewed_counts(counts.every, names, metric),
     ]
 
 
