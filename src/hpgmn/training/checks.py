@@ -86,7 +86,7 @@ def check_counts(
             f"Split {number} of '{graph}' has train nodes of {seen} class only; "
             "classification needs at least two. Label nodes of another class."
         )
-    missing = [class_names[c] for c in np.flatnonzero(counts.train == 0)]
+    missing = [class_names[int(c)] for c in np.flatnonzero(counts.train == 0)]
     if missing:
         names = ", ".join(missing)
         return [f"Split {number}: no train node of class {names}; it can never be predicted well."]
@@ -107,7 +107,7 @@ def scarce_counts(counts: Array, class_names: Sequence[str]) -> list[str]:
         class_names: C names.
     """
     is_scarce = (counts > 0) & (counts < FEW_NODES)
-    names = [f"'{class_names[c]}'" for c in np.flatnonzero(is_scarce.any(axis=0))]
+    names = [f"'{class_names[int(c)]}'" for c in np.flatnonzero(is_scarce.any(axis=0))]
     if not names:
         return []
     number = int(is_scarce.any(axis=1).sum())
