@@ -127,26 +127,25 @@ def test_ctrl_c_under_torchrun_ends_within_an_epoch_and_saves(
     tmp_path: Path, shards_writer: Callable[..., Path]
 ) -> None:
     folder = shards_writer(tmp_path / "shards", trading(200), SETTINGS)
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)  # which saves the state after every epoch
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     words = ["train-shards", str(folder), "--out", str(tmp_path / "run"), "--device", "cpu"]
     endless = ["--set", "epochs=1000000", "--set", "patience=1000000"]
     with subprocess.Popen(
-        [*command, "--standalone", "-m", "hpgmn", *words, *endless],
+        [*command, "--standalone", str(program), "never", *words, *endless],
         env=environment(),
         stderr=subprocess.PIPE,
         text=True,
     ) as run:
-        log = tmp_path / "run" / "log.txt"
-        end = time.monotonic() + 60
-        while not log.exists() and time.monotonic() < end:
+        state = tmp_path / "run" / "state" / "state.safetensors"
+        end = time.monotonic() + 100
+        while not state.exists() and time.monotonic() < end:
             time.sleep(0.1)
-        time.sleep(3)  # the first epochs
-        began = time.monotonic()
         run.send_signal(signal.SIGINT)
-        _, told = run.communicate(timeout=60)
-    assert time.monotonic() - began < 20  # torchrun kills after 30
+        _, told = run.communicate(timeout=100)
+    # torchrun kills after 30 seconds who has not ended by itself; the killed say nothing.
     assert "To go on, repeat the command with --resume." in told
-    state = tmp_path / "run" / "state" / "state.safetensors"
     assert read_tensors(state)[1]["current"]["epoch"] > 0
 
 
