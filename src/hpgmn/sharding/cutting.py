@@ -63,7 +63,7 @@ def cut_out(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
     if not plan.is_weighted:
         matrix.data[:] = 1
     files = _write_edges(folder, edges_folder(folder, "out", unit.part), plan, matrix)
-    if unit.name:
+    if plan.needs_entering:
         files |= _write_buckets(folder, plan, unit.part, sorted_csr(matrix))
     return files
 

@@ -162,17 +162,31 @@ class Plan:
         tuples = {key: tuple(values[key]) for key in ("starts", "class_names")}
         return cls(**(values | tuples))
 
+    @property
+    def _modes(self) -> set[str]:
+        """The stored edges that statistics are made from."""
+        names = statistic_names(self.statistics)
+        return {self.mode(name) for name in names if name != "attributes"}
+
+    @property
+    def _diffusions(self) -> list[str]:
+        """The statistics that are diffusion rows."""
+        names = statistic_names(self.statistics)
+        return [name for name in names if base_name(name) == "diffusion"]
+
+    @property
+    def needs_entering(self) -> bool:
+        """Whether the edges that enter a range are needed, so that those that leave are sorted."""
+        needs_sums = bool(self._diffusions) and self.statistics.normalization != "row"
+        return needs_sums or bool(self._modes & {"in", "undirected"})
+
     def stages(self) -> list[Stage]:
         """All work, in order."""
-        names = [name for name in statistic_names(self.statistics) if name != "attributes"]
-        modes = {self.mode(name) for name in names}
-        diffusions = [name for name in names if base_name(name) == "diffusion"]
-        needs_sums = bool(diffusions) and self.statistics.normalization != "row"
-        with_in = bool(modes & {"in", "undirected"}) or needs_sums
-        found = [self._stage("Edges by source", "out", "in" if with_in else "")]
-        if with_in:
+        diffusions = self._diffusions
+        found = [self._stage("Edges by source", "out")]
+        if self.needs_entering:
             found.append(self._stage("Edges by target", "in"))
-        if "undirected" in modes:
+        if "undirected" in self._modes:
             found.append(self._stage("Edges both ways", "undirected"))
         found.append(self._stage("Labels and splits", "nodes"))
         for name in statistic_names(self.statistics):
