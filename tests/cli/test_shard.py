@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from hpgmn.cli import main
 from hpgmn.datasets import write_graph
+from hpgmn.graph import Graph
 from hpgmn.sharding import ESTIMATOR_FILE, Shards
 from hpgmn.statistics import LocalStatistics, StatisticsSettings
 from hpgmn.training.checkpoint import read_tensors
@@ -125,6 +127,49 @@ def test_labels_may_be_a_run_on_shards_of_attributes(
     words = [one["label"] if one["role"] == "train" else one["prediction"] for one in told]
     labels = np.array([names.index(word) for word in words])
     np.testing.assert_array_equal(rows(Path(out), "class_counts"), counts(small_graph, labels))
+
+
+@pytest.mark.parametrize("name", ["small.npz", "small.graph"])
+def test_the_run_must_be_one_on_the_graph(
+    tmp_path: Path, small_graph: Any, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_graph(small_graph, tmp_path / name)
+    first, run, out = (str(tmp_path / one) for one in ("first", "run", "shards"))
+    alone = ("--labels", "train", "--set", "statistics=attributes", "--set", "epochs=1")
+    assert main(["shard", str(tmp_path / name), "--out", first, "--ranges", "2", *alone]) == 0
+    assert main(["train-shards", first, "--out", run, "--device", "cpu"]) == 0
+
+    def told(graph: Graph) -> str:
+        write_graph(graph, tmp_path / "other" / name)
+        capsys.readouterr()
+        call = ["shard", str(tmp_path / "other" / name), "--out", out, "--labels", run, *QUICK]
+        assert main(call) == 2
+        return " ".join(capsys.readouterr().err.split())
+
+    def changed(count: int) -> Graph:
+        nodes = np.arange(count) % 18
+        splits = small_graph.splits
+        return Graph(
+            small_graph.x[nodes] + 1,
+            small_graph.edge_index,
+            small_graph.y[nodes],
+            class_names=small_graph.class_names,
+            train_mask=splits.train[nodes],
+            val_mask=splits.val[nodes],
+            test_mask=splits.test[nodes],
+        )
+
+    (tmp_path / "other").mkdir()
+    assert "trained on another graph (18 nodes instead of 20)" in told(changed(20))
+    shutil.rmtree(tmp_path / "other")
+    (tmp_path / "other").mkdir()
+    if name == "small.npz":
+        assert "trained on another graph. Choose a run on this one." in told(changed(18))
+        return
+    (tmp_path / name / "class_names.npy").unlink()
+    call = ["shard", str(tmp_path / name), "--out", out, "--labels", run, *QUICK]
+    assert main(call) == 2
+    assert "names no classes (class_names.npy)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

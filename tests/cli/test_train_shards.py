@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hpgmn.cli import main
-from hpgmn.datasets import write_graph
+from hpgmn.datasets import DATASETS, write_graph
 from hpgmn.graph import Graph
 from hpgmn.sharding import shard
 from hpgmn.statistics import StatisticsSettings
@@ -199,6 +202,43 @@ def test_a_run_says_what_train_says(shards: Path, tmp_path: Path) -> None:
     about_edges, about_labels = expected["warnings"]
     assert "have no edges" in about_edges
     assert found["warnings"] == [about_labels]
+
+
+def test_the_metric_is_the_dataset_s_own(
+    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = shards / "manifest.json"
+    about = json.loads(path.read_text())
+    path.write_text(json.dumps(about | {"source": "texas"}))
+    usual = dataclasses.replace(DATASETS["texas"], metric="macro_f1")
+    monkeypatch.setitem(DATASETS, "texas", usual)
+    words = ["train-shards", str(shards), "--device", "cpu", *OPTIONS, "--out"]
+    for name, options in (("macro_f1", []), ("accuracy", ["--metric", "accuracy"])):
+        assert main([*words, str(tmp_path / name), *options]) == 0
+        metrics = json.loads((tmp_path / name / "metrics.json").read_text())
+        assert metrics["config"]["metric"] == name
+
+
+@pytest.mark.distributed
+def test_a_mistake_under_torchrun_is_one_sentence(shards: Path, tmp_path: Path) -> None:
+    """Rank 0 says it, and the other ends: its own traceback would hide it."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "file").touch()
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    words = ["train-shards", str(shards), "--out", str(tmp_path / "run"), "--device", "cpu"]
+    for extra, message in (([], "--overwrite"), (["--set", "teleport=0.5"], "decided by")):
+        done = subprocess.run(
+            [*command, "--nproc-per-node", "2", "-m", "hpgmn", *words, *extra],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=100,
+        )
+        assert done.returncode == 1
+        (told,) = [line for line in done.stderr.splitlines() if line.startswith("Error: ")]
+        assert message in told
+        assert done.stderr.count("Traceback") == 1  # torchrun's own, of a child that failed
+        assert "exitcode  : 2" in done.stderr
 
 
 def two_classes(tmp_path: Path) -> Path:

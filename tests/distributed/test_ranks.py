@@ -42,6 +42,8 @@ with joined("cpu") as ranks:
         "says": torch.tensor(ranks.says(ranks.rank == 0)),
         "counts": torch.tensor(ranks.counts(5 + ranks.rank)),
     }
+    for spoken in ("", "größer"):
+        assert ranks.words(spoken if ranks.is_first else "nothing") == spoken
     ranks.wait()
     write_tensors(Path(sys.argv[1]) / str(ranks.rank), found, {})
 """
@@ -85,6 +87,7 @@ def test_a_process_alone_says_what_it_has(monkeypatch: pytest.MonkeyPatch) -> No
         assert ranks.counts(3) == [3]
         assert ranks.says(True)
         assert not ranks.says(False)
+        assert ranks.words("größer") == "größer"
         ranks.wait()
         layer = torch.nn.Linear(1, 1)
         assert ranks.parallel(layer) is layer

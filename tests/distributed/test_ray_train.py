@@ -43,7 +43,10 @@ def cluster() -> Iterator[None]:
         before = os.environ.get("PYTHONPATH", "")
         patch.setenv("PYTHONPATH", f"{SOURCE}{os.pathsep}{before}")
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        ray.shutdown()  # of a test before, in this process
+        patch.delenv("RAY_ADDRESS", raising=False)
         ray.init(
+            address="local",
             num_cpus=3,
             include_dashboard=False,
             object_store_memory=100 * 2**20,

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 import hpgmn as package
 from hpgmn.config import make_settings
@@ -238,6 +239,53 @@ def test_a_training_that_is_to_stop_saves_its_epoch(
             should_stop=lambda: next(answers),
         )
     assert read_tensors(path)[1]["current"]["epoch"] == 3
+
+
+class Second(Ranks):
+    """The second of two ranks; the first says where it stands, and agrees with itself."""
+
+    first = (0, 0, 0)
+
+    @override
+    def agreed(self, values: Tensor) -> Tensor:
+        return torch.tensor(self.first)
+
+    @override
+    def counts(self, own: int) -> list[int]:
+        return [0, own]
+
+
+@pytest.mark.parametrize(
+    ("epoch", "first"), [(None, (1, 0, 2)), (2, (0, 0, 0)), (2, (1, 0, 3)), (2, (1, 1, 0))]
+)
+def test_a_rank_that_sees_another_state_does_not_train(
+    epoch: int | None,
+    first: tuple[int, int, int],
+    tmp_path: Path,
+    shards_writer: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A shared disk may show a file late; ranks that begin at different epochs wait for ever."""
+    path = tmp_path / "state.safetensors"
+    if epoch is not None:
+        rows = rows_of(shards_writer(tmp_path / "shards", trading(), SETTINGS))
+        answers = iter([False] * (epoch - 1) + [True])
+        training = ParallelTraining(rows, replicas(SETTINGS), Ranks())
+        with pytest.raises(KeyboardInterrupt):
+            fit(training, path=path, identity="it", should_stop=lambda: next(answers))
+    monkeypatch.setattr(Second, "first", first)
+    with pytest.raises(HPGMNError, match="Wait until every machine shows the same file"):
+        module.saved_state(Second(1, 2), path, "it")
+    monkeypatch.setattr(Second, "first", (0, 0, 0) if epoch is None else (1, 0, epoch))
+    found = module.saved_state(Second(1, 2), path, "it")
+    assert (found.current.epoch if found.current else None) == epoch
+
+
+def test_where_one_rank_sees_another_state_all_end(tmp_path: Path) -> None:
+    ranks = Ranks()
+    object.__setattr__(ranks, "counts", lambda own: [own, 1])
+    with pytest.raises(HPGMNError, match="Wait until every machine shows the same file"):
+        module.saved_state(ranks, tmp_path / "none", "it")
 
 
 def test_training_stops_when_nothing_gets_better(

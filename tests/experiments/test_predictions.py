@@ -8,10 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from hpgmn.errors import HPGMNError
-from hpgmn.experiments.predictions import NodeTable, guessed_labels
+from hpgmn.experiments.predictions import NodeTable, guessed_labels, refuse_other_graph
 from hpgmn.models.stage import Replica
+from hpgmn.training.checkpoint import write_tensors
 
 
 def test_every_node_has_its_row() -> None:
@@ -68,3 +70,21 @@ def test_predictions_of_something_else_are_refused(predictions: Path, tmp_path: 
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 but not really")
     with pytest.raises(HPGMNError, match=r"cannot be read .* Train the run again"):
         guessed_labels(tmp_path / "bad.parquet", ["no", "yes"], 0)
+
+
+def test_a_run_on_another_graph_is_refused(tmp_path: Path) -> None:
+    metrics = tmp_path / "metrics.json"
+    with pytest.raises(HPGMNError, match="not the folder of a finished run"):
+        refuse_other_graph(metrics, 3, None)
+    metrics.write_text('{"graph_summary": {"num_nodes": 3}}')
+    for trained, own, is_other in (("a", "a", False), ("", "a", False), ("a", "b", True)):
+        tensors = {"one": torch.zeros(1)}
+        write_tensors(tmp_path / "model.safetensors", tensors, {"fingerprint": trained})
+        refuse_other_graph(metrics, 3, None)  # a graph that was not read
+        with pytest.raises(HPGMNError, match=r"another graph \(3 nodes instead of 4\)"):
+            refuse_other_graph(metrics, 4, own)
+        if is_other:
+            with pytest.raises(HPGMNError, match=r"another graph\. Choose a run on this one"):
+                refuse_other_graph(metrics, 3, own)
+        else:
+            refuse_other_graph(metrics, 3, own)

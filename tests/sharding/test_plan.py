@@ -40,12 +40,12 @@ def kinds(**settings: object) -> list[str]:
 def test_only_what_is_needed_is_made() -> None:
     assert kinds() == ["out", "nodes", "rows-class_counts"]
     assert kinds(neighbors="both") == [
-        *("out-in", "in", "nodes", "rows-class_counts_out", "rows-class_counts_in")
+        *("out", "in", "nodes", "rows-class_counts_out", "rows-class_counts_in")
     ]
-    assert kinds(neighbors="undirected")[:3] == ["out-in", "in", "undirected"]
+    assert kinds(neighbors="undirected")[:3] == ["out", "in", "undirected"]
     diffusion = {"statistics": ["diffusion"], "diffusion_form": "topk"}
     assert kinds(**diffusion) == [
-        *("out-in", "in", "nodes", "transition-out", "join-out", "topk-diffusion")
+        *("out", "in", "nodes", "transition-out", "join-out", "topk-diffusion")
     ]
     assert kinds(**diffusion, normalization="row")[:2] == ["out", "nodes"]
 

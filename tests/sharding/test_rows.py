@@ -16,6 +16,7 @@ from hpgmn.sharding.cutting import EdgeRows, edges_folder, read_edges
 from hpgmn.sharding.plan import EDGE_BYTES, Plan
 from hpgmn.sharding.rows import blocks, spans
 from hpgmn.statistics import StatisticsSettings
+from hpgmn.statistics.labelwise import class_mean_rows
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=30), st.integers(65, 400))
@@ -49,6 +50,36 @@ def test_blocks_are_the_range(tmp_path: Path, make_graph: Any) -> None:
         count += 1
     np.testing.assert_array_equal(found, whole)
     assert count > 3
+    assert not list(tmp_path.glob("work/buckets-*"))  # nobody asks which edges enter a range
+
+
+@pytest.mark.parametrize("neighbors", ["out", "in", "undirected", "both"])
+@pytest.mark.parametrize("distance", [0, 1])
+def test_means_are_compiled_where_those_of_one_process_are(
+    tmp_path: Path,
+    make_graph: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    neighbors: str,
+    distance: int,
+) -> None:
+    """By the merged edges of the mode: repeats count once, undirected edges twice."""
+    graph = make_graph(width=8)
+    mode = "out" if neighbors == "both" else neighbors
+    merged = graph.adjacency(mode).nnz
+    assert merged != graph.num_listed_edges
+    monkeypatch.setattr("hpgmn.statistics.labelwise.COMPILED_FROM", 8 * (merged + distance))
+    asked: list[bool] = []
+
+    def spied(*arguments: Any, compiled: bool, **options: Any) -> Any:
+        asked.append(compiled)
+        return class_mean_rows(*arguments, compiled=compiled, **options)
+
+    monkeypatch.setattr("hpgmn.sharding.rows.class_mean_rows", spied)
+    settings = StatisticsSettings(
+        statistics=("class_means",), neighbors=neighbors, class_means_form="half"
+    )
+    shard(graph, tmp_path, graph.y, settings, ranges=3)
+    assert set(asked) == {distance == 0}
 
 
 def test_attributes_beyond_half_precision_are_refused(tmp_path: Path, make_graph: Any) -> None:
@@ -66,3 +97,4 @@ def test_a_push_beyond_the_memory_is_refused(tmp_path: Path, make_graph: Any) ->
     settings = StatisticsSettings(statistics=("diffusion",), neighbors="out", diffusion_form="topk")
     with pytest.raises(HPGMNError, match="diffusion_form=sketch"):
         shard(graph, tmp_path, graph.y, settings, ranges=8, memory=10_000)
+    assert not (tmp_path / "work").exists()  # known before the edges are cut

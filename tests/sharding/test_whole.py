@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from hpgmn.engines import Task
 from hpgmn.engines.local import LocalEngine
 from hpgmn.errors import HPGMNError, SettingError
 from hpgmn.graph import Graph
+from hpgmn.locking import only_one
 from hpgmn.sharding import Shards, note_origin, shard
 from hpgmn.statistics import StatisticsSettings
 from hpgmn.statistics.homophily import node_homophily
@@ -185,6 +187,69 @@ def test_finished_units_are_not_done_again(
     check_rows(done.shards, graph, labels, SMALL)
     again = shard(graph, tmp_path, labels, SMALL, ranges=4, keep=True)
     assert (again.found, again.starts) == (done.units, done.units)
+
+
+class Elsewhere(LocalEngine):
+    """Runs tasks in another working directory, as a cluster does."""
+
+    def __init__(self, place: Path) -> None:
+        super().__init__()
+        self.place = place
+
+    def run(self, *arguments: Any, **options: Any) -> None:
+        with contextlib.chdir(self.place):
+            super().run(*arguments, **options)
+
+
+def test_tasks_find_the_folder_from_anywhere(
+    tmp_path: Path, make_graph: Callable[..., Graph], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    graph = make_graph()
+    engine = Elsewhere(tmp_path / "other")
+    done = shard(graph, "shards", graph.y, SMALL, ranges=2, engine=engine)
+    assert done.shards.folder == tmp_path / "shards"
+
+
+def test_two_in_one_folder_are_refused(tmp_path: Path, make_graph: Callable[..., Graph]) -> None:
+    """The first would remove the work of the second when it ends."""
+    graph = make_graph()
+    with (
+        only_one(tmp_path, "shard"),
+        pytest.raises(HPGMNError, match=r"Another `hpgmn shard` is at work in"),
+    ):
+        shard(graph, tmp_path, graph.y, SMALL, ranges=2)
+    (tmp_path / "file").touch()
+    with pytest.raises(HPGMNError, match="Cannot write into the folder"):
+        shard(graph, tmp_path / "file", graph.y, SMALL, ranges=2)
+    assert not (tmp_path / "plan.json").exists()
+    shard(graph, tmp_path, graph.y, SMALL, ranges=2)
+
+
+def test_a_damaged_round_is_made_anew(
+    tmp_path: Path, make_graph: Callable[..., Graph], check_rows: Callable[..., None]
+) -> None:
+    """The round before it is gone, so the chain begins anew: the next would read nonsense."""
+    graph = make_graph()
+    labels = train_labels(graph)
+    with pytest.raises(Interrupted):  # in the third round
+        shard(graph, tmp_path, labels, SMALL, ranges=4, engine=Stopping(4 * 7 + 1))
+    (last,) = (tmp_path / "work").glob("diffusion-*/00001.npy")
+    content = bytearray(last.read_bytes())
+    content[-1] ^= 1
+    last.write_bytes(content)
+    done = shard(graph, tmp_path, labels, SMALL, ranges=4, keep=True)
+    check_rows(done.shards, graph, labels, SMALL)
+
+
+def test_a_graph_folder_may_be_renamed(tmp_path: Path, make_graph: Callable[..., Graph]) -> None:
+    graph = make_graph()
+    write_graph(graph, tmp_path / "one.graph")
+    first = shard(tmp_path / "one.graph", tmp_path / "shards", graph.y, SMALL, ranges=2)
+    (tmp_path / "one.graph").rename(tmp_path / "two.graph")
+    again = shard(tmp_path / "two.graph", tmp_path / "shards", graph.y, SMALL, ranges=2)
+    assert (first.found, again.found) == (0, again.units)
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "gone", "unknown"])

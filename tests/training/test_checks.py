@@ -8,6 +8,7 @@ import pytest
 from hpgmn.errors import HPGMNError, SettingError
 from hpgmn.graph import Graph, Split
 from hpgmn.training.checks import (
+    LabelCounts,
     check_split,
     class_number,
     graph_warnings,
@@ -158,3 +159,18 @@ def test_skewed_classes_call_for_another_metric(
     lines = skewed_classes(graph, metric)
     assert len(lines) == (told is not None)
     assert told is None or told in lines[0]
+
+
+def test_counts_of_parts_are_those_of_the_whole() -> None:
+    y = np.array([0, 2, -1, 2, 1, 2])
+    split = Split(mask(0, 1, 2), mask(3, 4), mask(5))
+    cut = [slice(0, 2), slice(2, 6)]
+    parts = [
+        LabelCounts.of(y[one], Split(split.train[one], split.val[one], split.test[one]), 4)
+        for one in cut
+    ]
+    for found in (parts[0] + parts[1], LabelCounts.of(y, split, 4)):
+        assert found.train.tolist() == [1, 0, 1, 0]
+        assert found.val.tolist() == [0, 1, 1, 0]
+        assert found.every.tolist() == [1, 1, 3, 0]
+        assert found.sizes == {"train": 3, "val": 2}

@@ -165,12 +165,16 @@ def _read_labels(file: str, source: Any, split: int) -> Array:
     """The labels in a file, or the predictions of a run."""
     import numpy as np
 
-    from hpgmn.experiments.predictions import guessed_labels
-    from hpgmn.experiments.run import PREDICTIONS_FILE
+    from hpgmn.experiments.predictions import guessed_labels, refuse_other_graph
+    from hpgmn.experiments.run import METRICS_FILE, PREDICTIONS_FILE
 
     path = Path(file).expanduser()
     if (path / PREDICTIONS_FILE).is_file():
-        names = source.class_names if not isinstance(source, Path) else _class_names(source)
+        if isinstance(source, Path):
+            names, about = _class_names(source), (_num_nodes(source), None)
+        else:
+            names, about = source.class_names, (source.num_nodes, source.fingerprint)
+        refuse_other_graph(path / METRICS_FILE, *about)
         return guessed_labels(path / PREDICTIONS_FILE, names, split)
     if path.suffix != ".npy" or not path.is_file():
         raise DataNotFoundError(
@@ -186,10 +190,22 @@ def _read_labels(file: str, source: Any, split: int) -> Array:
     return found
 
 
+def _num_nodes(folder: Path) -> int:
+    """The nodes of a graph folder, each with a place in the edges."""
+    import numpy as np
+
+    return len(np.load(folder / "edges_indptr.npy", mmap_mode="r", allow_pickle=False)) - 1
+
+
 def _class_names(folder: Path) -> list[str]:
     """The classes of a graph folder."""
     import numpy as np
 
+    if not (folder / "class_names.npy").is_file():
+        raise HPGMNError(
+            f"The graph folder {folder} names no classes (class_names.npy), so the run's are not "
+            "known to be its own. Write it with hpgmn.write_graph."
+        )
     return [str(name) for name in np.load(folder / "class_names.npy", allow_pickle=False)]
 
 

@@ -116,6 +116,14 @@ class Ranks:
         """What rank 0 answers."""
         return bool(self.agreed(torch.tensor([answer], device=self.device).int()).item())
 
+    def words(self, text: str) -> str:
+        """What rank 0 says in words."""
+        spoken = torch.tensor(list(text.encode()), dtype=torch.uint8, device=self.device)
+        length = int(self.agreed(torch.tensor([len(spoken)], device=self.device)).item())
+        if not self.is_first:
+            spoken = torch.empty(length, dtype=torch.uint8, device=self.device)
+        return bytes(self.agreed(spoken).tolist()).decode()
+
     def wait(self) -> None:
         """Until every rank is here."""
         self.counts(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import logging
@@ -9,6 +10,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -38,16 +40,18 @@ from hpgmn.experiments.run_metrics import Result, run_metrics
 from hpgmn.graph import Array, Split
 from hpgmn.metrics import require_metric
 from hpgmn.models import find_model
+from hpgmn.models.label_estimator import EstimatorSettings
 from hpgmn.models.stage import Parameters, Replica
 from hpgmn.sharding import ESTIMATOR_FILE, Shards
+from hpgmn.statistics import StatisticsSettings
 from hpgmn.training.checkpoint import read_tensors
 from hpgmn.training.checks import (
-    check_split,
+    LabelCounts,
+    check_counts,
     class_number,
-    positive_class,
-    scarce_classes,
-    seen_labels,
-    skewed_classes,
+    scarce_counts,
+    skewed_counts,
+    sought_class,
 )
 from hpgmn.training.denormals import without_denormals
 from hpgmn.training.replicas import Progress
@@ -91,15 +95,16 @@ def specification(
     if not shards.settings.get("batch_size") and "batch_size" not in (settings or {}):
         given["batch_size"] = BATCH_SIZE
     chosen = make_settings(find_model(MODEL).settings, given)
+    _refuse_decided(shards, chosen, settings or {})
     check_settings(chosen, list(shards.statistics))
     require_metric(metric, len(shards.class_names), f"'{shards.name}'")
     if seeds < 1:
         raise SettingError(f"--seeds must be at least 1 (got {seeds}).")
     _estimator(shards)
-    every = _every_node(shards)
-    number = shards.split or 0
-    check_split(every, every.split, number)
-    seen = seen_labels(every, [every.split])
+    counts, number = count_labels(shards), shards.split or 0
+    check_counts(counts, shards.class_names, shards.name, number)
+    seen = counts.train + counts.val
+    rarest = 0 if seen[0] < seen[1] else 1
     return RunSpec(
         graph=shards.source or str(shards.folder.resolve()),
         model=MODEL,
@@ -107,10 +112,33 @@ def specification(
         splits=(number,),
         seeds=seeds,
         metric=metric,
-        positive=positive_class(metric, seen, shards.class_names, positive),
+        positive=sought_class(metric, rarest, shards.class_names, positive),
         device=device,
         calibrate=calibrate,
     )
+
+
+_DECIDED = (
+    {info.name for info in dataclasses.fields(StatisticsSettings)}
+    | {info.name for info in dataclasses.fields(EstimatorSettings)}
+    | {"label_confidence"}
+) - {"statistics"}  # some of those that the shards hold may be left out
+
+
+def _refuse_decided(shards: Shards, chosen: Any, given: Mapping[str, Any]) -> None:
+    """Refuse what the rows were made with otherwise: a model would be saved with a false word."""
+    wrong = [
+        name
+        for name in given
+        if name in _DECIDED
+        and name in shards.settings
+        and getattr(chosen, name) != shards.settings[name]
+    ]
+    if wrong:
+        verb = "is" if len(wrong) == 1 else "are"
+        raise SettingError(
+            f"{', '.join(wrong)} {verb} decided by `hpgmn shard`; make the shards again with it."
+        )
 
 
 def _estimator(shards: Shards) -> Parameters | None:
@@ -127,18 +155,23 @@ def _estimator(shards: Shards) -> Parameters | None:
         ) from None
 
 
-def _every_node(shards: Shards) -> Rows:
-    """The labels and the split of all nodes."""
-    return Rows(shards, range(len(shards)))
+def count_labels(shards: Shards) -> LabelCounts:
+    """The classes of all nodes, counted range by range: arrays of all nodes would be large."""
+
+    def counted(part: int) -> LabelCounts:
+        split = Split(*(shards.mask(name, part) for name in ("train", "val", "test")))
+        return LabelCounts.of(shards.y(part), split, len(shards.class_names))
+
+    return reduce(LabelCounts.__add__, map(counted, range(len(shards))))
 
 
 def warnings_of(shards: Shards, metric: str) -> list[str]:
     """What is odd about the labels but does not stop a training."""
-    every = _every_node(shards)
+    counts, names = count_labels(shards), shards.class_names
     return [
-        *check_split(every, every.split, shards.split or 0),
-        *scarce_classes(every, [every.split]),
-        *skewed_classes(every, metric),
+        *check_counts(counts, names, shards.name, shards.split or 0),
+        *scarce_counts(counts.train[None], names),
+        *skewed_counts(counts.every, names, metric),
     ]
 
 
@@ -191,7 +224,8 @@ class _OneRun:
             self.state_folder.mkdir(parents=True, exist_ok=True)
         self.ranks.wait()
         path = self.state_folder / STATE_FILE
-        before = sum(read_tensors(path)[1]["seconds"].values()) if path.exists() else 0.0
+        is_begun = self.ranks.is_first and path.exists()
+        before = sum(read_tensors(path)[1]["seconds"].values()) if is_begun else 0.0
         sought = class_number(self.spec.positive, self.shards.class_names)
         training = ParallelTraining(self.rows, self.replicas, self.ranks, self.spec.metric, sought)
         state = fit(

@@ -299,16 +299,39 @@ def fit(
     Returns:
         The state with its stage done.
     """
-    device, stage = training.ranks.device, training.stage
-    state = TrainState()
-    if path is not None and path.exists():
-        state = read_state(path, identity, device)
+    state = TrainState() if path is None else saved_state(training.ranks, path, identity)
     if STAGE not in state.done:
         _run(training, state, path, identity, report, should_stop)
-        end(state, stage)
+        end(state, training.stage)
         if path is not None and training.ranks.is_first:
             write_state(path, state, identity)
     load_parameters(training.model, state.done[STAGE])
+    return state
+
+
+def saved_state(ranks: Ranks, path: Path, identity: str) -> TrainState:
+    """The state in a file, or a new one where there is none; all ranks have the same.
+
+    A shared disk may show a file late. Ranks that began at different epochs would wait for each
+    other, so where one sees another file than rank 0 all of them end.
+
+    Args:
+        ranks: who trains.
+        path: the file.
+        identity: names the training; a state with another name is refused.
+    """
+    state = TrainState()
+    is_there = path.exists()
+    if is_there:
+        state = read_state(path, identity, ranks.device)
+    epoch = state.current.epoch if state.current else 0
+    own = [int(is_there), int(STAGE in state.done), epoch]
+    first = ranks.agreed(torch.tensor(own, device=ranks.device)).tolist()
+    if any(ranks.counts(int(own != first))):
+        raise HPGMNError(
+            f"The ranks do not see the same saved state {path}. Wait until every machine shows the "
+            "same file, then repeat the command with --resume."
+        )
     return state
 
 

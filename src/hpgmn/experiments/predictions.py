@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ import pyarrow.parquet as pq
 from hpgmn.errors import HPGMNError
 from hpgmn.graph import Array
 from hpgmn.models.stage import Replica
+from hpgmn.training.checkpoint import read_tensors
+from hpgmn.training.saved import MODEL_FILE
 
 
 @dataclass(frozen=True)
@@ -88,3 +91,31 @@ def guessed_labels(path: Path, class_names: Sequence[str], split: int) -> Array:
     labels_of = np.full(int(order.max()) + 1, -1, np.int32)
     labels_of[order] = values
     return labels_of
+
+
+def refuse_other_graph(metrics: Path, num_nodes: int, fingerprint: str | None) -> None:
+    """Refuse a run whose graph is not the one at hand: its predictions are those of other nodes.
+
+    Args:
+        metrics: ``metrics.json`` of the run.
+        num_nodes: how many the graph has.
+        fingerprint: the graph's; None where it was not read whole, and its size alone is compared.
+    """
+    run = metrics.parent
+    try:
+        about = json.loads(metrics.read_text(encoding="utf-8"))
+        before = int(about["graph_summary"]["num_nodes"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise HPGMNError(
+            f"{run} is not the folder of a finished run ({metrics.name}: {error!r}). Finish the "
+            "run with --resume, or choose another."
+        ) from None
+    trained = None
+    if fingerprint is not None and (run / MODEL_FILE).is_file():
+        trained = read_tensors(run / MODEL_FILE)[1].get("fingerprint")
+    differs = bool(trained and fingerprint and trained != fingerprint)
+    if before != num_nodes or differs:
+        size = "" if before == num_nodes else f" ({before:,} nodes instead of {num_nodes:,})"
+        raise HPGMNError(
+            f"The run {run} was trained on another graph{size}. Choose a run on this one."
+        )

@@ -63,7 +63,7 @@ def cut_out(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
     if not plan.is_weighted:
         matrix.data[:] = 1
     files = _write_edges(folder, edges_folder(folder, "out", unit.part), plan, matrix)
-    if unit.name:
+    if plan.needs_entering:
         files |= _write_buckets(folder, plan, unit.part, sorted_csr(matrix))
     return files
 
@@ -154,6 +154,15 @@ def cut_undirected(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
 def read_edges(folder: Path, plan: Plan, mode: str, part: int) -> sp.csr_array:
     """All edges of a range: (M, N)."""
     return EdgeRows(edges_folder(folder, mode, part), plan).rows()
+
+
+def count_edges(folder: Path, plan: Plan, mode: str) -> int:
+    """The edges of all ranges, repeats merged."""
+    lengths = (
+        len(RowFile(edges_folder(folder, mode, part) / "indices.npy"))
+        for part in range(plan.num_ranges)
+    )
+    return sum(lengths)
 
 
 class EdgeRows:

@@ -37,6 +37,10 @@ EDGE_BYTES = 64
 """What cutting, sorting and looking up takes for one edge while it is in memory."""
 
 
+FREE = ("graph", "memory", "name")
+"""What may change from call to call: where the graph lies and is called, what a task may hold."""
+
+
 @dataclass(frozen=True)
 class Unit:
     """One piece of work: what is made, and for which range.
@@ -143,8 +147,8 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """A hash of all that values depend on: neither of memory nor of where the graph lies."""
-        said = dataclasses.asdict(self) | {"format": FORMAT, "memory": 0, "graph": ""}
+        """A hash of all that values depend on: not of the fields in :data:`FREE`."""
+        said = dataclasses.asdict(self) | dict.fromkeys(FREE) | {"format": FORMAT}
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
     def text(self) -> str:
@@ -158,17 +162,31 @@ class Plan:
         tuples = {key: tuple(values[key]) for key in ("starts", "class_names")}
         return cls(**(values | tuples))
 
+    @property
+    def _modes(self) -> set[str]:
+        """The stored edges that statistics are made from."""
+        names = statistic_names(self.statistics)
+        return {self.mode(name) for name in names if name != "attributes"}
+
+    @property
+    def _diffusions(self) -> list[str]:
+        """The statistics that are diffusion rows."""
+        names = statistic_names(self.statistics)
+        return [name for name in names if base_name(name) == "diffusion"]
+
+    @property
+    def needs_entering(self) -> bool:
+        """Whether the edges that enter a range are needed, so that those that leave are sorted."""
+        needs_sums = bool(self._diffusions) and self.statistics.normalization != "row"
+        return needs_sums or bool(self._modes & {"in", "undirected"})
+
     def stages(self) -> list[Stage]:
         """All work, in order."""
-        names = [name for name in statistic_names(self.statistics) if name != "attributes"]
-        modes = {self.mode(name) for name in names}
-        diffusions = [name for name in names if base_name(name) == "diffusion"]
-        needs_sums = bool(diffusions) and self.statistics.normalization != "row"
-        with_in = bool(modes & {"in", "undirected"}) or needs_sums
-        found = [self._stage("Edges by source", "out", "in" if with_in else "")]
-        if with_in:
+        diffusions = self._diffusions
+        found = [self._stage("Edges by source", "out")]
+        if self.needs_entering:
             found.append(self._stage("Edges by target", "in"))
-        if "undirected" in modes:
+        if "undirected" in self._modes:
             found.append(self._stage("Edges both ways", "undirected"))
         found.append(self._stage("Labels and splits", "nodes"))
         for name in statistic_names(self.statistics):

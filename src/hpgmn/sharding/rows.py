@@ -22,7 +22,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from hpgmn.graph import Array, Attributes
-from hpgmn.sharding.cutting import WORK, EdgeRows, edges_folder, transition_folder
+from hpgmn.sharding.cutting import WORK, EdgeRows, count_edges, edges_folder, transition_folder
 from hpgmn.sharding.files import RowFile, RowWriter, SparseRowFile, SparseWriter, write_array
 from hpgmn.sharding.plan import EDGE_BYTES, Plan, Unit, largest_of, refuse_beyond
 from hpgmn.statistics.forms import refuse_beyond_half
@@ -112,8 +112,8 @@ def make_nodes(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
     """Labels, names and the split of a range's nodes."""
     start, stop = plan.span(unit.part)
     found = {}
-    for name, stored in (("y", "y"), ("node_ids", "node_ids")):
-        path = plan.folder / f"{stored}.npy"
+    for name in ("y", "node_ids"):
+        path = plan.folder / f"{name}.npy"
         if path.is_file():
             with RowFile(path) as file:
                 found[name] = file.span(start, stop)
@@ -197,7 +197,9 @@ def _class_counts(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
 
 def _class_means(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
     form, classes, width = plan.statistics.class_means_form, plan.num_classes, plan.num_features
-    edges = EdgeRows(edges_folder(folder, plan.mode(unit.name), unit.part), plan)
+    mode = plan.mode(unit.name)
+    edges = EdgeRows(edges_folder(folder, mode, unit.part), plan)
+    every = count_edges(folder, plan, mode)
     x = attributes_file(plan)
     dim = plan.statistics.class_means_dim if form == "sketch" else width
     # Attributes as read, as single precision, and moved to the columns of their class; then rows.
@@ -216,7 +218,7 @@ def _class_means(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
     with writer, closing(x):
         for block in blocks(edges, plan.memory, per_edge, per_row, "Class means"):
             own = _single(x.take(block.nodes))
-            writer.append(_means_of(block, own, _labels(folder, block.nodes), plan))
+            writer.append(_means_of(block, own, _labels(folder, block.nodes), plan, every))
         return {place: writer.done()}
 
 
@@ -228,8 +230,16 @@ def _longest_row(x: Any, num_nodes: int) -> int:
     )
 
 
-def _means_of(block: Block, x: Attributes, labels: Array, plan: Plan) -> Any:
-    """The class means of a block's rows, as ``LocalStatistics`` has them."""
+def _means_of(block: Block, x: Attributes, labels: Array, plan: Plan, edges: int) -> Any:
+    """The class means of a block's rows, as ``LocalStatistics`` has them.
+
+    Args:
+        block: the rows and their neighbours.
+        x: the attributes of the neighbours.
+        labels: their labels.
+        plan: what is made.
+        edges: how many the whole graph has of the block's kind.
+    """
     form, classes = plan.statistics.class_means_form, plan.num_classes
     is_unit = plan.statistics.class_means_scaling == "unit"
     if form in ("half", "sketch"):
@@ -238,7 +248,7 @@ def _means_of(block: Block, x: Attributes, labels: Array, plan: Plan) -> Any:
         if not is_unit:
             refuse_beyond_half(x)
         # By the size of the whole graph, not of the block: both ways differ in their last bits.
-        fast = is_compiled(x, plan.num_edges)
+        fast = is_compiled(x, edges)
         return class_mean_rows(
             block.adjacency, x, labels, classes, unit_length=is_unit, compiled=fast
         )
@@ -264,19 +274,27 @@ def _adjacency(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
         return {place: writer.done()}
 
 
-def make_topk(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
-    """The largest entries of the diffusion rows of a range, by push.
-
-    T is mapped, for a push may lead to any row of it; what it holds beside are its work arrays, 28
-    bytes for each node of the graph, and the entries found.
-    """
-    chosen, (start, stop) = plan.statistics, plan.span(unit.part)
-    found = 3 * 8 * (stop - start) * min(chosen.diffusion_topk, plan.num_nodes)
+def check_push(plan: Plan) -> None:
+    """Refuse largest entries that a task cannot hold, which the plan alone tells."""
+    chosen = plan.statistics
+    if "diffusion" not in chosen.statistics or chosen.diffusion_form != "topk":
+        return
+    rows = largest_of(np.diff(plan.starts))
+    found = 3 * 8 * rows * min(chosen.diffusion_topk, plan.num_nodes)
     needed = worker_bytes(plan.num_nodes, chosen.diffusion) + found
     remedy = "Cut the graph into more ranges, give tasks more memory (--memory), or set "
     refuse_beyond(
         needed, plan.memory, "The largest entries of a range", remedy + "diffusion_form=sketch."
     )
+
+
+def make_topk(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
+    """The largest entries of the diffusion rows of a range, by push.
+
+    T is mapped, for a push may lead to any row of it; what it holds beside are its work arrays, 28
+    bytes for each node of the graph, and the entries found: see :func:`check_push`.
+    """
+    chosen, (start, stop) = plan.statistics, plan.span(unit.part)
     place = transition_folder(folder, plan.mode(unit.name))
     indptr, indices, data = (
         np.load(place / f"{name}.npy", mmap_mode="r", allow_pickle=False)

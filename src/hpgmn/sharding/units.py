@@ -77,6 +77,17 @@ def run_unit(folder: str | Path, unit: Unit, by: str = "", compute: Compute = co
         compute: makes the files.
     """
     folder = Path(folder)
+    try:
+        _run_unit(folder, unit, by, compute)
+    except OSError as error:
+        raise HPGMNError(
+            f"A file of {folder} could not be read or written ({error.strerror or error}). See "
+            "that there is room and that every machine sees the folder, then run the command "
+            "again: what is finished is kept."
+        ) from None
+
+
+def _run_unit(folder: Path, unit: Unit, by: str, compute: Compute) -> None:
     plan = _plan(folder / PLAN, (folder / PLAN).stat().st_mtime_ns)
     if record(folder, plan, unit) is not None:
         return  # its answer was lost, not its work
@@ -84,13 +95,7 @@ def run_unit(folder: str | Path, unit: Unit, by: str = "", compute: Compute = co
     note = {"unit": unit.key, "by": by, "host": socket.gethostname(), "process": os.getpid()}
     _write(folder / WORK / "starts" / f"{unit.key}.{start}.json", note)
     began = time.perf_counter()
-    try:
-        files = compute(folder, plan, unit)
-    except OSError as error:
-        raise HPGMNError(
-            f"A file of {folder} could not be read or written ({error.strerror or error}). See "
-            "that there is room, then run the command again: what is finished is kept."
-        ) from None
+    files = compute(folder, plan, unit)
     said = {
         "plan": plan.digest,
         "start": start,

@@ -22,12 +22,22 @@ from hpgmn.engines import Ended, Engine, Task
 from hpgmn.engines.local import LocalEngine
 from hpgmn.errors import HPGMNError, SettingError
 from hpgmn.graph import Array, Graph
+from hpgmn.locking import only_one
 from hpgmn.sharding.cutting import WORK
 from hpgmn.sharding.files import RowFile, write_array
-from hpgmn.sharding.plan import FORMAT, MEMORY, Plan, Stage, Unit, balanced_starts, settled_forms
+from hpgmn.sharding.plan import (
+    FORMAT,
+    FREE,
+    MEMORY,
+    Plan,
+    Stage,
+    Unit,
+    balanced_starts,
+    settled_forms,
+)
 from hpgmn.sharding.reading import MANIFEST, Shards
 from hpgmn.sharding.rounds import round_file
-from hpgmn.sharding.rows import rows_file
+from hpgmn.sharding.rows import check_push, rows_file
 from hpgmn.sharding.units import PLAN, forget, record, starts, unit_task
 from hpgmn.statistics.homophily import node_homophily
 from hpgmn.statistics.settings import StatisticsSettings, base_name, statistic_names
@@ -88,14 +98,20 @@ def shard(
         progress: told what is done, how many units of it, and how many there are.
         keep: whether the edges in ranges stay beside the rows.
     """
-    folder = Path(folder)
-    plan = _prepared(graph, folder, labels, settings, ranges=ranges, split=split, memory=memory)
+    folder = Path(folder).resolve()  # tasks may run in another working directory
+    with only_one(folder, "`hpgmn shard`"):
+        plan = _prepared(graph, folder, labels, settings, ranges=ranges, split=split, memory=memory)
+        return _made(folder, plan, engine or LocalEngine(), progress, keep=keep)
+
+
+def _made(folder: Path, plan: Plan, engine: Engine, progress: Progress, *, keep: bool) -> Outcome:
+    """Do all that is left to do of a plan."""
     stages = plan.stages()
     every = [unit for stage in stages for unit in stage.units]
     if _is_finished(folder, plan):
         return Outcome(Shards(folder), len(every), len(every), len(starts(folder)))
     work = _Work(folder, plan, stages, progress)
-    (engine or LocalEngine()).run(work.next_task, work.told, tries=TRIES)
+    engine.run(work.next_task, work.told, tries=TRIES)
     begun = len(starts(folder))
     _write_manifest(folder, plan, stages)
     if not keep:
@@ -236,6 +252,7 @@ def _prepared(
         _compare(folder, plan)
     if (folder / MANIFEST).is_file():
         return plan
+    check_push(plan)
     if not (folder / PLAN).is_file():
         shutil.rmtree(folder / WORK, ignore_errors=True)
     (folder / WORK).mkdir(parents=True, exist_ok=True)
@@ -303,14 +320,12 @@ def _compare(folder: Path, plan: Plan) -> None:
         return
     old, new = dataclasses.asdict(before), dataclasses.asdict(plan)
     named = {"source": "graph", "starts": "ranges"}
-    other = [named.get(key, key) for key in new if old[key] != new[key] and key not in _FREE]
+    other = [named.get(key, key) for key in new if old[key] != new[key] and key not in FREE]
     raise HPGMNError(
         f"{folder} holds shards made otherwise ({', '.join(other) or 'another version'}). Choose "
         "another --out, or remove that folder."
     )
 
-
-_FREE = ("graph", "memory", "name")
 
 _ORIGIN = f"{WORK}/origin.json"
 
@@ -393,12 +408,27 @@ def _is_finished(folder: Path, plan: Plan) -> bool:
 
 
 def _passed(folder: Path, plan: Plan, stages: list[Stage]) -> set[int]:
-    """Rounds that a later finished round has made needless; their files may be gone."""
+    """Rounds that a later finished round has made needless; their files may be gone.
+
+    That round is the last one of its chain whose files are whole. Their content is compared: who
+    reads a damaged file finds out when the round before it is gone.
+    """
     passed: set[int] = set()
-    for number, stage in enumerate(stages):
-        if stage.chain and all(record(folder, plan, unit) for unit in stage.units):
+    for number, stage in reversed(list(enumerate(stages))):
+        if not stage.chain or number in passed:
+            continue
+        if _is_done(folder, plan, stage):
             passed |= {n for n in range(number) if stages[n].chain == stage.chain}
     return passed
+
+
+def _is_done(folder: Path, plan: Plan, stage: Stage) -> bool:
+    """Whether all files of a stage are whole; those that lack one are not read."""
+    return all(
+        record(folder, plan, unit, checked=checked) is not None
+        for checked in (False, True)
+        for unit in stage.units
+    )
 
 
 def _drop_round(folder: Path, stage: Stage) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,54 +18,100 @@ FEW_NODES = 3
 """Of a class with fewer train nodes than this hardly anything is learned."""
 
 
-class Labelled(Protocol):
-    """What is asked here of a graph: its labels and their names."""
+@dataclass(frozen=True)
+class LabelCounts:
+    """How many nodes of each class there are, which of two large arrays is all that is asked.
 
-    @property
-    def name(self) -> str:
-        """What it is called."""
+    Attributes:
+        train: (C,) among the train nodes.
+        val: (C,) among the validation nodes.
+        every: (C,) among all nodes.
+        sizes: of "train" and "val", nodes of unknown class included.
+    """
 
-    @property
-    def y(self) -> Array:
-        """(N,) numbers of classes, -1 unknown."""
+    train: Array
+    val: Array
+    every: Array
+    sizes: dict[str, int]
 
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """C names."""
+    @classmethod
+    def of(cls, y: Array, split: Split, num_classes: int) -> LabelCounts:
+        """Count some nodes.
+
+        Args:
+            y: (N,) numbers of classes, -1 unknown.
+            split: their roles.
+            num_classes: C.
+        """
+
+        def counted(labels: Array) -> Array:
+            return np.bincount(labels[labels >= 0], minlength=num_classes)
+
+        sizes = {"train": int(split.train.sum()), "val": int(split.val.sum())}
+        return cls(counted(y[split.train]), counted(y[split.val]), counted(y), sizes)
+
+    def __add__(self, other: LabelCounts) -> LabelCounts:
+        sizes = {part: size + other.sizes[part] for part, size in self.sizes.items()}
+        return LabelCounts(
+            self.train + other.train, self.val + other.val, self.every + other.every, sizes
+        )
 
 
-def check_split(graph: Labelled, split: Split, number: int | str) -> list[str]:
+def check_split(graph: Graph, split: Split, number: int | str) -> list[str]:
     """Refuse a split that cannot be trained on; return what is odd about it."""
-    for part in ("train", "val"):
-        if not getattr(split, part).any():
+    counts = LabelCounts.of(graph.y, split, graph.num_classes)
+    return check_counts(counts, graph.class_names, graph.name, number)
+
+
+def check_counts(
+    counts: LabelCounts, class_names: Sequence[str], graph: str, number: int | str
+) -> list[str]:
+    """:func:`check_split` by what was counted.
+
+    Args:
+        counts: of the nodes.
+        class_names: C names.
+        graph: what the graph is called.
+        number: that of the split.
+    """
+    for part, size in counts.sizes.items():
+        if not size:
             raise HPGMNError(
-                f"Split {number} of '{graph.name}' has no {part} nodes. Give it some, or let "
+                f"Split {number} of '{graph}' has no {part} nodes. Give it some, or let "
                 "hpgmn.random_splits(graph) make splits."
             )
-    seen = np.unique(graph.y[split.train])
-    if len(seen) < 2:
+    seen = int((counts.train > 0).sum())
+    if seen < 2:
         raise HPGMNError(
-            f"Split {number} of '{graph.name}' has train nodes of {len(seen)} class only; "
+            f"Split {number} of '{graph}' has train nodes of {seen} class only; "
             "classification needs at least two. Label nodes of another class."
         )
-    missing = [graph.class_names[c] for c in range(len(graph.class_names)) if c not in seen]
+    missing = [class_names[int(c)] for c in np.flatnonzero(counts.train == 0)]
     if missing:
         names = ", ".join(missing)
         return [f"Split {number}: no train node of class {names}; it can never be predicted well."]
     return []
 
 
-def scarce_classes(graph: Labelled, splits: Sequence[Split]) -> list[str]:
+def scarce_classes(graph: Graph, splits: Sequence[Split]) -> list[str]:
     """One line about the classes that have train nodes, but hardly any, in some splits."""
-    counts = np.stack(
-        [np.bincount(graph.y[one.train], minlength=len(graph.class_names)) for one in splits]
-    )
+    counts = [np.bincount(graph.y[one.train], minlength=graph.num_classes) for one in splits]
+    return scarce_counts(np.stack(counts), graph.class_names)
+
+
+def scarce_counts(counts: Array, class_names: Sequence[str]) -> list[str]:
+    """:func:`scarce_classes` by what was counted.
+
+    Args:
+        counts: (S, C) train nodes in each split.
+        class_names: C names.
+    """
     is_scarce = (counts > 0) & (counts < FEW_NODES)
-    names = [f"'{graph.class_names[c]}'" for c in np.flatnonzero(is_scarce.any(axis=0))]
+    names = [f"'{class_names[int(c)]}'" for c in np.flatnonzero(is_scarce.any(axis=0))]
     if not names:
         return []
     number = int(is_scarce.any(axis=1).sum())
-    where = "the split" if len(splits) == 1 else f"{number} of {len(splits)} splits"
+    where = "the split" if len(counts) == 1 else f"{number} of {len(counts)} splits"
     subject = f"Class {names[0]} has" if len(names) == 1 else f"Classes {', '.join(names)} have"
     return [
         f"{subject} fewer than {FEW_NODES} train nodes in {where}: hardly anything is learned of "
@@ -78,20 +124,30 @@ def metric_for_skewed(num_classes: int) -> str:
     return "average_precision" if num_classes == 2 else "balanced_accuracy"
 
 
-def skewed_classes(graph: Labelled, metric: str) -> list[str]:
+def skewed_classes(graph: Graph, metric: str) -> list[str]:
     """Where nearly all labelled nodes are of one class, what tells more than accuracy."""
-    counts = np.bincount(graph.y[graph.y >= 0])
+    return skewed_counts(np.bincount(graph.y[graph.y >= 0]), graph.class_names, metric)
+
+
+def skewed_counts(counts: Array, class_names: Sequence[str], metric: str) -> list[str]:
+    """:func:`skewed_classes` by what was counted.
+
+    Args:
+        counts: (C,) nodes of each class.
+        class_names: C names.
+        metric: the metric's name.
+    """
     share = counts.max() / counts.sum()
     if share <= SKEWED or metric != "accuracy":
         return []
     return [
         f"{100 * share:.0f} % of the labelled nodes are of class "
-        f"'{graph.class_names[int(counts.argmax())]}', so accuracy says little. Use --metric "
-        f"{metric_for_skewed(len(graph.class_names))}."
+        f"'{class_names[int(counts.argmax())]}', so accuracy says little. Use --metric "
+        f"{metric_for_skewed(len(class_names))}."
     ]
 
 
-def seen_labels(graph: Labelled, splits: Sequence[Split]) -> Array:
+def seen_labels(graph: Graph, splits: Sequence[Split]) -> Array:
     """(S, N) the labels that training and selection may see, -1 elsewhere."""
     return np.stack([np.where(split.train | split.val, graph.y, -1) for split in splits])
 
@@ -110,9 +166,23 @@ def positive_class(
     Returns:
         Its name; None where the metric looks for no class in particular.
     """
+    return sought_class(metric, rarest_class(labels), class_names, asked)
+
+
+def sought_class(
+    metric: str, rarest: int, class_names: Sequence[str], asked: str | None = None
+) -> str | None:
+    """:func:`positive_class` where the rarer of two classes is known.
+
+    Args:
+        metric: the metric's name.
+        rarest: the number of that class.
+        class_names: C names.
+        asked: the class that the user named.
+    """
     if asked is None:
         is_sought = has_positive(metric) and len(class_names) == 2
-        return str(class_names[rarest_class(labels)]) if is_sought else None
+        return str(class_names[rarest]) if is_sought else None
     if asked not in class_names:
         raise SettingError(unknown_name("positive class", asked, class_names))
     if len(class_names) != 2:
