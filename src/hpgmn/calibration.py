@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.optimize import brentq
 from torch import Tensor
 
 from hpgmn.graph import Array
@@ -79,6 +78,8 @@ def _crossing(rising: Callable[[float], float]) -> float:
         return low
     if rising(high) <= 0:
         return high
+    from scipy.optimize import brentq  # late: it takes a while to import
+
     return float(brentq(rising, low, high, xtol=1e-12))
 
 

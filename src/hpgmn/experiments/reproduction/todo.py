@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hpgmn import locking
 from hpgmn.datasets import DATASETS, find_file, load
 from hpgmn.errors import HPGMNError
 from hpgmn.experiments.reproduction.cells import Cell, CellRecord
@@ -21,7 +22,7 @@ from hpgmn.experiments.reproduction.plan import Experiment, Row
 from hpgmn.experiments.reproduction.work import Way, do_cell, done_record, free_memory, tidy
 from hpgmn.graph import Graph
 
-LOCK_FILE, WORKERS_LOCK_FILE = ".lock", ".lock-workers"
+WORKERS_LOCK_FILE = ".lock-workers"
 
 
 @dataclass(frozen=True)
@@ -112,25 +113,9 @@ def sort_out(cells: Sequence[Cell], folder: Path) -> Todo:
 def only_one(folder: Path) -> Iterator[None]:
     """Refuse to work in a folder in which another reproduction is at work.
 
-    The lock is the operating system's: it is gone with the process, however that ends. Workers
-    whose first process was killed end by themselves; they are waited for.
+    Processes whose first one was killed end by themselves; they are waited for.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / LOCK_FILE).open("a")
-    except OSError as error:
-        raise HPGMNError(
-            f"Cannot write into the folder {folder} ({error.strerror or error}). "
-            "Choose another --out."
-        ) from None
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise HPGMNError(
-                f"Another reproduction is at work in {folder}. Wait for it, or choose another "
-                "--out."
-            ) from None
+    with locking.only_one(folder, "reproduction"):
         with (folder / WORKERS_LOCK_FILE).open("a") as orphans:
             fcntl.flock(orphans, fcntl.LOCK_EX)
         yield
