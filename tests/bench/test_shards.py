@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from hpgmn.bench import graphs, shards
 from hpgmn.bench.graphs import GraphSpec
 from hpgmn.bench.processes import ProcessFailed
 from hpgmn.errors import SettingError
+from hpgmn.sharding.files import are_whole
 
 SPEC = GraphSpec(nodes=300, degree=4.0, attributes=4)
 FEW = {"epochs": 2, "hidden_dim": 4, "num_patterns": 3, "batch_size": 32, "diffusion_dim": 16}
@@ -68,6 +70,7 @@ def test_one_gpu_has_no_two_ranks(
 
     def measured(task: str, folder: str, **_: Any) -> Any:
         (Path(folder) / "work").mkdir(parents=True)
+        (Path(folder) / "manifest.json").write_text('{"files": {}}')
         return shards_record["statistics"]
 
     monkeypatch.setattr(shards, "head", lambda *_, **__: dict(shards_record))
@@ -86,14 +89,17 @@ def test_one_gpu_has_no_two_ranks(
 def test_fewer_train_nodes_have_the_same_rows(tmp_path: Path) -> None:
     folder = tmp_path / "all"
     (folder / "rows-00000").mkdir(parents=True)
-    (folder / "manifest.json").write_text("{}")
+    (folder / "manifest.json").write_text('{"files": {"rows-00000/y.npy": {"bytes": 1}}}')
     np.save(folder / "rows-00000" / "train.npy", np.arange(50) % 2 == 1)
     np.save(folder / "rows-00000" / "y.npy", np.arange(50))
     shards.fewer_train_nodes(folder, tmp_path / "fewer")
     kept = np.load(tmp_path / "fewer" / "rows-00000" / "train.npy")
     assert np.flatnonzero(kept).tolist() == [1, 21, 41]
     assert np.load(tmp_path / "fewer" / "rows-00000" / "y.npy")[7] == 7
-    assert (tmp_path / "fewer" / "manifest.json").read_text() == "{}"
+    said = json.loads((tmp_path / "fewer" / "manifest.json").read_text())["files"]
+    assert said["rows-00000/y.npy"] == {"bytes": 1}
+    own = {"rows-00000/train.npy": said["rows-00000/train.npy"]}
+    assert are_whole(tmp_path / "fewer", own, checked=True)
 
 
 def test_a_training_that_fails_says_why(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_a_dataset_is_named_and_its_settings_are_those_that_shards_can_have(
     shipped = {"refinement": True, "statistics": statistics, "estimator_epochs": 3}
     monkeypatch.setattr("hpgmn.shipped.settings_for", lambda graph: shipped)
     assert main(["shard", "texas", "--out", str(tmp_path / "shards"), "--ranges", "2"]) == 0
-    told = "cannot have all of the shipped settings; refinement=false statistics=attributes here."
+    told = "cannot have all of the shipped settings: without refinement, neighbor_attributes."
     assert told in " ".join(capsys.readouterr().err.split())
     shards = Shards(tmp_path / "shards")
     assert shards.source == "texas"
@@ -106,7 +106,41 @@ def test_a_dataset_is_named_and_its_settings_are_those_that_shards_can_have(
     assert not shards.settings["refinement"]
     call = ["shard", "texas", "--out", str(tmp_path / "other"), "--set", "refinement=true"]
     assert main(call) == 2  # what is asked for is refused, not changed
-    assert "refinement=false statistics" not in capsys.readouterr().err
+    assert "without refinement" not in capsys.readouterr().err
+
+
+def test_a_graph_folder_without_splits_has_those_of_train(tmp_path: Path, small_graph: Any) -> None:
+    from hpgmn.datasets import load
+    from hpgmn.graph import Graph
+
+    many = np.concatenate([small_graph.y] * 4)
+    edges = np.random.default_rng(0).integers(0, len(many), (2, 200))
+    x = np.random.default_rng(1).normal(size=(len(many), 3))
+    write_graph(Graph(x, edges, many), tmp_path / "plain.graph")
+    out = tmp_path / "shards"
+    call = ["shard", str(tmp_path / "plain.graph"), "--out", str(out), "--labels", "train", *QUICK]
+    assert main(call) == 0
+    expected = load(tmp_path / "plain.graph").split(0)
+    shards = Shards(out)
+    for name in ("train", "val", "test"):
+        found = np.concatenate([shards.mask(name, part) for part in range(len(shards))])
+        np.testing.assert_array_equal(found, getattr(expected, name))
+    assert expected.train.any()
+
+
+@pytest.mark.parametrize("out", ["/proc/shards", "FILE", "FULL"])
+def test_a_folder_that_cannot_be_used_is_refused(
+    tmp_path: Path, small_graph: Any, out: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_graph(small_graph, tmp_path / "small.npz")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("mine")
+    places = {"FILE": str(tmp_path / "small.npz"), "FULL": str(tmp_path / "full")}
+    place = places.get(out, out)
+    call = ["shard", str(tmp_path / "small.npz"), "--out", place, "--labels", "train", *QUICK]
+    assert main(call) == 2
+    assert "Choose another --out." in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "full").glob("[!.]*")] == ["mine.txt"]
 
 
 @pytest.mark.parametrize("name", ["small.npz", "small.graph"])
@@ -178,7 +212,7 @@ def test_the_run_must_be_one_on_the_graph(
         (["--engine", "spark"], "Choose from: local, ray."),
         (["--address", "auto"], "Add --engine ray, or leave it out."),
         (["--labels", "true"], "the folder of a finished run, or an existing FILE.npy"),
-        (["--labels", "BAD"], "cannot be read"),
+        (["--labels", "BAD"], "is no array of plain numbers"),
         (["--labels", "FLOATS"], "must hold whole numbers"),
         (["--set", "refinement=true"], "Set refinement=false."),
     ],

@@ -69,3 +69,16 @@ def test_rows_need_a_split(tmp_path: Path, shards_writer: Callable[..., Path]) -
     shards = Shards(shards_writer(tmp_path, bare, SETTINGS, ranges=2, labels=bare.y))
     with pytest.raises(HPGMNError, match="Give it splits and make them again"):
         Rows(shards, range(2))
+
+
+def test_spoiled_rows_are_not_trained_on(
+    tmp_path: Path, small_graph: Graph, shards_writer: Callable[..., Path]
+) -> None:
+    folder = shards_writer(tmp_path, small_graph, SETTINGS, ranges=3)
+    path = folder / "rows-00001" / "attributes.npy"
+    content = bytearray(path.read_bytes())
+    content[-2] ^= 4
+    path.write_bytes(content)
+    Rows(Shards(folder), range(2, 3))
+    with pytest.raises(HPGMNError, match=r"attributes\.npy is missing, damaged"):
+        Rows(Shards(folder), range(0, 2))

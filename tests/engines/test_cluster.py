@@ -42,7 +42,9 @@ def test_a_cluster_that_does_not_answer_is_told() -> None:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
         for one in (address, f"ray://{address}"):
-            with pytest.raises(HPGMNError, match=f"No Ray cluster answers at {one} .*`ray start"):
+            with pytest.raises(
+                HPGMNError, match=f"Cannot join a Ray cluster at {one} .*`ray start"
+            ):
                 cluster._check_address(one)
 
 
@@ -198,7 +200,9 @@ def test_a_cluster_that_refuses_is_told(starting: Starting) -> None:
     before = signal.getsignal(signal.SIGTERM)
     starting.error = RuntimeError("Version mismatch: ray 1\nmore")
     with (
-        pytest.raises(HPGMNError, match=r"answers at here:2 \(Version mismatch: ray 1\)\. Start"),
+        pytest.raises(
+            HPGMNError, match=r"join a Ray cluster at here:2 \(Version mismatch: ray 1\)\. Start"
+        ),
         connected("here:2"),
     ):
         pass

@@ -144,3 +144,22 @@ def test_wrong_rows_are_refused(folder: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(HPGMNError, match=r"attributes.npz is missing, damaged"):
             shards.statistic("attributes", 3)
+
+
+@pytest.mark.parametrize("name", ["class_counts.npy", "attributes.npz", "train.npy"])
+def test_spoiled_content_is_found_by_its_checksum(folder: Path, make_graph: Any, name: str) -> None:
+    shards = Shards(folder)
+    shards.check()
+    path = folder / "rows-00003" / name
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    shards.check([0, 1, 2, 4])
+    for parts in (None, [2, 3]):
+        with pytest.raises(HPGMNError, match=f"{name} is missing, damaged .*checksum is another"):
+            shards.check(parts)
+    graph = make_graph(sparse=True)
+    with pytest.raises(
+        HPGMNError, match="Make the shards again with `hpgmn shard`, in a new folder"
+    ):
+        shard(graph, folder, graph.y, SETTINGS, ranges=5)

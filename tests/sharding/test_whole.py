@@ -224,6 +224,9 @@ def test_two_in_one_folder_are_refused(tmp_path: Path, make_graph: Callable[...,
     with pytest.raises(HPGMNError, match="Cannot write into the folder"):
         shard(graph, tmp_path / "file", graph.y, SMALL, ranges=2)
     assert not (tmp_path / "plan.json").exists()
+    with pytest.raises(HPGMNError, match=r"holds other files\. Choose another --out"):
+        shard(graph, tmp_path, graph.y, SMALL, ranges=2)
+    (tmp_path / "file").unlink()
     shard(graph, tmp_path, graph.y, SMALL, ranges=2)
 
 

@@ -23,6 +23,7 @@ from hpgmn.bench.settings import large
 from hpgmn.config import settings_dict
 from hpgmn.errors import SettingError
 from hpgmn.experiments.run import METRICS_FILE
+from hpgmn.sharding.files import write_array
 from hpgmn.training.saved import MODEL_FILE
 
 MEMORY = 256 * 2**20
@@ -123,7 +124,7 @@ def measure(
 def fewer_train_nodes(folder: Path, other: Path) -> None:
     """The same rows in another folder, with a tenth of the train nodes; files are linked."""
     other.mkdir(parents=True)
-    (other / "manifest.json").symlink_to((folder / "manifest.json").resolve())
+    about = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     for rows in sorted(folder.glob("rows-*")):
         (other / rows.name).mkdir()
         for path in rows.iterdir():
@@ -132,7 +133,9 @@ def fewer_train_nodes(folder: Path, other: Path) -> None:
         train_nodes = np.load(rows / "train.npy", allow_pickle=False)
         kept = np.zeros_like(train_nodes)
         kept[np.flatnonzero(train_nodes)[::FEWER]] = True
-        np.save(other / rows.name / "train.npy", kept)
+        name = f"{rows.name}/train.npy"
+        about["files"][name] = write_array(other / name, kept)
+    (other / "manifest.json").write_text(json.dumps(about), encoding="utf-8")
 
 
 def train(folder: Path, run: Path, device: str, ranks: int = 1) -> Record:

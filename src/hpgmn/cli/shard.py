@@ -22,7 +22,8 @@ def shard(
     graph: Annotated[
         str,
         typer.Argument(
-            help="A dataset's name, or a graph file or folder (a folder if it is large)."
+            help="A dataset's name, a graph file or folder (a folder if it is large), or a folder "
+            "with tables nodes and edges."
         ),
     ],
     out: Annotated[Path, typer.Option(help="The folder of the shards.")],
@@ -111,23 +112,30 @@ def _shipped(settings: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str,
         for key, value in wanted.items()
         if key not in given and key in settings and settings[key] != value
     }
-    if changed:
-        words = [
-            f"{key}={','.join(value) if isinstance(value, list) else str(value).lower()}"
-            for key, value in changed.items()
-        ]
-        say(f"Shards cannot have all of the shipped settings; {' '.join(words)} here.")
+    left_out = [key for key in changed if key != "statistics"]
+    if "statistics" in changed:
+        left_out += [name for name in names if averaged(name) is not None]
+    if left_out:
+        say(
+            f"Shards cannot have all of the shipped settings: without {', '.join(left_out)}. "
+            "Scores may differ from those of `hpgmn train`."
+        )
     return {**settings, **changed}
 
 
 def _source(graph: str) -> Any:
-    """A graph folder as its path, so that it is read in parts; any other graph as it is."""
+    """A graph folder as its path, so that it is read in parts; any other graph as it is.
+
+    A graph folder without splits is loaded, too: it then has those that `hpgmn train` makes.
+    """
     from hpgmn.datasets import DATASETS, load
 
     path = Path(graph).expanduser()
-    if graph not in DATASETS and (path / "edges_indptr.npy").is_file():
+    needed = ("edges_indptr.npy", "train_mask.npy")
+    if graph not in DATASETS and all((path / name).is_file() for name in needed):
         return path
-    return load(graph)
+    with step_progress() as progress:
+        return load(graph, tell=say, progress=progress)
 
 
 @dataclass(frozen=True)
@@ -183,8 +191,10 @@ def _read_labels(file: str, source: Any, split: int) -> Array:
         )
     try:
         found: Array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise HPGMNError(f"{path} cannot be read ({error}). Write it with numpy.save.") from None
+    except (OSError, ValueError, EOFError):
+        raise HPGMNError(
+            f"{path} is no array of plain numbers. Write it with numpy.save."
+        ) from None
     if found.dtype.kind not in "iu":
         raise HPGMNError(f"{path} must hold whole numbers (got {found.dtype}).")
     return found

@@ -59,9 +59,10 @@ def train_shards(
 ) -> None:
     """Train HP-GMN on the row shards of a graph.
 
-    Under torchrun each process reads its own ranges of nodes, and all together train as one would:
+    Under torchrun each process reads its own ranges of nodes, and all together train as one would.
+    After a rank was lost the same command goes on from the last state:
+
     torchrun --standalone --nproc-per-node 2 -m hpgmn train-shards SHARDS --out RUN --resume
-    After a rank was lost the same command goes on from the last state.
     """
     from hpgmn.report import write_report
 

@@ -31,6 +31,7 @@ class Rows:
     """
 
     def __init__(self, shards: Shards, parts: range) -> None:
+        shards.check(parts)
         self.shards, self.parts = shards, parts
         self.first = shards.ranges[parts[0]][0]
         self.last = shards.ranges[parts[-1]][1]

@@ -97,9 +97,9 @@ def _check_address(address: str) -> None:
 
 def _unreachable(address: str, reason: str) -> HPGMNError:
     return HPGMNError(
-        f"No Ray cluster answers at {address} ({reason}). Start one with `ray start --head`, set "
-        "RAY_AUTH_MODE=token if it asks for a token, or leave --address out to start Ray on this "
-        "machine."
+        f"Cannot join a Ray cluster at {address} ({reason}). Start one with `ray start --head`, "
+        "set RAY_AUTH_MODE=token if it asks for a token, or leave --address out to start Ray on "
+        "this machine."
     )
 
 

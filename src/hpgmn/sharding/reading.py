@@ -24,6 +24,7 @@ import scipy.sparse as sp
 
 from hpgmn.errors import HPGMNError
 from hpgmn.graph import Array
+from hpgmn.sharding.files import are_whole
 from hpgmn.sharding.plan import FORMAT
 from hpgmn.sharding.rows import rows_file
 
@@ -97,6 +98,19 @@ class Shards:
 
     def __len__(self) -> int:
         return len(self.ranges)
+
+    def check(self, parts: Sequence[int] | None = None) -> None:
+        """Refuse files whose content is not what was written: a disk may have spoiled it.
+
+        Args:
+            parts: whose files are read; None for all.
+        """
+        chosen = range(len(self)) if parts is None else parts
+        folders = tuple(rows_file(part, "") for part in chosen)
+        for name, said in self.about["files"].items():
+            is_own = name.startswith(folders)
+            if is_own and not are_whole(self.folder, {name: said}, checked=True):
+                raise _damaged(self.folder / name, "its checksum is another")
 
     def shares(self, size: int) -> list[range]:
         """The numbers of the ranges of each rank: neighbours, with about as many nodes each."""

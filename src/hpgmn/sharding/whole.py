@@ -22,7 +22,7 @@ from hpgmn.engines import Ended, Engine, Task
 from hpgmn.engines.local import LocalEngine
 from hpgmn.errors import HPGMNError, SettingError
 from hpgmn.graph import Array, Graph
-from hpgmn.locking import only_one
+from hpgmn.locking import LOCK_FILE, only_one
 from hpgmn.sharding.cutting import WORK
 from hpgmn.sharding.files import RowFile, write_array
 from hpgmn.sharding.plan import (
@@ -250,6 +250,8 @@ def _prepared(
     )
     if (folder / PLAN).is_file():
         _compare(folder, plan)
+    elif any(path.name not in (LOCK_FILE, WORK) for path in folder.iterdir()):
+        raise HPGMNError(f"The folder {folder} holds other files. Choose another --out.")
     if (folder / MANIFEST).is_file():
         return plan
     check_push(plan)
@@ -404,7 +406,11 @@ def _content(graph: Graph) -> str:
 def _is_finished(folder: Path, plan: Plan) -> bool:
     if not (folder / MANIFEST).is_file():
         return False
-    return bool(Shards(folder).about["plan"] == plan.digest)
+    shards = Shards(folder)
+    if shards.about["plan"] != plan.digest:
+        return False
+    shards.check()
+    return True
 
 
 def _passed(folder: Path, plan: Plan, stages: list[Stage]) -> set[int]:
