@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from hpgmn.models.hpgmn import ENTRY
 from hpgmn.models.label_estimator import estimator_logits, pseudo_labels
 from hpgmn.models.stage import Replica, make_task
 from hpgmn.sharding import ESTIMATOR_FILE, shard
+from hpgmn.sharding.files import write_array
 from hpgmn.training.checkpoint import write_tensors
 from hpgmn.training.trainer import logits, train
 
@@ -102,6 +104,19 @@ def environment() -> dict[str, str]:
 def shards_writer() -> Writer:
     """Writes row shards; see :func:`write_shards`."""
     return write_shards
+
+
+@pytest.fixture
+def rewrite() -> Callable[[Path, str, Any], None]:
+    """Replaces a file of row shards, as if they had been made with that content."""
+
+    def written(folder: Path, name: str, array: Any) -> None:
+        path = folder / "manifest.json"
+        about = json.loads(path.read_text())
+        about["files"][name] = write_array(folder / name, array)
+        path.write_text(json.dumps(about))
+
+    return written
 
 
 @pytest.fixture

@@ -184,14 +184,17 @@ def test_a_run_on_shards_has_the_files_of_a_run(
 
 
 def test_without_calibration_or_estimator_or_test_nodes(
-    tmp_path: Path, shards_writer: Callable[..., Path], small_graph: Graph
+    tmp_path: Path,
+    shards_writer: Callable[..., Path],
+    rewrite: Callable[[Path, str, Any], None],
+    small_graph: Graph,
 ) -> None:
     settings = SETTINGS | {"epochs": 2}
     folder = shards_writer(tmp_path / "shards", small_graph, settings, ranges=2)
     for number in range(2):
-        path = folder / f"rows-{number:05d}" / "test.npy"
-        np.save(path, np.zeros_like(np.load(path)))
-        np.save(path.with_name("node_ids.npy"), np.array([f"n{v}" for v in range(9)]))
+        rewrite(folder, f"rows-{number:05d}/test.npy", np.zeros(9, bool))
+        names = np.array([f"n{v}" for v in range(9)])
+        rewrite(folder, f"rows-{number:05d}/node_ids.npy", names)
     metrics = run_here(folder, tmp_path / "run", calibrate=False)
     assert metrics["test_score_mean"] is None
     assert metrics["calibration"]["temperature"] == [1.0]

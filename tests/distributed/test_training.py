@@ -326,11 +326,11 @@ def test_settings_that_shards_cannot_have_are_refused(
 
 
 def test_shards_without_labelled_validation_nodes_are_refused(
-    tmp_path: Path, shards_writer: Callable[..., Path]
+    tmp_path: Path, shards_writer: Callable[..., Path], rewrite: Callable[[Path, str, Any], None]
 ) -> None:
-    folder = shards_writer(tmp_path, trading(), SETTINGS, ranges=1)
-    path = folder / "rows-00000" / "val.npy"
-    np.save(path, np.zeros_like(np.load(path)))
+    graph = trading()
+    folder = shards_writer(tmp_path, graph, SETTINGS, ranges=1)
+    rewrite(folder, "rows-00000/val.npy", np.zeros(graph.num_nodes, bool))
     with pytest.raises(HPGMNError, match="have no val nodes with a label"):
         ParallelTraining(rows_of(folder), replicas(SETTINGS), Ranks())
 
