@@ -398,13 +398,20 @@ def test_settings_that_exclude_each_other_end_one_trial(study: Any, small_graph:
     assert all("batch_size=0" in one.user_attrs["error"] for one in study.trials)
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), ZeroDivisionError()])
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [(KeyboardInterrupt(), KeyboardInterrupt), (ZeroDivisionError(), RuntimeError)],
+)
 def test_an_interrupted_trial_is_to_be_run_again(
-    study: Any, small_graph: Graph, monkeypatch: pytest.MonkeyPatch, error: BaseException
+    study: Any,
+    small_graph: Graph,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+    raised: type[BaseException],
 ) -> None:
     failing(monkeypatch, error)
     search = Tuning(study, TPE, small_graph)
-    with pytest.raises((KeyboardInterrupt, RuntimeError)):
+    with pytest.raises(raised):
         tune_here(search, 2)
     assert states(study) == ["FAIL"]
     assert search.places(2) == [0, 1]

@@ -289,11 +289,7 @@ def work(line: Connection, share: Share) -> None:
 
 def _answer(line: Connection, found: tuple[Any, str, str]) -> None:
     """Send the end of a task; a value that cannot be sent is an error of the task."""
-
-    def sends(argument: Any, shared: Any, own: Any) -> None:
-        line.send(("ended", found))
-
-    _, reason, trace = done(sends, None, None, None)
+    _, reason, trace = done(line.send, ("ended", found))
     if trace:
         line.send(("ended", (None, reason, trace)))
 

@@ -128,12 +128,10 @@ class Engine(Protocol):
         """
 
 
-def done(
-    function: Callable[[Any, Any, Any], Any], argument: Any, shared: Any, line: Any
-) -> tuple[Any, str, str]:
-    """The value of a task, or the reason and the trace of an error."""
+def done(function: Callable[..., Any], *arguments: Any) -> tuple[Any, str, str]:
+    """The value of a function, or the reason and (of one nobody foresaw) the trace of an error."""
     try:
-        return function(argument, shared, line), "", ""
+        return function(*arguments), "", ""
     except HPGMNError as error:
         return None, str(error), ""
     except Exception as error:

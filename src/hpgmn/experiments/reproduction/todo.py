@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import fcntl
 import time
-import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from hpgmn import locking
 from hpgmn.datasets import DATASETS, find_file, load
+from hpgmn.engines.tasks import done
 from hpgmn.errors import HPGMNError
 from hpgmn.experiments.reproduction.cells import Cell, CellRecord
 from hpgmn.experiments.reproduction.plan import Experiment, Row
@@ -133,13 +133,7 @@ def attempt(cell: Cell, folder: Path, way: Way, graph: Graph | None = None) -> O
     """A cell's outcome, a failure included; see :func:`.work.do_cell`."""
     started = time.perf_counter()
     try:
-        record = do_cell(cell, folder, way, graph)
-    except HPGMNError as error:
-        return Outcome(cell, seconds=time.perf_counter() - started, reason=str(error))
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        seconds = time.perf_counter() - started
-        return Outcome(cell, seconds=seconds, reason=reason, trace=traceback.format_exc())
+        record, reason, trace = done(do_cell, cell, folder, way, graph)
     finally:
         free_memory(way.device)
-    return Outcome(cell, record, time.perf_counter() - started)
+    return Outcome(cell, record, time.perf_counter() - started, reason, trace)
