@@ -10,7 +10,7 @@ UNFINISHED := $(VENV)/.unfinished
 DATED := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench results docs clean
+.PHONY: help demo test soak lint format bench results docs clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -30,10 +30,15 @@ format: $(DEV_READY) ## write the formatting and the safe fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+soak: $(DEV_READY) ## the long form of the tests of docs/RELIABILITY.md, up to an hour
+	rm -f results/soak/*.json
+	HPGMN_SOAK=results/soak $(BIN)/pytest -n 2 --durations=20 tests
+	$(BIN)/python -m hpgmn.bench.page
+
 bench: $(DEMO_READY) ## measure against the yardstick; HPGMN_DATA names the folder of graph files
 	$(BIN)/python benchmarks/compare.py --data "$(HPGMN_DATA)"
 
-results: $(DEMO_READY) ## write the tables, docs/RESULTS.md, docs/BENCHMARKS.md and those of docs/SCALE.md anew
+results: $(DEMO_READY) ## write the tables, docs/RESULTS.md, docs/BENCHMARKS.md and those of docs/SCALE.md and docs/RELIABILITY.md anew
 	$(BIN)/python -m hpgmn.report.reproduction results/reproduction
 	$(BIN)/python -m hpgmn.experiments.results
 	$(BIN)/python -m hpgmn.bench.page

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ if TYPE_CHECKING:  # imported late below, so that coverage sees every line of th
     from hpgmn.graph import Graph
 
 DATA_VARIABLE = "HPGMN_DATA"
+SOAK_VARIABLE = "HPGMN_SOAK"
+"""Names the folder for the figures of a long run; unset, tests run in their short form."""
 NO_DATA = f"{DATA_VARIABLE} is not set"
 
 hypothesis.settings.register_profile(
@@ -69,6 +72,56 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             f"To run {'them' if count > 1 else 'it'}, set {DATA_VARIABLE} to the folder of "
             ".npz graph files."
         )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A long run is of the tests that have a long form, and of these alone."""
+    if os.environ.get(SOAK_VARIABLE):
+        config.hook.pytest_deselected(items=[item for item in items if not _is_soaked(item)])
+        items[:] = [item for item in items if _is_soaked(item)]
+
+
+def _is_soaked(item: pytest.Item) -> bool:
+    return item.get_closest_marker("soak") is not None
+
+
+class Soak:
+    """The form in which a test runs, and what a long run leaves behind.
+
+    Args:
+        folder: for the records of a long run; None in the short form.
+        test: the name of the test, as pytest writes it.
+    """
+
+    def __init__(self, folder: Path | None, test: str) -> None:
+        self.is_long = folder is not None
+        self._folder, self._test, self._began = folder, test, time.monotonic()
+
+    def amount(self, short: int, long: int) -> int:
+        """How many times, in this form."""
+        return long if self.is_long else short
+
+    def record(self, name: str, promise: str, **figures: float) -> None:
+        """Keep the figures of a long run for docs/RELIABILITY.md; does nothing in the short form.
+
+        Args:
+            name: of the record's file.
+            promise: what was held, one sentence.
+            figures: what was counted; ``kills_survived=50`` is shown as "50 kills survived".
+        """
+        if self._folder is None:
+            return
+        from hpgmn.bench.reliability import write_soak_record
+
+        seconds = time.monotonic() - self._began
+        write_soak_record(self._folder / f"{name}.json", promise, self._test, seconds, figures)
+
+
+@pytest.fixture
+def soak(request: pytest.FixtureRequest) -> Soak:
+    """Whether the long form is asked for; takes the figures of one."""
+    folder = os.environ.get(SOAK_VARIABLE)
+    return Soak(Path(folder).resolve() if folder else None, request.node.nodeid)
 
 
 @pytest.fixture(autouse=True)

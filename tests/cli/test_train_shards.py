@@ -239,6 +239,7 @@ def test_a_mistake_under_torchrun_is_one_sentence(shards: Path, tmp_path: Path) 
         assert message in told
         assert done.stderr.count("Traceback") == 1  # torchrun's own, of a child that failed
         assert "exitcode  : 2" in done.stderr
+        assert "SIGABRT" not in done.stderr
 
 
 def two_classes(tmp_path: Path) -> Path:

@@ -1,6 +1,6 @@
 """``docs/BENCHMARKS.md`` from the records in ``results/benchmarks``: run by ``make results``.
 
-The tables of ``docs/SCALE.md`` are written, too, where that page is.
+The tables of ``docs/SCALE.md`` and ``docs/RELIABILITY.md`` are written, too, where these pages are.
 
 A record is what ``hpgmn bench`` or ``benchmarks/compare.py`` left; its file may have any name
 (``growth.json``, ``growth-gpu.json``), and a picture of the same name beside it is shown, too. The
@@ -15,7 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpgmn.bench import batches, forms, growth, peers, plan_tables, shards, workers, yardstick
+from hpgmn.bench import (
+    batches,
+    forms,
+    growth,
+    peers,
+    plan_tables,
+    reliability,
+    shards,
+    workers,
+    yardstick,
+)
 from hpgmn.bench.records import Record, Table, machine_words, read_record
 from hpgmn.errors import HPGMNError, unknown_name
 from hpgmn.experiments.run import write_text
@@ -124,12 +134,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--results", type=Path, default=Path("results"), help="the records")
     parser.add_argument("--docs", type=Path, default=Path("docs"), help="where the page goes")
     given = parser.parse_args(arguments)
-    scale = given.docs / plan_tables.PAGE
     try:
         texts = {given.docs / PAGE: page(given.results)}
-        if scale.is_file():
-            before = scale.read_text(encoding="utf-8")
-            texts[scale] = plan_tables.filled(before, given.results / RECORDS)
+        for other, records in ((plan_tables, RECORDS), (reliability, reliability.RECORDS)):
+            path = given.docs / other.PAGE
+            if path.is_file():
+                text = path.read_text(encoding="utf-8")
+                texts[path] = other.filled(text, given.results / records)
     except HPGMNError as error:
         parser.exit(2, f"Error: {error}\n")
     given.docs.mkdir(parents=True, exist_ok=True)

@@ -1,16 +1,16 @@
 """The tables of ``docs/SCALE.md``: measured costs, and a plan for larger graphs made from them.
 
-The page is written by hand but for what stands between two marker comments of one name.
+The rest of the page is written by hand.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hpgmn.bench.marked import with_parts
 from hpgmn.bench.ranges import KINDS
 from hpgmn.bench.records import Record, Table, machine_words, read_record
 from hpgmn.bench.scale import (
@@ -26,7 +26,6 @@ from hpgmn.bench.scale import (
     whole_hours,
 )
 from hpgmn.bench.shards import disturbance, topk_table, training_table, unit_table
-from hpgmn.errors import HPGMNError
 from hpgmn.statistics.settings import StatisticsSettings
 
 PAGE = "SCALE.md"
@@ -52,13 +51,7 @@ def filled(text: str, records: Path) -> str:
     path = records / GPU_RECORD
     gpu = read_record(path) if path.is_file() else None
     parts = {"measured": measured_part(record, gpu), "plan": plan_part(record, gpu)}
-    for name, part in parts.items():
-        begin, end = (f"<!-- {name}: {word} -->" for word in ("begin", "end"))
-        pattern = re.compile(f"{re.escape(begin)}.*{re.escape(end)}", re.DOTALL)
-        if not pattern.search(text):
-            raise HPGMNError(f"{PAGE} lacks the lines '{begin}' and '{end}'. Put them back.")
-        text = pattern.sub(lambda _, new=f"{begin}\n\n{part}\n\n{end}": new, text)  # type: ignore[misc]
-    return text
+    return with_parts(text, PAGE, parts)
 
 
 def measured_part(record: Record, gpu: Record | None) -> str:

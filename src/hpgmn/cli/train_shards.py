@@ -142,6 +142,7 @@ class _Run:
             finished = self._prepared(spec)
         except Exception:
             ranks.words(_REFUSED)  # the message is the user's; others would only fail beside it
+            ranks.leave()
             raise
         if finished is not None:
             ranks.words(_FINISHED)
@@ -159,9 +160,7 @@ class _Run:
         from hpgmn.sharding import Shards
 
         said = ranks.words("")
-        if said == _REFUSED:
-            raise typer.Exit(2)
-        if said != _FINISHED:
+        if said not in (_REFUSED, _FINISHED):  # torchrun ends all with the rank that failed
             spec = RunSpec.from_dict(json.loads(said))
             run_on_shards(spec, Shards(self.shards), self.folder, ranks)
 

@@ -128,6 +128,14 @@ class Ranks:
         """Until every rank is here."""
         self.counts(0)
 
+    def leave(self) -> None:
+        """Part from the others in good order: before an error of which every rank knows.
+
+        A process that ends while it is still connected may be aborted by its own threads.
+        """
+        if self.size > 1:
+            dist.destroy_process_group()
+
 
 @contextmanager
 def joined(device: str) -> Iterator[Ranks]:
@@ -143,8 +151,9 @@ def joined(device: str) -> Iterator[Ranks]:
         yield Ranks(device=torch.device(device))
         return
     dist.init_process_group("nccl" if device == "cuda" else "gloo")
-    yield _own_ranks(device)
-    dist.destroy_process_group()  # not after an error: other ranks may wait for this one
+    ranks = _own_ranks(device)
+    yield ranks
+    ranks.leave()  # not after an error: other ranks may wait for this one
 
 
 def _own_ranks(device: str) -> Ranks:

@@ -1,0 +1,87 @@
+"""The tables of ``docs/RELIABILITY.md``: what the long form of each test counted (`make soak`)."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from hpgmn import __version__
+from hpgmn.bench.marked import with_parts
+from hpgmn.bench.records import Record, Table, read_record
+from hpgmn.experiments.machine import hardware
+from hpgmn.experiments.run import write_text
+
+PAGE = "RELIABILITY.md"
+RECORDS = "soak"
+PART = "long run"
+
+
+def write_soak_record(
+    path: Path, promise: str, test: str, seconds: float, figures: Mapping[str, float]
+) -> None:
+    """Write what one test counted in its long form.
+
+    Args:
+        path: the file.
+        promise: what was held, one sentence.
+        test: the test, as pytest names it.
+        seconds: how long it took.
+        figures: what was counted; ``kills_survived`` is shown as "kills survived".
+    """
+    record = {
+        "promise": promise,
+        "test": test,
+        "figures": dict(figures),
+        "seconds": round(seconds, 1),
+        "version": __version__,
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        **hardware("cpu"),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, json.dumps(record, indent=1) + "\n")
+
+
+def filled(text: str, records: Path) -> str:
+    """The page with its table made anew.
+
+    Args:
+        text: the page.
+        records: the folder of the records.
+    """
+    found = [read_record(path) for path in sorted(records.glob("*.json"))]
+    return with_parts(text, PAGE, {PART: long_run_part(found)})
+
+
+def long_run_part(records: list[Record]) -> str:
+    """Where and when the long run was made, and a line for each of its tests."""
+    if not records:
+        return "No long run is on record. `make soak` makes one."
+    rows = [
+        [record["promise"], f"`{record['test']}`", _counted(record), f"{record['seconds']:.0f}"]
+        for record in records
+    ]
+    days = sorted({record["created"][:10] for record in records})
+    places = sorted(
+        {
+            f"{record['processor']}, torch {record['torch']}, Python {record['python']}, "
+            f"hpgmn {record['version']}"
+            for record in records
+        }
+    )
+    seconds = sum(record["seconds"] for record in records)
+    head = (
+        f"{' to '.join(days[:: max(1, len(days) - 1)])}, {'; '.join(places)}. "
+        f"{len(records)} tests, {seconds / 60:.0f} minutes in all, two at a time."
+    )
+    table = Table(("promise", "test", "counted", "seconds"), rows)
+    return f"{head}\n\n{table.markdown()}"
+
+
+def _counted(record: Record) -> str:
+    parts = []
+    for name, value in record["figures"].items():
+        number = f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
+        parts.append(f"{number} {name.replace('_', ' ')}")
+    return ", ".join(parts)
