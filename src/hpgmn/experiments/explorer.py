@@ -8,10 +8,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from hpgmn.experiments.run import EXPLORER_FILE, PREDICTIONS_FILE, RunSpec, write_text
+from hpgmn.experiments.run import EXPLORER_FILE, PREDICTIONS_FILE, RunSpec
 from hpgmn.experiments.understanding import LARGEST_OVERVIEW, first_split, made
 from hpgmn.explain.dossier import as_json, dossier
 from hpgmn.graph import Graph
+from hpgmn.writing import write_text
 
 logger = logging.getLogger(__name__)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -11,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpgmn.errors import HPGMNError
+from hpgmn.locking import locked
 
 if TYPE_CHECKING:
     from optuna.study import Study
@@ -140,36 +139,9 @@ def alone(path: Path) -> Iterator[None]:
 
     The lock is a file beside the study, which goes with the process: a killed one holds none.
     """
-    lock = path.with_name(path.name + ".lock")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        held = _locked(lock)
-    except OSError as error:
-        raise HPGMNError(
-            f"Cannot write into the folder {path.parent} ({error.strerror or error}). Choose "
-            "another --study."
-        ) from None
-    if held is None:
-        raise HPGMNError(
-            f"Another command is searching with the study {path}. Wait for it, look at it with "
-            "--trials 0, or choose another --study."
-        )
-    try:
+    refusal = (
+        f"Another command is searching with the study {path}. Wait for it, look at it with "
+        "--trials 0, or choose another --study."
+    )
+    with locked(path.with_name(path.name + ".lock"), refusal):
         yield
-    finally:
-        lock.unlink(missing_ok=True)
-        os.close(held)
-
-
-def _locked(path: Path) -> int | None:
-    """The open lock file, or None where another process holds it."""
-    while True:
-        held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if path.exists() and os.path.samestat(os.fstat(held), path.stat()):
-                return held
-        except BlockingIOError:
-            os.close(held)
-            return None
-        os.close(held)  # its holder removed it in between: once more, with a new one
