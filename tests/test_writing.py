@@ -112,7 +112,9 @@ def test_two_names_are_exchanged_at_once(tmp_path: Path) -> None:
 def test_a_file_in_the_place_of_a_folder_stays(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("file")
     with (
-        pytest.raises(HPGMNError, match=r"Cannot write .*/a \(Not a directory\)\. Choose another place"),
+        pytest.raises(
+            HPGMNError, match=r"Cannot write .*/a \(Not a directory\)\. Choose another place"
+        ),
         whole_folder(tmp_path / "a") as draft,
     ):
         (draft / "new").write_text("1")
@@ -124,7 +126,10 @@ def test_a_file_in_the_place_of_a_folder_stays(tmp_path: Path) -> None:
     [
         (OSError(errno.ENOSPC, ""), "(No space left on device). Make room on its disk, or"),
         (OSError(errno.EFBIG, "Error writing bytes"), "(File too large). Make room on its disk"),
-        (OSError(errno.EROFS, ""), "(Read-only file system). Choose another place, one that you may write"),
+        (
+            OSError(errno.EROFS, ""),
+            "(Read-only file system). Choose another place, one that you may write",
+        ),
         (OSError(errno.ENOENT, ""), "(No such file or directory). Make its folder, or choose"),
         (OSError("9 requested and 4 written"), "(9 requested and 4 written). See that its disk"),
     ],
