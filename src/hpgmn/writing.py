@@ -39,6 +39,18 @@ def unwritable(path: Path, error: OSError) -> HPGMNError:
     >>> print(unwritable(Path("runs/a"), OSError(errno.ENOSPC, "No space left on device")))
     Cannot write runs/a (No space left on device). Make room on its disk, or choose another place.
     """
+    return HPGMNError(f"Cannot write {path} {_reason_and_remedy(error)}")
+
+
+def refused(error: OSError) -> HPGMNError | None:
+    """The sentence for an error of a disk or folder that nobody was ready for; None for another."""
+    if error.errno not in STORAGE:
+        return None
+    place = error.filename or "a file"
+    return HPGMNError(f"Cannot read or write {place} {_reason_and_remedy(error)}")
+
+
+def _reason_and_remedy(error: OSError) -> str:
     remedy = "Choose another place, one that you may write to."
     if error.errno is None:  # NumPy, for one, tells no reason
         remedy = "See that its disk has room and that you may write there."
@@ -47,7 +59,7 @@ def unwritable(path: Path, error: OSError) -> HPGMNError:
     elif error.errno == errno.ENOENT:
         remedy = "Make its folder, or choose another place."
     reason = str(error) if error.errno is None else os.strerror(error.errno)
-    return HPGMNError(f"Cannot write {path} ({reason}). {remedy}")
+    return f"({reason}). {remedy}"
 
 
 def write_text(path: Path, text: str) -> None:

@@ -79,7 +79,11 @@ class Commands:
         """Run one command in a folder, killed at a moment."""
         job = self.job(*words, folder=folder, before=before, environment=environment)
         if moment is not None:
-            job |= {"seconds": moment.seconds, "touch": moment.touch, "signal": int(moment.signal)}
+            job |= {
+                "seconds": moment.seconds,
+                "touch": moment.touch or 1 << 60,
+                "signal": int(moment.signal),
+            }
         return self.together([job])[0]
 
     def job(
@@ -97,7 +101,7 @@ class Commands:
             "before": before,
             "environment": dict(environment or {}),
             "seconds": None,
-            "touch": None,
+            "touch": 1 << 60,
             "signal": int(signal.SIGKILL),
         }
 

@@ -2,12 +2,14 @@
 
 It imports everything once and forks for each command, so that a command costs no start. What it is
 asked comes as lines of JSON, and so does what it answers. A command can be killed after some
-seconds, or by itself when it is about to touch a file for the n-th time.
+seconds, or by itself when it is about to touch a file for the n-th time; or, with the signal 0, it
+finds the disk full from that touch on.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import json
 import os
@@ -31,7 +33,7 @@ LONGEST = 120.0
 class Watch:
     """Notes which files below a folder are touched, and signals the process at one of them."""
 
-    def __init__(self, root: str, touch: int | None, number: int) -> None:
+    def __init__(self, root: str, touch: int, number: int) -> None:
         self.root, self.last, self.number, self.seen = root, touch, number, []
         sys.addaudithook(self)
 
@@ -47,8 +49,10 @@ class Watch:
         if not name.startswith(self.root):
             return
         self.seen.append([event, name.removeprefix(self.root)])
-        if len(self.seen) == self.last:
+        if self.number and len(self.seen) == self.last:
             os.kill(os.getpid(), self.number)
+        if not self.number and len(self.seen) >= self.last and event in ("open", "os.mkdir"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
 
 
 def work(job: dict[str, Any]) -> int:
@@ -58,8 +62,8 @@ def work(job: dict[str, Any]) -> int:
     for number, name in ((1, "out"), (2, "err")):
         file = os.open(f"{job['answer']}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(file, number)
-    exec(job["before"], {})
     watch = Watch(job["folder"], job["touch"], job["signal"])
+    exec(job["before"], {})
     from hpgmn.cli import main
 
     code = main(job["words"]) if job["words"] else 0

@@ -20,10 +20,10 @@ from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.statistics import LocalStatistics, cache
 cache.WORTH_SECONDS = -1.0
 cache.MEMORY_SHARE = 1e-9
-graph = hpgmn.trading_network(num_nodes=1500, seed=3).graph
+graph = hpgmn.trading_network(num_nodes=300, seed=3).graph
 settings = HPGMNSettings(
     statistics=("class_means", "diffusion"), neighbors="undirected", batch_size=64,
-    diffusion_form="topk", class_means_form="rows",
+    class_means_form="half",
 )
 built = LocalStatistics(graph).build(graph.y[None], graph.num_classes, [settings])
 nodes = torch.arange(graph.num_nodes)

@@ -19,6 +19,14 @@ IDENTITY = "search"
 """The study's attribute that says what is searched."""
 
 _SQLITE = b"SQLite format 3\0"
+_TABLES = {
+    *("studies", "study_directions", "study_user_attributes", "study_system_attributes"),
+    *("trials", "trial_user_attributes", "trial_system_attributes", "trial_params"),
+    *("trial_values", "trial_intermediate_values", "trial_heartbeats"),
+    *("version_info", "alembic_version"),
+}
+"""Those that Optuna makes, one after the other, before it notes the study."""
+_FULL = "database or disk is full"
 _WORDS = {
     "fixed": "--set",
     "content": "the graph itself (attributes, edges, labels or splits)",
@@ -44,8 +52,7 @@ def study_exists(path: Path) -> bool:
         if start != _SQLITE:
             raise refusal
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
-            tables = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            if not tables[0]:
+            if _is_begun_only(database):
                 return False
             ours = database.execute(
                 "SELECT count(*) FROM studies WHERE study_name = ?", (STUDY_NAME,)
@@ -59,6 +66,17 @@ def study_exists(path: Path) -> bool:
     if not ours[0]:
         raise refusal
     return True
+
+
+def _is_begun_only(database: sqlite3.Connection) -> bool:
+    """Whether a search was killed, or is at work, before it had all of its tables and its study."""
+    rows = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    tables = {name for (name,) in rows}
+    if not tables <= _TABLES:
+        return False
+    if "studies" not in tables:
+        return True
+    return database.execute("SELECT count(*) FROM studies").fetchone() == (0,)
 
 
 @contextmanager
@@ -78,7 +96,9 @@ def open_study(path: Path) -> Iterator[Study]:
         storage = optuna.storages.RDBStorage(
             url.render_as_string(), engine_kwargs={"connect_args": {"timeout": 60}}
         )
-    except (SQLAlchemyError, RuntimeError):  # the latter: of another version of Optuna
+    except (SQLAlchemyError, RuntimeError) as error:  # the latter: of another version of Optuna
+        if _FULL in str(error):
+            raise _full(path) from None
         raise HPGMNError(
             f"The study {path} cannot be opened: it is damaged, cannot be written, or is of "
             "another version of Optuna. Choose another --study."
@@ -87,9 +107,24 @@ def open_study(path: Path) -> Iterator[Study]:
         yield optuna.create_study(
             storage=storage, study_name=STUDY_NAME, direction="maximize", load_if_exists=True
         )
+    except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
+        reason = str(error.__cause__ or error).splitlines()[0]
+        if _FULL in reason:
+            raise _full(path) from None
+        raise HPGMNError(
+            f"The study {path} cannot be used any more ({reason}). What is done is kept where it "
+            "can be read; see that its disk is there, then repeat the command."
+        ) from error
     finally:
         storage.remove_session()
         storage.engine.dispose()
+
+
+def _full(path: Path) -> HPGMNError:
+    return HPGMNError(
+        f"The disk of the study {path} is full. Trials that are done are kept. Make room and "
+        "repeat the command, or choose another --study."
+    )
 
 
 def identity_of(study: Study) -> dict[str, Any] | None:
