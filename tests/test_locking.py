@@ -44,7 +44,7 @@ def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path: Path) -> 
 def test_a_folder_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with (
-        pytest.raises(HPGMNError, match=r"Cannot write into the folder .* Choose another --out"),
+        pytest.raises(HPGMNError, match=r"Cannot write .*file .* Choose another place"),
         only_one(tmp_path / "file", "work"),
     ):
         pass

@@ -29,6 +29,7 @@ from hpgmn.training.checks import check_split, class_number, positive_class, see
 from hpgmn.training.replicas import fit_replicas
 from hpgmn.training.saved import MODEL_FILE, SavedModel
 from hpgmn.training.trainer import train
+from hpgmn.writing import unwritable, write_text
 
 logger = logging.getLogger(__name__)
 
@@ -249,12 +250,15 @@ class HPGMNClassifier:
         if not hasattr(self, "saved_"):
             raise HPGMNError("This HPGMNClassifier is not fitted. Call fit(graph) before save.")
         target = Path(folder)
-        target.mkdir(parents=True, exist_ok=True)
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise unwritable(target, error) from None
         self.saved_.write(target / MODEL_FILE)
         content = {key: plain(value) for key, value in self.get_params().items()}
         content["positive"] = self._sought()  # which may rest on validation nodes
         text = yaml.safe_dump(content, sort_keys=False)
-        (target / PARAMETERS_FILE).write_text(text, encoding="utf-8")
+        write_text(target / PARAMETERS_FILE, text)
 
     @classmethod
     def load(cls, folder: str | Path, model: str | None = None) -> HPGMNClassifier:

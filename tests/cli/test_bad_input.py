@@ -316,7 +316,7 @@ def test_a_folder_that_is_no_run_folder_is_never_touched(
 def test_a_file_in_the_place_of_the_folder_stays(
     refused: Callable[..., str], graph_file: Path, tiny: Tiny, option: list[str]
 ) -> None:
-    assert "another --out" in refused("train", graph_file, *tiny(), "--out", graph_file, *option)
+    assert "another place" in refused("train", graph_file, *tiny(), "--out", graph_file, *option)
 
 
 @pytest.mark.parametrize("folder", ["small.npz/run", "/proc/hpgmn/run"])
@@ -324,8 +324,8 @@ def test_an_unwritable_folder_is_told(
     refused: Callable[..., str], graph_file: Path, tiny: Tiny, folder: str
 ) -> None:
     line = refused("train", graph_file, *tiny(), "--out", folder)
-    assert line.startswith(f"Cannot write into the folder {folder} (")
-    assert line.endswith("Choose another --out.")
+    assert line.startswith(f"Cannot write {folder} (")
+    assert "another place" in line
 
 
 COMMANDS = {"evaluate": ["evaluate"], "predict": ["predict", "--out", "p.csv"]}

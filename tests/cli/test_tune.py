@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
-import signal
 import sqlite3
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -345,7 +340,7 @@ def test_a_file_that_is_no_study_is_refused(tune: Command, tmp_path: Path) -> No
 def test_a_folder_that_cannot_be_written_is_refused(hpgmn: Command, graph_file: Path) -> None:
     answer = hpgmn("tune", graph_file, "--study", graph_file / "a.db", "--trials", 2, *MLP)
     assert answer.code == 2
-    assert "Cannot write into the folder" in answer.err
+    assert "Cannot write " in answer.err
 
 
 def test_another_search_is_refused(tune: Command) -> None:
@@ -362,10 +357,10 @@ def test_another_search_is_refused(tune: Command) -> None:
 
 
 def test_files_that_cannot_be_written_are_told(tune: Command, tmp_path: Path) -> None:
-    (tmp_path / "a-best.yaml.unfinished").mkdir()
+    (tmp_path / "a-best.yaml").mkdir()
     answer = tune("--trials", 1, *MLP)
     assert answer.code == 2
-    assert "Cannot write beside the study a.db" in answer.err
+    assert "Cannot write a-best.yaml (Is a directory)" in answer.err
     assert states(tmp_path / "a.db") == ["COMPLETE"]
 
 
@@ -390,77 +385,3 @@ def test_code_is_imported_only_when_the_user_names_it(tune: Command, tmp_path: P
     answer = tune("--trials", 0)
     assert answer.code == 2
     assert "code is imported only when you name it. Add --model own_code:Model." in answer.err
-
-
-# Killed in the middle.
-
-LONGEST = 300.0
-
-
-def start(folder: Path, graph: Path, *options: str) -> subprocess.Popen[str]:
-    source = str(Path(package.__file__).parents[1])
-    words = ["tune", str(graph), "--study", "a.db", "--device", "cpu", *options]
-    return subprocess.Popen(
-        [sys.executable, "-m", "hpgmn", *words],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": source, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def wait_for(ready: Callable[[], bool]) -> None:
-    end = time.monotonic() + LONGEST
-    while not ready():
-        assert time.monotonic() < end, "the search did not get on"
-        time.sleep(0.02)
-
-
-def is_training(path: Path, finished: int) -> bool:
-    try:
-        found = states(path)
-    except sqlite3.OperationalError:
-        return False
-    return found.count("COMPLETE") >= finished and "RUNNING" in found
-
-
-def children(process: int) -> list[int]:
-    text = Path(f"/proc/{process}/task/{process}/children").read_text()
-    return [int(word) for word in text.split()]
-
-
-@pytest.mark.slow
-def test_a_search_survives_kills_of_workers_and_of_itself(
-    hpgmn: Command, graph_file: Path, tmp_path: Path
-) -> None:
-    path = tmp_path / "a.db"
-    long = ("--model", "mlp", "--set", "patience=0", "--set", "epochs=2000", "--no-pruning")
-    options = (*long, "--trials", "5", "--workers", "2")
-    first = start(tmp_path, graph_file, *options)
-    wait_for(lambda: is_training(path, 1))
-    workers = [
-        child
-        for child in children(first.pid)
-        if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text()
-    ]
-    assert len(workers) == 2
-    os.kill(workers[0], signal.SIGKILL)
-    wait_for(lambda: "FAIL" in states(path))
-    wait_for(lambda: is_training(path, 1))
-    refused = hpgmn("tune", graph_file, "--study", "a.db", *options)
-    assert refused.code == 2
-    assert "Another command is searching with the study a.db." in refused.err
-    first.send_signal(signal.SIGKILL)
-    _, error = first.communicate()
-    assert "Its process was ended by signal 9" in error
-    wait_for(lambda: not Path(f"/proc/{workers[1]}").exists())  # it finds itself alone
-    done = states(path).count("COMPLETE")
-    assert done < 5
-    second = start(tmp_path, graph_file, *options)
-    out, error = second.communicate(timeout=LONGEST)
-    assert second.returncode == 0, error
-    assert "Trials: 5 finished, " in out
-    assert states(path).count("COMPLETE") == 5
-    assert set(states(path)) == {"COMPLETE", "FAIL"}
-    assert not (tmp_path / "a.db.lock").exists()

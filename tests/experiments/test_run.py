@@ -26,7 +26,6 @@ from hpgmn.experiments.run import (
     resolve_device,
     roles,
     run,
-    write_text,
 )
 from hpgmn.graph import Graph, Split
 from hpgmn.models.hpgmn import HPGMNSettings
@@ -159,21 +158,6 @@ def test_only_a_complete_folder_counts_as_finished(small_graph: Graph, tmp_path:
     (tmp_path / "report.html").write_text("page")
     with pytest.raises(HPGMNError, match="is finished"):
         finished_run(tmp_path)
-
-
-def test_text_is_written_whole_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "a.txt"
-    write_text(path, "old")
-
-    def crash(*_: object) -> None:
-        raise OSError
-
-    monkeypatch.setattr(module.os, "replace", crash)
-    with pytest.raises(OSError):  # noqa: PT011
-        write_text(path, "new")
-    assert path.read_text() == "old"
 
 
 # The run.

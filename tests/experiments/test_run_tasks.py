@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -102,13 +103,13 @@ def test_a_bug_is_not_hidden(
 
 def test_metrics_come_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[str] = []
-    genuine = run_tasks.os.replace
+    genuine = os.replace
 
     def replace(source: Path, target: Path) -> None:
         written.append(target.name)
         genuine(source, target)
 
-    monkeypatch.setattr(run_tasks.os, "replace", replace)
+    monkeypatch.setattr(os, "replace", replace)
     write_files(tmp_path, {"metrics.json": b"m", "a": b"1", "z": b"2"})
     assert written == ["a", "z", "metrics.json"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "metrics.json", "z"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
 import subprocess
@@ -193,7 +194,7 @@ def test_a_lock_that_its_holder_removes_meanwhile_is_taken_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, lock = tmp_path / "a.db", tmp_path / "a.db.lock"
-    real, calls = study_file.fcntl.flock, 0
+    real, calls = fcntl.flock, 0
 
     def flock(held: int, how: int) -> None:
         nonlocal calls
@@ -202,7 +203,7 @@ def test_a_lock_that_its_holder_removes_meanwhile_is_taken_anew(
         if calls == 1:
             lock.unlink()
 
-    monkeypatch.setattr(study_file.fcntl, "flock", flock)
+    monkeypatch.setattr(fcntl, "flock", flock)
     with alone(path):
         assert calls == 2
         assert lock.exists()
@@ -211,7 +212,60 @@ def test_a_lock_that_its_holder_removes_meanwhile_is_taken_anew(
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with (
-        pytest.raises(HPGMNError, match=r"Cannot write into the folder .*file"),
+        pytest.raises(HPGMNError, match=r"Cannot write .*file"),
         alone(tmp_path / "file" / "a.db"),
     ):
+        pass
+
+
+@pytest.mark.parametrize("left", [12, 5, 1])
+def test_a_study_whose_making_was_killed_is_made_to_its_end(tmp_path: Path, left: int) -> None:
+    path = tmp_path / "a.db"
+    with open_study(path):
+        pass
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("DELETE FROM studies")
+        names = [
+            row[0]
+            for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        ]
+        for name in names[left:]:
+            database.execute(f"DROP TABLE {name}")
+        database.commit()
+    assert not study_exists(path)
+    with open_study(path) as study:
+        assert identity_of(study) is None
+    assert study_exists(path)
+
+
+def test_other_tables_are_no_study(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE people (name TEXT)")
+        database.commit()
+    with pytest.raises(HPGMNError, match="is not a study of hpgmn"):
+        study_exists(path)
+
+
+def test_a_full_disk_is_told_while_a_study_is_made_and_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import optuna
+    from sqlalchemy.exc import OperationalError
+
+    def full(*_: object, **__: object) -> None:
+        raise OperationalError("INSERT", {}, Exception("database or disk is full"))
+
+    with (
+        pytest.raises(HPGMNError, match=r"The disk of the study .* is full\. Trials"),
+        open_study(tmp_path / "a.db"),
+    ):
+        full()
+    with (
+        pytest.raises(HPGMNError, match=r"cannot be used any more \(gone\)"),
+        open_study(tmp_path / "a.db"),
+    ):
+        raise optuna.exceptions.StorageInternalError("gone")
+    monkeypatch.setattr(optuna.storages, "RDBStorage", full)
+    with pytest.raises(HPGMNError, match="is full"), open_study(tmp_path / "b.db"):
         pass

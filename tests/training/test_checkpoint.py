@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -182,12 +184,13 @@ def test_a_write_that_fails_leaves_the_old_file(
     def fail(*arguments: Any, **_: Any) -> None:
         if step == "save_file":  # a disk that fills up half way
             Path(arguments[1]).write_bytes(b"half a file")
-        raise OSError("No space left on device")
+            raise SafetensorError("I/O error: No space left on device (os error 28)")
+        raise OSError(28, "No space left on device")
 
-    place = checkpoint if step == "save_file" else checkpoint.os
+    place = checkpoint if step == "save_file" else os
     with monkeypatch.context() as patch:
         patch.setattr(place, step, fail)
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(HPGMNError, match=r"No space left.*Make room"):
             write_state(path, new, "me")
     assert [file.name for file in tmp_path.iterdir()] == ["state"]
     assert bits(read_state(path, "me")) == bits(old)

@@ -28,7 +28,7 @@ from hpgmn.bench import (
 )
 from hpgmn.bench.records import Record, Table, machine_words, read_record
 from hpgmn.errors import HPGMNError, unknown_name
-from hpgmn.experiments.run import write_text
+from hpgmn.writing import write_text
 
 PAGE = "BENCHMARKS.md"
 RECORDS = "benchmarks"

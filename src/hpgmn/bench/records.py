@@ -13,7 +13,7 @@ from hpgmn import __version__
 from hpgmn.errors import HPGMNError
 from hpgmn.experiments.machine import hardware
 from hpgmn.experiments.records import grid
-from hpgmn.experiments.run import write_text
+from hpgmn.writing import write_text
 
 Record: TypeAlias = dict[str, Any]
 

@@ -11,7 +11,7 @@ from hpgmn import __version__
 from hpgmn.bench.marked import with_parts
 from hpgmn.bench.records import Record, Table, read_record
 from hpgmn.experiments.machine import hardware
-from hpgmn.experiments.run import write_text
+from hpgmn.writing import write_text
 
 PAGE = "RELIABILITY.md"
 RECORDS = "soak"

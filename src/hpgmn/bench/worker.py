@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpgmn.errors import HPGMNError
-from hpgmn.experiments.run import write_text
+from hpgmn.writing import write_text
 
 TASKS = {
     "graph": ("graphs", "make"),

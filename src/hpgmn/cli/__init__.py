@@ -26,6 +26,7 @@ from hpgmn.cli import (
 )
 from hpgmn.cli.console import err, set_up_logging
 from hpgmn.errors import HPGMNError
+from hpgmn.writing import refused
 
 _INTERRUPTED = 130
 
@@ -86,6 +87,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result = app(args=given, prog_name="hpgmn", standalone_mode=False)
     except HPGMNError as error:
         return _refuse(str(error))
+    except OSError as error:
+        if (refusal := refused(error)) is None:
+            raise
+        return _refuse(str(refusal))
     except (KeyboardInterrupt, typer.Abort):
         result = _INTERRUPTED
     except typer.Exit as stop:

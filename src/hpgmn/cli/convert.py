@@ -20,7 +20,7 @@ from hpgmn.cli.tables import (
     WeightColumn,
     named_columns,
 )
-from hpgmn.errors import SettingError
+from hpgmn.errors import HPGMNError, SettingError
 
 
 def convert(
@@ -46,6 +46,7 @@ def convert(
     drop: DroppedColumns = None,
     drop_unknown_edges: DropUnknownEdges = False,
     directed: Directed = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace the graph in --out.")] = False,
 ) -> None:
     """Make a graph file of tables, GraphML, or an edge list with a node table.
 
@@ -62,6 +63,8 @@ def convert(
             f"(got '{out}')."
         )
     refuse_taken(out)
+    if out.exists() and not overwrite:
+        raise HPGMNError(f"{out} exists. Replace it with --overwrite, or choose another --out.")
     columns = named_columns(
         *(id_, label, split_column, source, target, weight, drop),
         drop_unknown_edges=drop_unknown_edges,

@@ -22,6 +22,7 @@ from hpgmn.cli.console import (
 )
 from hpgmn.cli.engines import tell_lost
 from hpgmn.errors import HPGMNError, SettingError, unknown_name
+from hpgmn.locking import LOCK_FILE, only_one
 
 if TYPE_CHECKING:
     from hpgmn.engines import Engine
@@ -151,14 +152,15 @@ def train_one(
     """The metrics of a run, here or on a cluster, with its report."""
     from hpgmn.experiments.run import finished_run, prepare_folder
 
-    if cluster is not None:
-        prepare_folder(folder, spec, resume=resume, overwrite=overwrite, choice=choice)
-        if finished_run(folder) is None:
-            failures = _train_elsewhere(cluster, {folder: spec}, graph)
-            if failures:
-                raise HPGMNError(failures[folder])
-        resume, overwrite = True, False
-    return train_into(spec, graph, folder, resume=resume, overwrite=overwrite, choice=choice)
+    with only_one(folder, "training"):
+        if cluster is not None:
+            prepare_folder(folder, spec, resume=resume, overwrite=overwrite, choice=choice)
+            if finished_run(folder) is None:
+                failures = _train_elsewhere(cluster, {folder: spec}, graph)
+                if failures:
+                    raise HPGMNError(failures[folder])
+            resume, overwrite = True, False
+        return train_into(spec, graph, folder, resume=resume, overwrite=overwrite, choice=choice)
 
 
 def _train_elsewhere(
@@ -210,10 +212,24 @@ def train_several(
     A model that cannot be trained is left out and named at the end; the others go on. On a cluster
     they are trained at the same time; their reports are written here.
     """
-    from hpgmn.experiments.comparison import COMPARISON_FILE, comparison
-    from hpgmn.experiments.run import write_text
+    with only_one(folder, "training"):
+        _train_several(specs, graph, folder, resume, overwrite, cluster)
 
-    if folder.exists() and any(folder.iterdir()) and not (resume or overwrite):
+
+def _train_several(
+    specs: Sequence[RunSpec],
+    graph: Graph,
+    folder: Path,
+    resume: bool,
+    overwrite: bool,
+    cluster: Engine | None,
+) -> None:
+    from hpgmn.experiments.comparison import COMPARISON_FILE, comparison
+    from hpgmn.writing import sweep_folder, write_text
+
+    sweep_folder(folder)
+    is_taken = any(path.name != LOCK_FILE for path in folder.iterdir())
+    if is_taken and not (resume or overwrite):
         raise HPGMNError(
             f"The folder {folder} exists. Continue it with --resume, replace its runs with "
             "--overwrite, or choose another --out."
@@ -298,11 +314,12 @@ def _one_of_several(
     from hpgmn.experiments.run import METRICS_FILE, REPORT_FILE, prepare_folder
 
     own = folder / folder_name(spec.model)
-    if resume and (own / REPORT_FILE).exists() and (own / METRICS_FILE).exists():
-        prepare_folder(own, spec, resume=resume, overwrite=overwrite)  # refuses other options
-        found: dict[str, Any] = json.loads((own / METRICS_FILE).read_text(encoding="utf-8"))
-        return found
-    return train_into(spec, graph, own, resume=resume, overwrite=overwrite)
+    with only_one(own, "training"):
+        if resume and (own / REPORT_FILE).exists() and (own / METRICS_FILE).exists():
+            prepare_folder(own, spec, resume=resume, overwrite=overwrite)  # refuses other options
+            found: dict[str, Any] = json.loads((own / METRICS_FILE).read_text(encoding="utf-8"))
+            return found
+        return train_into(spec, graph, own, resume=resume, overwrite=overwrite)
 
 
 def print_comparison(content: Mapping[str, Any]) -> None:

@@ -41,6 +41,7 @@ from hpgmn.cli.tables import (
     named_columns,
 )
 from hpgmn.errors import HPGMNError, SettingError
+from hpgmn.locking import only_one
 
 if TYPE_CHECKING:
     from hpgmn.experiments.run import RunSpec
@@ -390,18 +391,19 @@ def demo(
     say(f"{graph}, node homophily {node_homophily(graph):.2f}: most trades are between classes.")
     started = time.perf_counter()
     runs = {}
-    for name, folder in (
-        ("hpgmn", out_folder),
-        ("mlp", out_folder / "mlp"),
-        ("gcn", out_folder / "gcn"),
-    ):
-        given = {"splits": [0, 1, 2], "model": name, "device": resolve_device("auto")}
-        spec = _specification(str(path), graph, given, [])
-        spec = dataclasses.replace(spec, graph=str(path))
-        prepare_folder(folder, spec, resume=False, overwrite=ours)
-        if name == "hpgmn":
-            write_graph(graph, path)
-        runs[name] = run_and_report(spec, graph, folder)
+    with only_one(out_folder, "demo"):
+        for name, folder in (
+            ("hpgmn", out_folder),
+            ("mlp", out_folder / "mlp"),
+            ("gcn", out_folder / "gcn"),
+        ):
+            given = {"splits": [0, 1, 2], "model": name, "device": resolve_device("auto")}
+            spec = _specification(str(path), graph, given, [])
+            spec = dataclasses.replace(spec, graph=str(path))
+            prepare_folder(folder, spec, resume=False, overwrite=ours)
+            if name == "hpgmn":
+                write_graph(graph, path)
+            runs[name] = run_and_report(spec, graph, folder)
     estimator = runs["hpgmn"]["label_estimator"]
     table = Table("model", "test accuracy %", title=f"{graph.name}: 3 splits")
     table.add_row(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +15,7 @@ from hpgmn.cli.console import METRIC_HELP, earlier_records, say, training_progre
 from hpgmn.cli.engines import Address, EngineName, check_engine, opened
 from hpgmn.cli.train import Positive, print_scores
 from hpgmn.errors import SettingError
+from hpgmn.locking import only_one
 
 if TYPE_CHECKING:
     from hpgmn.distributed.ranks import Ranks
@@ -137,19 +138,21 @@ class _Run:
         """What rank 0 does: it alone checks, writes and speaks."""
         from hpgmn.distributed import run_on_shards
 
-        try:
-            spec, shards = self.specified(device, ranks.size)
-            finished = self._prepared(spec)
-        except Exception:
-            ranks.words(_REFUSED)  # the message is the user's; others would only fail beside it
-            ranks.leave()
-            raise
-        if finished is not None:
-            ranks.words(_FINISHED)
-            return finished
-        ranks.words(json.dumps(spec.as_dict()))
-        with self._told(spec, shards) as report:
-            metrics = run_on_shards(spec, shards, self.folder, ranks, report=report)
+        with ExitStack() as stack:
+            try:
+                spec, shards = self.specified(device, ranks.size)
+                stack.enter_context(only_one(self.folder, "training"))
+                finished = self._prepared(spec)
+            except Exception:
+                ranks.words(_REFUSED)  # the message is the user's; others would fail beside it
+                ranks.leave()
+                raise
+            if finished is not None:
+                ranks.words(_FINISHED)
+                return finished
+            ranks.words(json.dumps(spec.as_dict()))
+            with self._told(spec, shards) as report:
+                metrics = run_on_shards(spec, shards, self.folder, ranks, report=report)
         assert metrics is not None
         return metrics
 
@@ -172,12 +175,15 @@ class _Run:
         spec, shards = self.specified(device, workers)
         with connected() as ray:
             require_room(ray, device, workers)
-        finished = self._prepared(spec)
-        if finished is not None:
-            return finished
-        say(f"Ray Train starts {workers} worker{'s' * (workers > 1)}, which takes some seconds.")
-        with self._told(spec, shards) as report:
-            return run_with_ray(spec, shards, self.folder, workers, report=report)
+        with only_one(self.folder, "training"):
+            finished = self._prepared(spec)
+            if finished is not None:
+                return finished
+            say(
+                f"Ray Train starts {workers} worker{'s' * (workers > 1)}, which takes some seconds."
+            )
+            with self._told(spec, shards) as report:
+                return run_with_ray(spec, shards, self.folder, workers, report=report)
 
     def _prepared(self, spec: RunSpec) -> dict[str, Any] | None:
         """Make the run folder; the metrics of a run that has only its report left to write."""

@@ -269,16 +269,10 @@ def _tell(study: Study, path: Path, source: str, as_json: bool) -> None:
     files: dict[str, str] = {}
     if found["best"] is not None:
         places = files_of(path)
-        try:
-            write_best(places["config"], found, found["best"]["settings"])
-            files["config"] = str(places["config"])
-            if _draw(study, found, places["png"]):
-                files |= {kind: str(places[kind]) for kind in ("png", "svg")}
-        except OSError as error:
-            raise HPGMNError(
-                f"Cannot write beside the study {path} ({error.strerror or error}). Make its "
-                "folder writable, or copy the study."
-            ) from None
+        write_best(places["config"], found, found["best"]["settings"])
+        files["config"] = str(places["config"])
+        if _draw(study, found, places["png"]):
+            files |= {kind: str(places[kind]) for kind in ("png", "svg")}
     found = {"study": str(path), **found, "files": files}
     if as_json:
         print(json.dumps(found, indent=1))

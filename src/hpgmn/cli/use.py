@@ -22,6 +22,7 @@ from hpgmn.cli.tables import (
     named_columns,
 )
 from hpgmn.errors import HPGMNError, SettingError, unknown_name
+from hpgmn.writing import whole
 
 if TYPE_CHECKING:
     from hpgmn.experiments.run import RunSpec
@@ -214,30 +215,14 @@ def _wanted(model: SavedModel, graph: Graph, only_new: bool) -> tuple[Array | No
 
 def _write_table(table: Any, path: Path) -> None:
     """A table as CSV or Parquet; nothing half-written stays behind."""
-    import os
-
     import pyarrow.csv
     import pyarrow.parquet
 
-    if not path.parent.is_dir():
-        raise HPGMNError(
-            f"The folder {path.parent} does not exist. Make it, or choose another --out."
-        )
-    unfinished = path.with_name(path.name + ".unfinished")
-    try:
+    with whole(path) as draft:
         if path.suffix == ".csv":
-            pyarrow.csv.write_csv(table, unfinished)
+            pyarrow.csv.write_csv(table, draft)
         else:
-            pyarrow.parquet.write_table(table, unfinished)
-        os.replace(unfinished, path)
-    except OSError as error:
-        raise _unwritable(path, error) from None
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
-def _unwritable(path: Path, error: OSError) -> HPGMNError:
-    return HPGMNError(f"Cannot write {path} ({error.strerror or error}). Choose another --out.")
+            pyarrow.parquet.write_table(table, draft)
 
 
 def evaluate(
@@ -394,8 +379,6 @@ def statistics(
 
     With --set neighbors=both there are two of each, such as class_counts_out, class_counts_in.
     """
-    import os
-
     import numpy as np
     import torch
 
@@ -449,14 +432,7 @@ def statistics(
         name: built[name].rows(every).numpy() for name in statistic_names(settings)
     }
     arrays["labels"] = known
-    unfinished = out_file.with_name(out_file.name + ".unfinished")
-    try:
-        with unfinished.open("wb") as file:
-            np.savez_compressed(file, **arrays)
-        os.replace(unfinished, out_file)
-    except OSError as error:
-        raise _unwritable(out_file, error) from None
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with whole(out_file) as draft:
+        np.savez_compressed(draft, **arrays)
     sizes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
     err.print(f"{out_file}: {sizes}", markup=False, highlight=False, soft_wrap=True)

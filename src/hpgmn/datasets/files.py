@@ -22,10 +22,7 @@ The name of a graph is not stored: it is the name of its file or folder (without
 from __future__ import annotations
 
 import logging
-import os
 import re
-import shutil
-import uuid
 import zipfile
 import zlib
 from pathlib import Path
@@ -37,6 +34,7 @@ import scipy.sparse as sp
 from hpgmn.edges import SortedEdges
 from hpgmn.errors import GraphError
 from hpgmn.graph import Array, Graph, Splits
+from hpgmn.writing import unwritable, whole, whole_folder
 
 logger = logging.getLogger(__name__)
 
@@ -142,29 +140,18 @@ def write_graph(graph: Graph, path: str | Path) -> None:
     path = Path(path)
     refuse_taken(path)
     arrays = _arrays(graph, in_folder=path.suffix != ".npz")
-    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.suffix == ".npz":
-            with draft.open("wb") as file:
-                save: Any = np.savez_compressed  # its keywords are the arrays' names
-                save(file, **arrays)
-            os.replace(draft, path)
-        else:
-            draft.mkdir()
-            for name, array in arrays.items():
-                np.save(draft / f"{name}.npy", array, allow_pickle=False)
-            _replace_folder(draft, path)
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise GraphError(
-            f"Graph file '{path}' could not be written ({reason}): "
-            "choose a folder that you may write to and that has room."
-        ) from None
-    finally:
-        if draft.is_dir():
-            shutil.rmtree(draft)
-        draft.unlink(missing_ok=True)
+        raise unwritable(path, error) from None
+    if path.suffix == ".npz":
+        with whole(path) as draft:
+            save: Any = np.savez_compressed  # its keywords are the arrays' names
+            save(draft, **arrays)
+        return
+    with whole_folder(path) as draft:
+        for name, array in arrays.items():
+            np.save(draft / f"{name}.npy", array, allow_pickle=False)
 
 
 def refuse_taken(path: Path) -> None:
@@ -179,21 +166,6 @@ def refuse_taken(path: Path) -> None:
             f"Graph folder '{path}' could not be written: {other} is in its place. Choose another "
             "name, or one that ends in .npz to write a file."
         )
-
-
-def _replace_folder(draft: Path, path: Path) -> None:
-    """Move a folder to its place; what was there stays until the new one can take it."""
-    if not path.exists():
-        os.rename(draft, path)
-        return
-    old = draft.with_suffix(".old")
-    os.rename(path, old)
-    try:
-        os.rename(draft, path)
-    except OSError:
-        os.rename(old, path)
-        raise
-    shutil.rmtree(old)
 
 
 def _arrays(graph: Graph, *, in_folder: bool) -> dict[str, Array]:

@@ -18,9 +18,10 @@ from hpgmn.distributed.ranks import joined
 from hpgmn.distributed.run import run_on_shards
 from hpgmn.engines.cluster import connected, require_ray
 from hpgmn.errors import HPGMNError
-from hpgmn.experiments.run import METRICS_FILE, STATE_FOLDER, RunSpec, write_text
+from hpgmn.experiments.run import METRICS_FILE, STATE_FOLDER, RunSpec
 from hpgmn.sharding import Shards
 from hpgmn.training.replicas import Progress
+from hpgmn.writing import write_text
 
 RAY_FOLDER = "ray"
 """What Ray Train notes of its own, inside the run folder while it trains."""

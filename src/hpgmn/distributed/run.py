@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import json
 import logging
-import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -34,7 +33,6 @@ from hpgmn.experiments.run import (
     RunSpec,
     roles,
     write_history,
-    write_text,
 )
 from hpgmn.experiments.run_metrics import Result, run_metrics
 from hpgmn.graph import Array, Split
@@ -57,6 +55,7 @@ from hpgmn.training.denormals import without_denormals
 from hpgmn.training.replicas import Progress
 from hpgmn.training.saved import MODEL_FILE, SavedModel
 from hpgmn.training.state import TrainState
+from hpgmn.writing import whole, write_text
 
 logger = logging.getLogger(__name__)
 
@@ -304,12 +303,13 @@ class _OneRun:
     def _merge_parts(self) -> None:
         """One file of all predictions, seed by seed; one range at a time is in memory."""
         path = self.folder / PREDICTIONS_FILE
-        unfinished = path.with_name(path.name + ".unfinished")
-        with pq.ParquetWriter(unfinished, pq.read_schema(self._part(0, 0))) as writer:
+        with (
+            whole(path) as draft,
+            pq.ParquetWriter(draft, pq.read_schema(self._part(0, 0))) as writer,
+        ):
             for place in range(len(self.replicas)):
                 for number in range(len(self.shards)):
                     writer.write_table(pq.read_table(self._part(number, place)))
-        os.replace(unfinished, path)
 
     def _write_model(self, state: TrainState, temperatures: list[float]) -> None:
         shards, every = self.shards, range(len(self.shards))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from hpgmn.errors import HPGMNError
+from hpgmn.writing import refused
 
 ENGINES = ("local", "ray")
 LOOK_SECONDS = 0.2
@@ -135,6 +136,9 @@ def done(function: Callable[..., Any], *arguments: Any) -> tuple[Any, str, str]:
     except HPGMNError as error:
         return None, str(error), ""
     except Exception as error:
+        known = refused(error) if isinstance(error, OSError) else None
+        if known is not None:
+            return None, str(known), ""
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         return None, reason, traceback.format_exc()
 

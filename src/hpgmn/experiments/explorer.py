@@ -8,10 +8,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from hpgmn.experiments.run import EXPLORER_FILE, PREDICTIONS_FILE, RunSpec, write_text
+from hpgmn.experiments.run import EXPLORER_FILE, PREDICTIONS_FILE, RunSpec
 from hpgmn.experiments.understanding import LARGEST_OVERVIEW, first_split, made
 from hpgmn.explain.dossier import as_json, dossier
 from hpgmn.graph import Graph
+from hpgmn.writing import write_text
 
 logger = logging.getLogger(__name__)
 
@@ -35,13 +36,13 @@ def write_explorer(spec: RunSpec, graph: Graph, folder: Path) -> None:
         split, chosen = spec.splits[0], first_split(spec, folder)
         roles, labels = _roles_and_labels(folder / PREDICTIONS_FILE, split)
         about = {"split": split, "seeds": len(chosen.replicas)}
-        found = about | dossier(chosen, graph, roles, labels, device=spec.device)
-        write_text(folder / EXPLORER_FILE, as_json(found) + "\n")
-        return found
+        return about | dossier(chosen, graph, roles, labels, device=spec.device)
 
-    reason = made(content, "explain its nodes").get("left_out")
-    if reason is not None:
-        logger.warning("The page has no node explorer. %s", reason)
+    found = made(content, "explain its nodes")
+    if "left_out" in found:
+        logger.warning("The page has no node explorer. %s", found["left_out"])
+        return
+    write_text(folder / EXPLORER_FILE, as_json(found) + "\n")
 
 
 def _roles_and_labels(path: Path, split: int) -> tuple[list[str], list[str | None]]:

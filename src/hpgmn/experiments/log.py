@@ -4,14 +4,31 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from hpgmn.writing import unwritable
+
+
+class _LogFile(logging.FileHandler):
+    """A log that ends where its disk is full: whatever is logged is no reason to stop."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Say nothing; the files of the run are told of."""
+
+    def close(self) -> None:
+        """Give the file back; what it could not take is lost."""
+        with suppress(OSError):
+            super().close()
 
 
 @contextmanager
 def log_file(path: Path, earlier: Sequence[logging.LogRecord] = ()) -> Iterator[None]:
     """Everything the library logs also goes into a file, after what was logged earlier."""
-    handler = logging.FileHandler(path, encoding="utf-8")
+    try:
+        handler = _LogFile(path, encoding="utf-8")
+    except OSError as error:
+        raise unwritable(path, error) from None
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger = logging.getLogger("hpgmn")
     for record in earlier:

@@ -36,9 +36,9 @@ from hpgmn.experiments.records import (
 )
 from hpgmn.experiments.reproduction.sections import reproduction_sections, shipped_records
 from hpgmn.experiments.reproduction.work import CELLS_FOLDER
-from hpgmn.experiments.run import write_text
 from hpgmn.models import MODELS
 from hpgmn.shipped import settings_for
+from hpgmn.writing import write_text
 
 PAGE = "RESULTS.md"
 RUNS, SEARCH, NOTES, REPRODUCTION = "runs", "search", "notes.yaml", "reproduction"

@@ -6,10 +6,10 @@ import hashlib
 import json
 import logging
 import math
-import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from hpgmn.experiments.machine import forget_peak_memory
 from hpgmn.experiments.predictions import NodeTable
 from hpgmn.experiments.run_metrics import Result, run_metrics
 from hpgmn.graph import Array, Graph, Split
+from hpgmn.locking import LOCK_FILE
 from hpgmn.metrics import require_metric
 from hpgmn.models import find_model
 from hpgmn.models.stage import Replica
@@ -43,6 +44,7 @@ from hpgmn.training.checks import (
 )
 from hpgmn.training.replicas import Fitted, Progress, fit_replicas
 from hpgmn.training.saved import MODEL_FILE, SavedModel
+from hpgmn.writing import ENDING, sweep_folder, unwritable, whole, write_text
 
 logger = logging.getLogger(__name__)
 
@@ -204,8 +206,7 @@ def prepare_folder(
                 _refuse_other(folder, before, spec)
             else:
                 _remove_run(folder)
-            for draft in folder.glob("*.unfinished"):
-                draft.unlink()
+        sweep_folder(folder)
         folder.mkdir(parents=True, exist_ok=True)
         if choice is not None:
             write_text(folder / PORTFOLIO_FILE, json.dumps(choice, indent=1) + "\n")
@@ -213,16 +214,15 @@ def prepare_folder(
             (folder / PORTFOLIO_FILE).unlink(missing_ok=True)
         _write_config(folder, spec)
     except OSError as error:
-        raise HPGMNError(
-            f"Cannot write into the folder {folder} ({error.strerror or error}). "
-            "Choose another --out."
-        ) from None
+        raise unwritable(folder, error) from None
 
 
 def _is_empty(folder: Path) -> bool:
     """Whether nothing is in a folder but what is written before the config."""
-    early = (f"{CONFIG_FILE}.unfinished", PORTFOLIO_FILE, f"{PORTFOLIO_FILE}.unfinished")
-    return folder.is_dir() and all(path.name in early for path in folder.iterdir())
+    early = (PORTFOLIO_FILE, LOCK_FILE)
+    return folder.is_dir() and all(
+        path.name in early or path.name.endswith(ENDING) for path in folder.iterdir()
+    )
 
 
 def _refuse_other(folder: Path, before: RunSpec, spec: RunSpec) -> None:
@@ -266,13 +266,6 @@ def finished_run(folder: Path) -> dict[str, Any] | None:
 
 def _write_config(folder: Path, spec: RunSpec) -> None:
     write_text(folder / CONFIG_FILE, yaml.safe_dump(spec.as_dict(), sort_keys=False))
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file whole: a crash leaves the old one or the new one."""
-    unfinished = path.with_name(path.name + ".unfinished")
-    unfinished.write_text(text, encoding="utf-8")
-    os.replace(unfinished, path)
 
 
 def run(
@@ -435,16 +428,13 @@ def _write_predictions(
     ids = graph.node_ids
     if ids is None:
         ids = np.arange(graph.num_nodes).astype(str)
-    unfinished = path.with_name(path.name + ".unfinished")
-    writer = None
     chances = calibrated(fitted.logits, temperatures).numpy()
     best = fitted.logits.argmax(dim=-1).numpy()  # a temperature may round a small lead away
     nodes = np.arange(graph.num_nodes)
-    for replica, split, own, guess in zip(fitted.replicas, splits, chances, best, strict=True):
-        about = NodeTable(nodes, ids, roles(split), graph.y, graph.class_names)
-        table = about.with_predictions(replica, guess, own)
-        writer = writer or pq.ParquetWriter(unfinished, table.schema)
-        writer.write_table(table)
-    if writer is not None:
-        writer.close()
-    os.replace(unfinished, path)
+    with whole(path) as draft, ExitStack() as stack:
+        writer = None
+        for replica, split, own, guess in zip(fitted.replicas, splits, chances, best, strict=True):
+            about = NodeTable(nodes, ids, roles(split), graph.y, graph.class_names)
+            table = about.with_predictions(replica, guess, own)
+            writer = writer or stack.enter_context(pq.ParquetWriter(draft, table.schema))
+            writer.write_table(table)

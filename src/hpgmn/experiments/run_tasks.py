@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from hpgmn.experiments.run import (
 )
 from hpgmn.graph import Graph
 from hpgmn.training.replicas import Progress
+from hpgmn.writing import write_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -121,6 +121,4 @@ def run_on(
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write the files of a run, each whole; its metrics come last, since they say it is done."""
     for name in sorted(files, key=lambda name: name == METRICS_FILE):
-        unfinished = folder / f"{name}.unfinished"
-        unfinished.write_bytes(files[name])
-        os.replace(unfinished, folder / name)
+        write_bytes(folder / name, files[name])

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpgmn.writing import whole
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -102,8 +104,10 @@ def draw_sensitivity(
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Glyph .* missing from")
             nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-            figure.savefig(path.with_suffix(".svg"), metadata=nothing)
-            figure.savefig(path.with_suffix(".png"), dpi=150, metadata={"Software": None})
+            with whole(path.with_suffix(".svg")) as draft:
+                figure.savefig(draft, metadata=nothing)
+            with whole(path.with_suffix(".png")) as draft:
+                figure.savefig(draft, dpi=150, metadata={"Software": None})
 
 
 def _panel(axes: Axes, dots: Sequence[tuple[float, float]], name: str) -> None:

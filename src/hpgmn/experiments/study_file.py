@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -11,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpgmn.errors import HPGMNError
+from hpgmn.locking import locked
 
 if TYPE_CHECKING:
     from optuna.study import Study
@@ -20,6 +19,14 @@ IDENTITY = "search"
 """The study's attribute that says what is searched."""
 
 _SQLITE = b"SQLite format 3\0"
+_TABLES = {
+    *("studies", "study_directions", "study_user_attributes", "study_system_attributes"),
+    *("trials", "trial_user_attributes", "trial_system_attributes", "trial_params"),
+    *("trial_values", "trial_intermediate_values", "trial_heartbeats"),
+    *("version_info", "alembic_version"),
+}
+"""Those that Optuna makes, one after the other, before it notes the study."""
+_FULL = "database or disk is full"
 _WORDS = {
     "fixed": "--set",
     "content": "the graph itself (attributes, edges, labels or splits)",
@@ -45,8 +52,7 @@ def study_exists(path: Path) -> bool:
         if start != _SQLITE:
             raise refusal
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
-            tables = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            if not tables[0]:
+            if _is_begun_only(database):
                 return False
             ours = database.execute(
                 "SELECT count(*) FROM studies WHERE study_name = ?", (STUDY_NAME,)
@@ -60,6 +66,17 @@ def study_exists(path: Path) -> bool:
     if not ours[0]:
         raise refusal
     return True
+
+
+def _is_begun_only(database: sqlite3.Connection) -> bool:
+    """Whether a search was killed, or is at work, before it had all of its tables and its study."""
+    rows = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    tables = {name for (name,) in rows}
+    if not tables <= _TABLES:
+        return False
+    if "studies" not in tables:
+        return True
+    return database.execute("SELECT count(*) FROM studies").fetchone() == (0,)
 
 
 @contextmanager
@@ -79,7 +96,9 @@ def open_study(path: Path) -> Iterator[Study]:
         storage = optuna.storages.RDBStorage(
             url.render_as_string(), engine_kwargs={"connect_args": {"timeout": 60}}
         )
-    except (SQLAlchemyError, RuntimeError):  # the latter: of another version of Optuna
+    except (SQLAlchemyError, RuntimeError) as error:  # the latter: of another version of Optuna
+        if _FULL in str(error):
+            raise _full(path) from None
         raise HPGMNError(
             f"The study {path} cannot be opened: it is damaged, cannot be written, or is of "
             "another version of Optuna. Choose another --study."
@@ -88,9 +107,24 @@ def open_study(path: Path) -> Iterator[Study]:
         yield optuna.create_study(
             storage=storage, study_name=STUDY_NAME, direction="maximize", load_if_exists=True
         )
+    except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
+        reason = str(error.__cause__ or error).splitlines()[0]
+        if _FULL in reason:
+            raise _full(path) from None
+        raise HPGMNError(
+            f"The study {path} cannot be used any more ({reason}). What is done is kept where it "
+            "can be read; see that its disk is there, then repeat the command."
+        ) from error
     finally:
         storage.remove_session()
         storage.engine.dispose()
+
+
+def _full(path: Path) -> HPGMNError:
+    return HPGMNError(
+        f"The disk of the study {path} is full. Trials that are done are kept. Make room and "
+        "repeat the command, or choose another --study."
+    )
 
 
 def identity_of(study: Study) -> dict[str, Any] | None:
@@ -140,36 +174,9 @@ def alone(path: Path) -> Iterator[None]:
 
     The lock is a file beside the study, which goes with the process: a killed one holds none.
     """
-    lock = path.with_name(path.name + ".lock")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        held = _locked(lock)
-    except OSError as error:
-        raise HPGMNError(
-            f"Cannot write into the folder {path.parent} ({error.strerror or error}). Choose "
-            "another --study."
-        ) from None
-    if held is None:
-        raise HPGMNError(
-            f"Another command is searching with the study {path}. Wait for it, look at it with "
-            "--trials 0, or choose another --study."
-        )
-    try:
+    refusal = (
+        f"Another command is searching with the study {path}. Wait for it, look at it with "
+        "--trials 0, or choose another --study."
+    )
+    with locked(path.with_name(path.name + ".lock"), refusal):
         yield
-    finally:
-        lock.unlink(missing_ok=True)
-        os.close(held)
-
-
-def _locked(path: Path) -> int | None:
-    """The open lock file, or None where another process holds it."""
-    while True:
-        held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if path.exists() and os.path.samestat(os.fstat(held), path.stat()):
-                return held
-        except BlockingIOError:
-            os.close(held)
-            return None
-        os.close(held)  # its holder removed it in between: once more, with a new one

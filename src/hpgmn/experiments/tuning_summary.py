@@ -14,12 +14,12 @@ from hpgmn.config import make_settings, settings_dict
 from hpgmn.datasets import DATASETS
 from hpgmn.evaluation import Score
 from hpgmn.experiments.records import word
-from hpgmn.experiments.run import write_text
 from hpgmn.experiments.search import best_trials
 from hpgmn.experiments.study_file import identity_of
 from hpgmn.experiments.tuning import is_done
 from hpgmn.models import find_model
 from hpgmn.shipped import settings_for
+from hpgmn.writing import write_text
 
 if TYPE_CHECKING:
     from optuna.study import Study

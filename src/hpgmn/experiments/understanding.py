@@ -15,11 +15,12 @@ import torch
 
 from hpgmn.auditing import audit
 from hpgmn.errors import HPGMNError
-from hpgmn.experiments.run import AUDIT_FILE, UNDERSTANDING_FILE, RunSpec, write_text
+from hpgmn.experiments.run import AUDIT_FILE, UNDERSTANDING_FILE, RunSpec
 from hpgmn.explain.overview import model_overview
 from hpgmn.graph import Graph
 from hpgmn.models.own import is_own
 from hpgmn.training.saved import MODEL_FILE, SavedModel
+from hpgmn.writing import write_text
 
 LARGEST_AUDIT = 5_000_000
 """Nodes and edges together up to which a run audits its graph: a matter of seconds."""

@@ -9,7 +9,6 @@ files give the same page.
 from __future__ import annotations
 
 import math
-import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from hpgmn.errors import HPGMNError
 from hpgmn.graph import Array
 from hpgmn.metrics import metric_words
 from hpgmn.report import plots
@@ -50,6 +48,7 @@ from hpgmn.report.words import (
     typed,
     value_range,
 )
+from hpgmn.writing import write_text
 
 _METRIC_NAMES = {
     "roc_auc": "ROC-AUC",
@@ -82,16 +81,7 @@ def write_report(folder: Path) -> Path:
     """Write ``report.html`` into a run folder; a crash leaves the old page or the new one."""
     content = build_report(folder)
     path = folder / "report.html"
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
-    try:
-        unfinished.write_text(content, encoding="utf-8", newline="\n")
-        os.replace(unfinished, path)
-    except OSError as error:
-        raise HPGMNError(
-            f"Cannot write {path} ({error.strerror}). Make the folder writable and try again."
-        ) from None
-    finally:
-        unfinished.unlink(missing_ok=True)
+    write_text(path, content)
     return path
 
 

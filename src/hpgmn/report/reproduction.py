@@ -12,16 +12,15 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpgmn.errors import HPGMNError
 from hpgmn.experiments.reproduction.cells import TUNED
 from hpgmn.experiments.reproduction.documents import Document, document
 from hpgmn.experiments.reproduction.figure import drawn
 from hpgmn.experiments.reproduction.grids import Block, Grid, Heading, Items, Picture, Words
 from hpgmn.experiments.reproduction.output import write_outputs
 from hpgmn.experiments.reproduction.plan import EXPERIMENTS, Experiment, experiment
-from hpgmn.experiments.run import write_text
 from hpgmn.report.page import page, panel, table, text, tiles
 from hpgmn.report.plots import inline_svg
+from hpgmn.writing import unwritable, write_text
 
 PAGE = "index.html"
 
@@ -72,11 +71,9 @@ def write_page(
     path = folder / PAGE
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_text(path, content)
     except OSError as error:
-        raise HPGMNError(
-            f"Cannot write {path} ({error.strerror or error}). Choose another --out."
-        ) from None
+        raise unwritable(path, error) from None
+    write_text(path, content)
     return path
 
 

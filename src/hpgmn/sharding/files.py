@@ -33,6 +33,9 @@ GAP_BYTES = 1 << 14
 RUN_BYTES = 1 << 22
 """The most that is read at once beside what was asked for."""
 
+DRAFT = ".draft"
+"""What the names of files end in that are being written; they begin with a dot."""
+
 
 class RowFile:
     """The rows of one ``.npy`` file.
@@ -193,7 +196,7 @@ class RowWriter:
     def __init__(self, path: Path, dtype: Any, width: tuple[int, ...] = ()) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path, self._dtype, self._width = path, np.dtype(dtype), width
-        self._draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}.draft")
+        self._draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}{DRAFT}")
         self._file = self._draft.open("wb")
         self._file.write(self._header())  # as long as the last one: the first size has room to grow
         self._rows = self._checksum = 0
@@ -255,7 +258,7 @@ class SparseWriter:
         self.path, self._width = path, width
         # No process of another start may write into these.
         names = {
-            part: path.with_name(f".{path.name}.{part}.{uuid.uuid4().hex}.draft")
+            part: path.with_name(f".{path.name}.{part}.{uuid.uuid4().hex}{DRAFT}")
             for part in ("indptr", "indices", "data")
         }
         types = {"indptr": np.int64, "indices": np.int32, "data": np.float32}
@@ -276,7 +279,7 @@ class SparseWriter:
 
     def done(self) -> dict[str, Any]:
         """Move the file to its place; what is to be remembered of it."""
-        draft = self.path.with_name(f".{self.path.name}.{uuid.uuid4().hex}.draft")
+        draft = self.path.with_name(f".{self.path.name}.{uuid.uuid4().hex}{DRAFT}")
         for writer in self._parts.values():
             writer.done()
         small = {

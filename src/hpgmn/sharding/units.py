@@ -31,6 +31,7 @@ from hpgmn.sharding.files import are_whole
 from hpgmn.sharding.plan import Plan, Unit
 from hpgmn.sharding.rounds import make_round
 from hpgmn.sharding.rows import make_nodes, make_rows, make_topk
+from hpgmn.writing import whole
 
 PLAN = "plan.json"
 """The file of a shards' folder that says what they are made from."""
@@ -148,6 +149,5 @@ def starts(folder: Path) -> list[dict[str, Any]]:
 
 def _write(path: Path, value: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}.draft")
-    draft.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-    os.replace(draft, path)
+    with whole(path, forced=False) as draft:
+        draft.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")

@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import json
 import math
-import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from hpgmn.errors import HPGMNError, SettingError
 from hpgmn.graph import Array, Graph
 from hpgmn.locking import LOCK_FILE, only_one
 from hpgmn.sharding.cutting import WORK
-from hpgmn.sharding.files import RowFile, write_array
+from hpgmn.sharding.files import DRAFT, RowFile, write_array
 from hpgmn.sharding.plan import (
     FORMAT,
     FREE,
@@ -41,6 +40,7 @@ from hpgmn.sharding.rows import check_push, rows_file
 from hpgmn.sharding.units import PLAN, forget, record, starts, unit_task
 from hpgmn.statistics.homophily import node_homophily
 from hpgmn.statistics.settings import StatisticsSettings, base_name, statistic_names
+from hpgmn.writing import write_text
 
 Progress = Callable[[str, int, int | None], None]
 
@@ -112,6 +112,8 @@ def _made(folder: Path, plan: Plan, engine: Engine, progress: Progress, *, keep:
         return Outcome(Shards(folder), len(every), len(every), len(starts(folder)))
     work = _Work(folder, plan, stages, progress)
     engine.run(work.next_task, work.told, tries=TRIES)
+    for draft in folder.rglob(f".*{DRAFT}"):  # of tasks that were killed
+        draft.unlink(missing_ok=True)
     begun = len(starts(folder))
     _write_manifest(folder, plan, stages)
     if not keep:
@@ -258,11 +260,11 @@ def _prepared(
     if not (folder / PLAN).is_file():
         shutil.rmtree(folder / WORK, ignore_errors=True)
     (folder / WORK).mkdir(parents=True, exist_ok=True)
-    _write_text(folder / PLAN, plan.text())
+    write_text(folder / PLAN, plan.text())
     if isinstance(graph, Graph) and not plan.folder.is_dir():
         write_graph(graph, plan.folder)
     origin = _origin(source.origin, graph if isinstance(graph, Graph) else None)
-    _write_text(folder / _ORIGIN, json.dumps(origin))
+    write_text(folder / _ORIGIN, json.dumps(origin))
     write_array(folder / WORK / "labels.npy", labels)
     return plan
 
@@ -294,7 +296,7 @@ def note_origin(folder: str | Path, source: str | None, graph: Graph) -> Shards:
     shards = Shards(folder)
     about = shards.about | _origin(source, graph)
     if about != shards.about:
-        _write_text(shards.folder / MANIFEST, json.dumps(about, indent=1) + "\n")
+        write_text(shards.folder / MANIFEST, json.dumps(about, indent=1) + "\n")
     return Shards(folder)
 
 
@@ -476,10 +478,4 @@ def _write_manifest(folder: Path, plan: Plan, stages: list[Stage]) -> None:
         **json.loads((folder / _ORIGIN).read_text(encoding="utf-8")),
         "files": files,
     }
-    _write_text(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
-
-
-def _write_text(path: Path, text: str) -> None:
-    unfinished = path.with_name(path.name + ".unfinished")
-    unfinished.write_text(text, encoding="utf-8")
-    os.replace(unfinished, path)
+    write_text(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")

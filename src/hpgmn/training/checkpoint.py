@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,19 +16,18 @@ from torch import Tensor
 from hpgmn.errors import HPGMNError
 from hpgmn.models.stage import Parameters
 from hpgmn.training.state import HISTORY, StageState, TrainState
+from hpgmn.writing import whole
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
     """Tensors and a JSON description in one file; a crash leaves the old file or the new one."""
     ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    unfinished = path.with_name(path.name + ".unfinished")
-    try:
-        save_file(ready, unfinished, metadata={"about": json.dumps(about)})
-        with unfinished.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with whole(path) as draft:
+        try:
+            save_file(ready, draft, metadata={"about": json.dumps(about)})
+        except SafetensorError as error:  # a full disk, for one
+            number = re.search(r"os error (\d+)", str(error))
+            raise OSError(*((int(number[1]), "") if number else (str(error),))) from None
 
 
 def read_tensors(

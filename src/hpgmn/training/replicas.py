@@ -25,6 +25,7 @@ from hpgmn.training.checkpoint import read_state, refuse_other, write_state
 from hpgmn.training.denormals import without_denormals
 from hpgmn.training.state import TrainState
 from hpgmn.training.trainer import logits, train
+from hpgmn.writing import write_text
 
 SAVE_SECONDS = 20.0
 """A running training saves its state this often."""
@@ -242,9 +243,7 @@ def _plan(
         plan: list[list[int]] = kept["plan"]
         return plan
     plan = make()
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(json.dumps({"identity": identity, "plan": plan}), encoding="utf-8")
-    os.replace(unfinished, path)
+    write_text(path, json.dumps({"identity": identity, "plan": plan}))
     return plan
 
 

@@ -59,7 +59,7 @@ def test_what_is_there_comes_and_what_is_new_goes(system: Any) -> None:
         (here / "cells/b.json").write_bytes(b"three")
         folder.send()
         assert files(system)["/bucket/table2/cells/b.json"] == b"three"
-        for name in ("work/b/state", ".lock", "cells/c.json.unfinished"):
+        for name in ("work/b/state", ".lock", "cells/.c.json.1.unfinished/c.json"):
             (here / name).parent.mkdir(parents=True, exist_ok=True)
             (here / name).write_bytes(b"passing")
         (here / "table2.md").write_bytes(b"new")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hpgmn.config import plain
-from hpgmn.experiments.run import write_text
+from hpgmn.writing import write_text
 
 TUNED, SHIPPED = "tuned", "shipped"
 """The two variants that tables compare: settings from the common search, and those that ship."""

@@ -17,8 +17,8 @@ import numpy as np
 from hpgmn.datasets import find_file, load
 from hpgmn.experiments.paper import DEFECTIVE, TABLE_1
 from hpgmn.experiments.reproduction.cells import identity
-from hpgmn.experiments.run import write_text
 from hpgmn.graph import Array, Graph
+from hpgmn.writing import write_text
 
 SOUND_TWIN = {defective: sound for sound, defective in DEFECTIVE.items()}
 """Graph with a defect → the same graph without it."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hpgmn.experiments.records import score_words
 from hpgmn.experiments.reproduction.grids import shown_label
 from hpgmn.experiments.reproduction.tables import Line, Table
+from hpgmn.writing import whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,9 +68,11 @@ def write_figure(table: Table, path: Path) -> list[Path]:
     """
     files = [path.with_suffix(".png"), path.with_suffix(".svg")]
     with drawn(table) as figure:
-        figure.savefig(files[0], dpi=200, metadata={"Software": None})
+        with whole(files[0]) as draft:
+            figure.savefig(draft, dpi=200, metadata={"Software": None})
         nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        figure.savefig(files[1], metadata=nothing)
+        with whole(files[1]) as draft:
+            figure.savefig(draft, metadata=nothing)
     return files
 
 

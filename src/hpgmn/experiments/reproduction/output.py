@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from hpgmn.errors import HPGMNError
 from hpgmn.experiments.reproduction.documents import document
 from hpgmn.experiments.reproduction.figure import write_figure
 from hpgmn.experiments.reproduction.plan import Experiment
 from hpgmn.experiments.reproduction.writers import comma_separated, latex, markdown
-from hpgmn.experiments.run import write_text
+from hpgmn.writing import unwritable, write_text
 
 FIGURE = "figure3"
 
@@ -43,8 +42,5 @@ def write_outputs(
             if experiment.name == FIGURE and found.table is not None:
                 written += write_figure(found.table, folder / FIGURE)
     except OSError as error:
-        raise HPGMNError(
-            f"Cannot write into the folder {folder} ({error.strerror or error}). "
-            "Choose another --out."
-        ) from None
+        raise unwritable(folder, error) from None
     return written

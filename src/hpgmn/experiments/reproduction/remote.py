@@ -68,7 +68,7 @@ class RemoteFolder:
             found = {}
             for path in sorted(self.here.rglob("*")):
                 name = path.relative_to(self.here).as_posix()
-                is_own = path.name.startswith(".") or path.name.endswith(".unfinished")
+                is_own = any(part.startswith(".") for part in name.split("/"))
                 if path.is_file() and not is_own and not name.startswith(f"{WORK_FOLDER}/"):
                     found[name] = path.read_bytes()
             for name, content in found.items():

@@ -19,9 +19,9 @@ from hpgmn.errors import HPGMNError
 from hpgmn.experiments.reproduction.cells import Cell, record_path, write_cell
 from hpgmn.experiments.reproduction.todo import Outcome, at_work, attempt
 from hpgmn.experiments.reproduction.work import CELLS_FOLDER, SEARCH_FOLDER, Way, tidy
-from hpgmn.experiments.run import write_text
 from hpgmn.graph import Graph
 from hpgmn.training.replicas import Progress
+from hpgmn.writing import write_text
 
 TRIES = 3
 """A cell whose machine is lost is not begun more often than this by one command."""

@@ -19,8 +19,17 @@ from hpgmn.engines.tasks import done
 from hpgmn.errors import HPGMNError
 from hpgmn.experiments.reproduction.cells import Cell, CellRecord
 from hpgmn.experiments.reproduction.plan import Experiment, Row
-from hpgmn.experiments.reproduction.work import Way, do_cell, done_record, free_memory, tidy
+from hpgmn.experiments.reproduction.work import (
+    CELLS_FOLDER,
+    SEARCH_FOLDER,
+    Way,
+    do_cell,
+    done_record,
+    free_memory,
+    tidy,
+)
 from hpgmn.graph import Graph
+from hpgmn.writing import sweep_folder
 
 WORKERS_LOCK_FILE = ".lock-workers"
 
@@ -118,6 +127,8 @@ def only_one(folder: Path) -> Iterator[None]:
     with locking.only_one(folder, "reproduction"):
         with (folder / WORKERS_LOCK_FILE).open("a") as orphans:
             fcntl.flock(orphans, fcntl.LOCK_EX)
+        for place in (folder, folder / CELLS_FOLDER, folder / SEARCH_FOLDER):
+            sweep_folder(place)
         yield
 
 

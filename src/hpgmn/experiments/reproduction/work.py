@@ -22,11 +22,12 @@ from hpgmn.config import make_settings, per_replica_names, plain, settings_dict
 from hpgmn.datasets import load
 from hpgmn.errors import HPGMNError, SettingError
 from hpgmn.experiments.reproduction.cells import Cell, CellRecord, identity, read_cell, write_cell
-from hpgmn.experiments.run import RunSpec, finished_run, prepare_folder, run, write_text
+from hpgmn.experiments.run import RunSpec, finished_run, prepare_folder, run
 from hpgmn.experiments.search import best_trials, planned_trials, run_trials
 from hpgmn.graph import Graph
 from hpgmn.models import find_model
 from hpgmn.training.replicas import Progress
+from hpgmn.writing import write_text
 
 CELLS_FOLDER, SEARCH_FOLDER, WORK_FOLDER = "cells", "search", "work"
 """Below the folder of a reproduction: finished records, searches and final runs under way."""

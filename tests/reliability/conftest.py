@@ -1,0 +1,258 @@
+"""Commands in processes of their own that are killed, share a folder or find no room."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SERVER = Path(__file__).with_name("server.py")
+SOURCE = Path(__file__).parents[2] / "src"
+KILLED = -9
+BEFORE = """
+import hpgmn.explain.dossier as dossier
+dossier.SECONDS = 0.05
+"""
+"""Few nodes of a page have their neighbours taken away, as in the tests of the commands."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of a command.
+
+    Attributes:
+        code: its exit code, -9 if it was killed.
+        out: what it printed.
+        err: what it said.
+        seconds: how long it lived.
+        seen: the files that it touched: what it did, and to which.
+    """
+
+    code: int
+    out: str
+    err: str
+    seconds: float
+    seen: list[tuple[str, str]] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When a command is killed: after some seconds, or when it touches a file for the n-th time."""
+
+    seconds: float | None = None
+    touch: int | None = None
+    about: str = ""
+    signal: int = signal.SIGKILL
+
+    def __str__(self) -> str:
+        if self.touch is None:
+            return f"after {self.seconds:.3f} s"
+        return f"at touch {self.touch} of a file ({self.about})"
+
+
+@dataclass
+class Commands:
+    """Runs commands in forks of one process that has everything imported."""
+
+    process: subprocess.Popen[str]
+    place: Path
+    count: int = 0
+
+    def __call__(
+        self,
+        *words: object,
+        folder: Path,
+        moment: Moment | None = None,
+        before: str = BEFORE,
+        environment: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """Run one command in a folder, killed at a moment."""
+        job = self.job(*words, folder=folder, before=before, environment=environment)
+        if moment is not None:
+            job |= {
+                "seconds": moment.seconds,
+                "touch": moment.touch or 1 << 60,
+                "signal": int(moment.signal),
+            }
+        return self.together([job])[0]
+
+    def job(
+        self,
+        *words: object,
+        folder: Path,
+        before: str = BEFORE,
+        environment: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
+        self.count += 1
+        return {
+            "words": [str(word) for word in words],
+            "folder": str(folder),
+            "answer": str(self.place / str(self.count)),
+            "before": before,
+            "environment": dict(environment or {}),
+            "seconds": None,
+            "touch": 1 << 60,
+            "signal": int(signal.SIGKILL),
+        }
+
+    def together(self, jobs: Sequence[dict[str, Any]]) -> list[Answer]:
+        """Run several commands at the same time."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(list(jobs)) + "\n")
+        self.process.stdin.flush()
+        return [
+            self._answer(job, found)
+            for job, found in zip(jobs, json.loads(self.process.stdout.readline()), strict=True)
+        ]
+
+    def _answer(self, job: dict[str, Any], found: dict[str, Any]) -> Answer:
+        texts = [Path(f"{job['answer']}.{name}") for name in ("out", "err", "seen")]
+        out, err, seen = (path.read_text() if path.exists() else "" for path in texts)
+        for path in texts:
+            path.unlink(missing_ok=True)
+        touched = [(event, name) for event, name in json.loads(seen or "[]")]
+        return Answer(found["code"], out, err, found["seconds"], touched)
+
+
+@pytest.fixture(scope="session")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
+    """Runs ``hpgmn …`` in processes of their own, without the time that a start takes."""
+    program = [sys.executable, str(SERVER)]
+    environment = os.environ | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(program, env=environment, text=True, **pipes) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield Commands(process, tmp_path_factory.mktemp("answers"))
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def moments(seed: int, undisturbed: Answer) -> Iterator[Moment]:
+    """Moments out of the whole life of an undisturbed command, without end.
+
+    Every other one is a time; the others are touches of files. Of these each file has as many as
+    any other, whether it is touched once, like the page, or all the time, like the state.
+    """
+    draw = random.Random(seed)
+    touches: dict[str, list[int]] = {}
+    for number, (_, name) in enumerate(undisturbed.seen, start=1):
+        touches.setdefault(_file(name), []).append(number)
+    while True:
+        yield Moment(seconds=draw.uniform(0, undisturbed.seconds))
+        touch = draw.choice(touches[draw.choice(sorted(touches))])
+        event, name = undisturbed.seen[touch - 1]
+        yield Moment(touch=touch, about=f"{event} {name}")
+
+
+def _file(name: str) -> str:
+    """The file that is touched, or whose draft is: "a.json" of "/.a.json.0f.unfinished/a.json"."""
+    for part in name.split("/"):
+        if part.endswith(".unfinished"):
+            return part[1:].rsplit(".", 2)[0]
+    return name.rsplit("/", 1)[-1]
+
+
+Survive = Callable[..., int]
+
+
+@pytest.fixture
+def survive(commands: Commands) -> Survive:
+    """Kills a command again and again, lets it end, and checks what it leaves."""
+
+    def killed(
+        count: int,
+        undisturbed: Answer,
+        *words: object,
+        folder: Path,
+        check: Callable[[], object],
+        out: Path,
+        seed: int,
+        done: str = "",
+        **options: Any,
+    ) -> int:
+        """Kill a command so many times; returns how many of them came to its end meanwhile.
+
+        Args:
+            count: kills.
+            undisturbed: the same command, left alone.
+            words: the command, as it goes on.
+            folder: where it runs.
+            check: fails where what it left at its end is not what it should be.
+            out: what it makes; removed after each time that it came to its end.
+            seed: of the moments.
+            done: what it says if there is nothing left to do, and it refuses to do it again.
+            options: see :class:`Commands`.
+        """
+        kills, ends, said = 0, 0, []
+        for moment in moments(seed, undisturbed):
+            answer = commands(*words, folder=folder, moment=moment, **options)
+            said.append(str(moment))
+            if answer.code == KILLED:
+                kills += 1
+            else:
+                _require_end(answer, done, said)
+                check()
+                ends += 1
+                assert ends <= 3 * count + 3, "it ends before it can be killed"
+                _remove(out)
+                said.clear()
+            if kills == count:
+                break
+        _require_end(commands(*words, folder=folder, **options), done, said)
+        try:
+            check()
+        except AssertionError as error:
+            raise AssertionError(f"killed {', '.join(said)}: {error}") from error
+        return ends
+
+    return killed
+
+
+def _require_end(answer: Answer, done: str, said: Sequence[str]) -> None:
+    is_done = done != "" and answer.code == 2 and done in answer.err
+    assert answer.code == 0 or is_done, f"killed {', '.join(said)}: {answer.err}"
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.fixture
+def contents() -> Callable[[Path], dict[str, bytes]]:
+    """Every file below a folder with its content."""
+    return files_of
+
+
+@pytest.fixture(scope="session")
+def moments_of() -> type[Moment]:
+    """Makes a moment."""
+    return Moment
+
+
+@pytest.fixture(scope="session")
+def moments_in() -> Callable[[int, Answer], Iterator[Moment]]:
+    """Draws moments out of the life of a command; see :func:`moments`."""
+    return moments

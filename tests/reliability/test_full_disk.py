@@ -1,0 +1,213 @@
+"""No room, no permission, no such folder: one sentence, and what was there before stays."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hpgmn as package
+
+pytestmark = [pytest.mark.slow, pytest.mark.soak]
+
+QUICK = ("--splits", "0", "--device", "cpu", "--set", "epochs=4")
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "train": ("train", "g.npz", "--model", "hpgmn", *QUICK, "--out", "{out}/run"),
+    "several": ("train", "g.npz", "--model", "mlp,gcn", *QUICK, "--out", "{out}/runs"),
+    "tune": (
+        *("tune", "g.npz", "--model", "mlp", "--trials", "2", "--device", "cpu"),
+        *("--set", "epochs=4", "--study", "{out}/a.db"),
+    ),
+    "reproduce": ("reproduce", "table2", "--quick", "--device", "cpu", "--out", "{out}/rep"),
+    "convert": ("convert", "tables", "--out", "{out}/g.npz", "--overwrite"),
+    "convert to a folder": ("convert", "tables", "--out", "{out}/g.graph", "--overwrite"),
+    "predict": ("predict", "run", "--out", "{out}/p.csv"),
+    "predict parquet": ("predict", "run", "--out", "{out}/p.parquet"),
+    "statistics": ("statistics", "g.npz", "--out", "{out}/s.npz"),
+    "shard": ("shard", "g.graph", "--out", "{out}/shards", "--ranges", "2"),
+}
+REPLACING = ("convert", "convert to a folder", "predict", "predict parquet", "statistics")
+"""Commands whose output may be there already."""
+FEW = {"convert": 3, "convert to a folder": 3, "predict": 1, "predict parquet": 1, "statistics": 1}
+"""How often these touch files before the last is written; others do so more than ten times."""
+BEFORE = """
+import hpgmn.explain.dossier as dossier
+dossier.SECONDS = 0.02
+from hpgmn.experiments import paper
+paper.TABLE_2 = {"gcn": paper.TABLE_2["gcn"]}
+"""
+
+
+@pytest.fixture(scope="module")
+def place(commands: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with all that the commands read."""
+    folder = tmp_path_factory.mktemp("place")
+    graph = package.trading_network(num_nodes=120, seed=3).graph
+    package.write_graph(graph, folder / "g.npz")
+    package.write_graph(graph, folder / "g.graph")
+    for name in ("texas", "cora"):
+        package.write_graph(graph, folder / "data" / f"{name}.npz")
+    (folder / "tables").mkdir()
+    rows = [f"n{number},{'ab'[number % 2]},{number / 2}" for number in range(300)]
+    edges = [f"n{number},n{number * 7 % 300}" for number in range(300)]
+    (folder / "tables" / "nodes.csv").write_text("\n".join(["id,label,x", *rows]) + "\n")
+    (folder / "tables" / "edges.csv").write_text("\n".join(["source,target", *edges]) + "\n")
+    answer = commands(*COMMANDS["train"][:-1], "run", folder=folder, before=BEFORE)
+    assert answer.code == 0, answer.err
+    return folder
+
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def run(commands: Any, place: Path) -> Run:
+    """Runs one of the commands, its output in a folder."""
+
+    def start(name: str, out: Path, *more: str, **options: Any) -> Any:
+        words = [*(word.format(out=out) for word in COMMANDS[name]), *more]
+        environment = {"HPGMN_DATA": str(place / "data"), "XDG_CACHE_HOME": str(place)}
+        environment |= options.pop("environment", {})
+        return commands(*words, folder=place, before=BEFORE, environment=environment, **options)
+
+    return start
+
+
+def assert_refused(answer: Any, what: str) -> None:
+    assert answer.code == 2, f"{what}: {answer.err}"
+    last = answer.err.splitlines()[-1]
+    assert last.startswith("Error: "), f"{what}: {answer.err}"
+    for trouble in ("Traceback", "Exception ignored", "Logging error"):
+        assert trouble not in answer.err, f"{what}: {answer.err}"
+    assert any(word in last for word in ("Make", "another", "See")), f"{what}: {last}"
+
+
+def earlier_results(run: Run, name: str, out: Path) -> None:
+    """Fill a folder with what is not to be lost."""
+    out.mkdir(exist_ok=True)
+    (out / "earlier.txt").write_text("a result")
+    if name in REPLACING:
+        assert run(name, out).code == 0
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_disk_that_fills_up_is_told_and_nothing_is_lost(
+    soak: Any,
+    moments_of: Any,
+    run: Run,
+    contents: Callable[[Path], dict[str, bytes]],
+    place: Path,
+    tmp_path: Path,
+    name: str,
+) -> None:
+    """From some touch of a file on nothing new can be written; needs no small disk."""
+    out = place / "out"
+    shutil.rmtree(out, ignore_errors=True)
+    earlier_results(run, name, out)
+    shutil.copytree(out, tmp_path / "kept")
+    before = contents(out)
+    chosen = [random.Random(name).randint(1, FEW.get(name, 10))]
+    if soak.is_long:
+        whole = run(name, out)
+        assert whole.code == 0, whole.err
+        first: dict[str, int] = {}  # of each kind of touch of each file
+        for number, (event, file) in enumerate(whole.seen, start=1):
+            if event in ("open", "os.mkdir"):
+                first.setdefault(f"{event} {Path(file).name[:12]}", number)
+        chosen = list(first.values())
+    for touch in chosen:
+        shutil.rmtree(out)
+        shutil.copytree(tmp_path / "kept", out)
+        answer = run(name, out, moment=moments_of(touch=touch, signal=0))
+        what = f"full at touch {touch}"
+        assert_refused(answer, what)
+        after = contents(out)
+        assert {file: after.get(file) for file in before} == before, what
+        assert not [file for file in after if ".unfinished" in file], what
+    soak.record(
+        f"full-{name.replace(' ', '-')}",
+        f"`{COMMANDS[name][0]}` on a disk that fills up: one sentence, earlier results intact.",
+        moments=len(chosen),
+    )
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_place_that_is_no_folder_is_told(run: Run, tmp_path: Path, name: str) -> None:
+    """What a folder without permission is for others: root may write everywhere."""
+    (tmp_path / "file").write_text("a result")
+    assert_refused(run(name, tmp_path / "file"), "below a file")
+    assert (tmp_path / "file").read_text() == "a result"
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """Makes small disks of their own; skips where the system does not let us."""
+    made: list[Path] = []
+
+    def mount(size: int, *options: str) -> Path:
+        folder = tmp_path / f"disk{len(made)}"
+        folder.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", ",".join([f"size={size}k", *options])]
+        if os.geteuid() != 0 or shutil.which("mount") is None:
+            pytest.skip("root alone may mount a disk")
+        done = subprocess.run([*command, "none", folder], capture_output=True, check=False)
+        if done.returncode:
+            pytest.skip("this machine mounts no disks")
+        made.append(folder)
+        return folder
+
+    yield mount
+    for folder in made:
+        subprocess.run(["umount", folder], check=True)
+
+
+SIZES = {"train": (8, 40, 80), "several": (8, 60), "tune": (64, 120, 160), "shard": (32, 200)}
+"""KiB at which a command has begun to write and does not come to its end."""
+
+
+@pytest.mark.parametrize("name", ["train", "tune", "reproduce", "convert to a folder", "predict"])
+def test_a_small_disk_and_one_that_is_read_only_are_told(
+    run: Run, disk: Callable[..., Path], name: str
+) -> None:
+    for size in SIZES.get(name, (8,))[-1:]:
+        full = disk(size)
+        (full / "earlier.txt").write_text("a result")
+        assert_refused(run(name, full), f"{size} KiB")
+        assert (full / "earlier.txt").read_text() == "a result"
+    assert_refused(run(name, disk(64, "ro")), "read-only")
+
+
+def test_a_run_goes_on_when_there_is_room_again(run: Run, disk: Callable[..., Path]) -> None:
+    folder = disk(90)
+    assert_refused(run("train", folder), "90 KiB")
+    assert (folder / "run" / "config.yaml").exists()
+    subprocess.run(["mount", "-o", "remount,size=8m", folder], check=True)
+    answer = run("train", folder, "--resume")
+    assert answer.code == 0, answer.err
+    assert (folder / "run" / "report.html").exists()
+
+
+@pytest.mark.parametrize("kind", ["no folder", "full", "read-only"])
+def test_a_cache_that_cannot_be_written_stops_no_training(
+    commands: Any, place: Path, tmp_path: Path, disk: Callable[..., Path], kind: str
+) -> None:
+    (tmp_path / "file").touch()
+    cache = tmp_path / "file" / "cache"
+    if kind != "no folder":
+        cache = disk(8192, "ro") if kind == "read-only" else disk(4)
+        if kind == "full":
+            (cache / "ballast").write_bytes(bytes(3000))
+    worth = "from hpgmn.statistics import cache\ncache.WORTH_SECONDS = -1.0\n"
+    words = [word.format(out=tmp_path) for word in COMMANDS["train"]]
+    options = {"before": BEFORE + worth, "environment": {"HPGMN_CACHE": str(cache)}}
+    answer = commands(*words, "--set", "statistics=attributes,diffusion", folder=place, **options)
+    assert answer.code == 0, answer.err
+    assert (tmp_path / "run" / "report.html").exists()
+    if kind != "full":  # an entry too large for the disk is not worth a line
+        assert f"Statistics are not kept in '{cache}'" in answer.err

@@ -1,0 +1,111 @@
+"""A reproduction that is killed again and again ends with the records of an undisturbed one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hpgmn as package
+from hpgmn.graph import Graph
+
+pytestmark = [pytest.mark.slow, pytest.mark.soak]
+
+# States are saved all the time, two replicas fit into memory at once, and there are four cells.
+BEFORE = """
+import hpgmn.training.replicas as replicas
+replicas.SAVE_SECONDS = 0.005
+replicas.replicas_at_once = lambda *_: 2
+from hpgmn.experiments import paper
+paper.TABLE_2 = {name: paper.TABLE_2[name] for name in ("gcn", "hpgmn")}
+"""
+WORDS = ("reproduce", "table2", "--quick", "--device", "cpu", "--out", "out")
+
+
+class Whole:
+    """A reproduction that was left alone."""
+
+    def __init__(self, folder: Path, answer: Any, lasting: Callable[[Any], Any]) -> None:
+        self.folder, self.answer, self._lasting = folder, answer, lasting
+        self.environment = {"HPGMN_DATA": str(folder / "data"), "XDG_CACHE_HOME": str(folder)}
+        self.records = self.records_in(folder / "out")
+
+    def records_in(self, out: Path) -> dict[str, Any]:
+        """Every record of a folder, without times, memory and dates."""
+        return {
+            path.name: self._lasting(json.loads(path.read_text(encoding="utf-8")))
+            for path in sorted(out.glob("cells/*"))
+        }
+
+    def check(self, out: Path) -> None:
+        """Fail where a folder is not as that of the whole one."""
+        assert self.records_in(out) == self.records
+        assert not [*out.glob("work/*"), *out.glob("search/*")]
+        names = {path.name for path in (self.folder / "out").iterdir()}
+        assert {path.name for path in out.iterdir()} == names
+
+
+@pytest.fixture
+def whole(
+    commands: Any, small_graph: Graph, tmp_path: Path, lasting: Callable[[Any], Any]
+) -> Whole:
+    folder = tmp_path / "whole"
+    (folder / "data").mkdir(parents=True)
+    for name in ("texas", "cora"):
+        package.write_graph(small_graph, folder / "data" / f"{name}.npz")
+    environment = {"HPGMN_DATA": str(folder / "data"), "XDG_CACHE_HOME": str(folder)}
+    answer = commands(*WORDS, folder=folder, before=BEFORE, environment=environment)
+    assert answer.code == 0, answer.err
+    found = Whole(folder, answer, lasting)
+    assert len(found.records) == 4
+    return found
+
+
+def test_a_killed_reproduction_ends_with_the_same_records(
+    soak: Any, survive: Any, whole: Whole, tmp_path: Path
+) -> None:
+    kills = soak.amount(short=3, long=50)
+    ends = survive(
+        *(kills, whole.answer, *WORDS),
+        folder=tmp_path,
+        out=tmp_path / "out",
+        check=lambda: whole.check(tmp_path / "out"),
+        seed=11,
+        before=BEFORE,
+        environment=whole.environment,
+    )
+    soak.record(
+        "kill-reproduce",
+        "A reproduction that is killed and goes on ends with the records of an undisturbed one.",
+        kills_survived=kills,
+        reproductions_compared=ends + 1,
+    )
+
+
+def test_workers_whose_command_is_killed_leave_what_others_go_on_with(
+    commands: Any, moments_of: Any, whole: Whole, tmp_path: Path
+) -> None:
+    options = {"folder": tmp_path, "before": BEFORE, "environment": whole.environment}
+    watched = BEFORE + KILL_AT_WORK
+    killed = commands(*WORDS, "--workers", "2", **options | {"before": watched})
+    assert killed.code == -9, killed.err
+    answer = commands(*WORDS, **options)  # waits for the workers, which find themselves alone
+    assert answer.code == 0, answer.err
+    whole.check(tmp_path / "out")
+
+
+# A thread of the command kills it, once a worker works in its folder.
+KILL_AT_WORK = """
+import os, signal, threading, time
+from pathlib import Path
+
+def watch():
+    while not list(Path("out/work").glob("*")):
+        time.sleep(0.002)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+threading.Thread(target=watch, daemon=True).start()
+"""

@@ -1,0 +1,131 @@
+"""A run that is killed or interrupted again and again ends with the bits of an undisturbed one."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import hpgmn as package
+
+pytestmark = [pytest.mark.slow, pytest.mark.soak]
+
+RUN_FILES = {
+    *("config.yaml", "metrics.json", "history.jsonl", "predictions.parquet"),
+    *("model.safetensors", "report.html", "explorer.json", "log.txt"),
+    *("audit.json", "understanding.json"),
+}
+# States are saved all the time, and two replicas fit into memory at once: two batches.
+BEFORE = """
+import hpgmn.training.replicas as replicas
+replicas.SAVE_SECONDS = 0.01
+replicas.replicas_at_once = lambda *_: 2
+"""
+SETTINGS = {
+    "hidden_dim": 8,
+    "num_patterns": 5,
+    "estimator_hidden": 8,
+    "estimator_epochs": 20,
+    "estimator_patience": 10,
+    "epochs": 60,
+    "patience": 4,
+    "neighbors": "undirected",
+    "statistics": "attributes,class_counts,class_means,diffusion",
+}
+WORDS = ("train", "trading.npz", "--splits", "0,1,2", "--device", "cpu", "--out", "run")
+WORDS += tuple(word for key, value in SETTINGS.items() for word in ("--set", f"{key}={value}"))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(commands: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """The folder of a run that was left alone, and what became of it."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    graph = package.trading_network(num_nodes=120, seed=3).graph
+    package.write_graph(graph, folder / "trading.npz")
+    answer = commands(*WORDS, folder=folder, before=BEFORE)
+    assert answer.code == 0, answer.err
+    return folder, answer
+
+
+@pytest.fixture
+def folder(undisturbed: tuple[Path, Any], tmp_path: Path) -> Path:
+    """A folder with the graph."""
+    (tmp_path / "trading.npz").symlink_to(undisturbed[0] / "trading.npz")
+    return tmp_path
+
+
+def assert_same_bits(one: Path, other: Path) -> None:
+    assert {path.name for path in one.iterdir()} == RUN_FILES
+    first, second = load_file(one / "model.safetensors"), load_file(other / "model.safetensors")
+    assert first.keys() == second.keys()
+    for name, tensor in first.items():
+        assert torch.equal(tensor, second[name]), name
+    tables = [pq.read_table(folder / "predictions.parquet") for folder in (one, other)]
+    assert tables[0].equals(tables[1])
+    keys = ("test_score", "val_score", "epochs", "epochs_trained", "label_estimator", "splits")
+    found = [json.loads((folder / "metrics.json").read_text()) for folder in (one, other)]
+    assert {key: found[0][key] for key in keys} == {key: found[1][key] for key in keys}
+    for name in ("history.jsonl", "explorer.json", "audit.json", "understanding.json"):
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+    assert "<title>" in (one / "report.html").read_text()
+
+
+def test_the_undisturbed_run_is_worth_disturbing(undisturbed: tuple[Path, Any]) -> None:
+    """Several batches, replicas that stop at different epochs, and an estimator before them."""
+    folder, answer = undisturbed
+    lines = (folder / "run" / "history.jsonl").read_text().splitlines()
+    main = [line for line in map(json.loads, lines) if line["stage"] == "main"]
+    last = {line["split"]: line["epoch"] for line in main}
+    assert len(last) == 3
+    assert len(set(last.values())) > 1
+    touched = {name for _, name in answer.seen}
+    assert {"/run/state/state-000.safetensors", "/run/state/state-001.safetensors"} <= touched
+    assert {f"/run/{name}" for name in RUN_FILES} <= touched
+
+
+def test_a_killed_run_ends_with_the_same_bits(
+    soak: Any, survive: Any, undisturbed: tuple[Path, Any], folder: Path
+) -> None:
+    whole, answer = undisturbed
+    kills = soak.amount(short=3, long=50)
+    ends = survive(
+        *(kills, answer, *WORDS, "--resume"),
+        folder=folder,
+        out=folder / "run",
+        check=lambda: assert_same_bits(folder / "run", whole / "run"),
+        seed=7,
+        done="is finished",
+        before=BEFORE,
+    )
+    soak.record(
+        "kill-train",
+        "A run that is killed and resumed ends with the bits of an undisturbed one.",
+        kills_survived=kills,
+        runs_compared=ends + 1,
+    )
+
+
+def test_an_interrupted_run_ends_with_the_same_bits(
+    commands: Any, moments_of: Any, undisturbed: tuple[Path, Any], folder: Path
+) -> None:
+    whole, answer = undisturbed
+    saves = [
+        number
+        for number, (event, name) in enumerate(answer.seen, start=1)
+        if event == "os.rename" and name == "/run/state/state-001.safetensors"
+    ]
+    moment = moments_of(touch=saves[len(saves) // 2], signal=signal.SIGINT)
+    stopped = commands(*WORDS, folder=folder, before=BEFORE, moment=moment)
+    assert stopped.code == 130
+    assert "repeat the command with --resume --out run" in stopped.err
+    assert "Traceback" not in stopped.err
+    assert not (folder / "run" / "metrics.json").exists()
+    resumed = commands(*WORDS, "--resume", folder=folder, before=BEFORE)
+    assert resumed.code == 0, resumed.err
+    assert_same_bits(folder / "run", whole / "run")

@@ -1,0 +1,171 @@
+"""Two processes that want the same place: one waits or is refused, and nothing is mixed."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hpgmn as package
+
+pytestmark = pytest.mark.slow
+
+QUICK = ("--splits", "0", "--device", "cpu", "--set", "epochs=30")
+TRAIN = ("train", "g.npz", "--model", "mlp", *QUICK, "--out", "run")
+# Whoever comes first stays for a while: the other must find it at work.
+SLOW = """
+import time
+import hpgmn.explain.dossier as dossier
+import hpgmn.training.replicas as replicas
+dossier.SECONDS = 0.02
+genuine = replicas.train
+def train(*arguments, **options):
+    time.sleep(1.0)
+    return genuine(*arguments, **options)
+replicas.train = train
+from hpgmn.experiments import paper
+paper.TABLE_2 = {"gcn": paper.TABLE_2["gcn"]}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a graph in all forms."""
+    graph = package.trading_network(num_nodes=120, seed=3).graph
+    package.write_graph(graph, tmp_path / "g.npz")
+    package.write_graph(graph, tmp_path / "g.graph")
+    for name in ("texas", "cora"):
+        package.write_graph(graph, tmp_path / "data" / f"{name}.npz")
+    return tmp_path
+
+
+def both(commands: Any, folder: Path, *words: tuple[object, ...]) -> list[Any]:
+    """What became of commands that were started together, those that succeeded first."""
+    environment = {"HPGMN_DATA": str(folder / "data"), "XDG_CACHE_HOME": str(folder)}
+    jobs = [
+        commands.job(*own, folder=folder, before=SLOW, environment=environment) for own in words
+    ]
+    return sorted(commands.together(jobs), key=lambda answer: answer.code)
+
+
+@pytest.mark.parametrize(
+    ("words", "refusal"),
+    [
+        (TRAIN, "Another training is at work in run. Wait for it"),
+        (
+            ("train", "g.npz", "--model", "mlp,gcn", *QUICK, "--out", "run"),
+            "Another training is at work in run. Wait for it",
+        ),
+        (
+            (
+                *("tune", "g.npz", "--model", "mlp", "--trials", "2", "--device", "cpu"),
+                *("--set", "epochs=5", "--study", "a.db"),
+            ),
+            "Another command is searching with the study a.db. Wait for it",
+        ),
+        (
+            ("reproduce", "table2", "--quick", "--device", "cpu", "--out", "rep"),
+            "Another reproduction is at work in rep. Wait for it",
+        ),
+    ],
+    ids=["train", "train several", "tune", "reproduce"],
+)
+def test_the_second_is_refused(
+    commands: Any, folder: Path, words: tuple[str, ...], refusal: str
+) -> None:
+    first, second = both(commands, folder, words, words)
+    assert first.code == 0, first.err
+    assert second.code == 2, second.err
+    assert refusal in second.err.splitlines()[-1]
+    assert "Traceback" not in first.err + second.err
+    assert not [*folder.rglob("*.lock"), *folder.rglob("*.unfinished")]
+    if words[0] == "tune":
+        with closing(sqlite3.connect(folder / "a.db")) as database:
+            states = database.execute("SELECT state FROM trials").fetchall()
+        assert states == [("COMPLETE",)] * 2
+
+
+def test_an_interrupted_run_is_resumed_by_one_of_two(
+    commands: Any, moments_of: Any, folder: Path
+) -> None:
+    moment = moments_of(touch=30)  # in training
+    assert commands(*TRAIN, folder=folder, before=SLOW, moment=moment).code == -9
+    first, second = both(commands, folder, (*TRAIN, "--resume"), (*TRAIN, "--resume"))
+    assert (first.code, second.code) == (0, 2), first.err + second.err
+    assert "Another training is at work in run." in second.err
+    assert (folder / "run" / "report.html").exists()
+
+
+def test_one_of_two_may_not_replace_what_the_other_makes(commands: Any, folder: Path) -> None:
+    first, second = both(commands, folder, (*TRAIN, "--overwrite"), (*TRAIN, "--overwrite"))
+    assert (first.code, second.code) == (0, 2), first.err + second.err
+    assert (
+        len(
+            package.HPGMNClassifier.load(folder / "run").predict(
+                package.read_graph(folder / "g.npz")
+            )
+        )
+        == 120
+    )
+
+
+def test_shards_are_made_by_one_of_two(commands: Any, folder: Path) -> None:
+    words = ("shard", "g.graph", "--out", "shards", "--ranges", "4")
+    answers = both(commands, folder, words, words)
+    assert answers[0].code == 0, answers[0].err
+    assert answers[1].code in (0, 2), answers[1].err  # 0: it came when the other was done
+    if answers[1].code == 2:
+        assert "Another `hpgmn shard` is at work" in answers[1].err
+    again = commands(*words, folder=folder, before=SLOW)
+    assert again.code == 0, again.err  # checks every shard
+
+
+@pytest.mark.parametrize("name", ["out.npz", "out.graph"])
+def test_of_two_graphs_one_is_there_whole(commands: Any, folder: Path, name: str) -> None:
+    known = {}
+    for number, source in enumerate(("one", "other")):
+        (folder / source).mkdir()
+        rows = [f"n{place},{'ab'[place % 2]},{place + number}" for place in range(3000)]
+        edges = [f"n{place},n{place * 7 % 3000}" for place in range(3000)]
+        (folder / source / "nodes.csv").write_text("\n".join(["id,label,x", *rows]) + "\n")
+        (folder / source / "edges.csv").write_text("\n".join(["source,target", *edges]) + "\n")
+        assert commands("convert", source, "--out", f"{source}.npz", folder=folder).code == 0
+        known[source] = package.read_graph(folder / f"{source}.npz").fingerprint
+    for _ in range(3):
+        words = [("convert", source, "--out", name, "--overwrite") for source in known]
+        answers = both(commands, folder, *words)
+        assert [answer.code for answer in answers] == [0, 0], answers
+        assert package.read_graph(folder / name).fingerprint in known.values()
+    assert not list(folder.glob(".*"))
+
+
+# Both compute what is not in the cache; both answer.
+CACHE = """
+import numpy as np, os, torch
+import hpgmn
+from hpgmn.models.hpgmn import HPGMNSettings
+from hpgmn.statistics import LocalStatistics, cache
+cache.WORTH_SECONDS = -1.0
+graph = hpgmn.read_graph("g.npz")
+settings = HPGMNSettings(statistics=("diffusion",), neighbors="undirected")
+built = LocalStatistics(graph).build(graph.y[None], graph.num_classes, [settings])
+np.save(f"rows-{os.getpid()}.npy", built["diffusion"].rows(torch.arange(120)).numpy())
+"""
+
+
+def test_two_that_fill_the_same_entry_have_the_same_bits(commands: Any, folder: Path) -> None:
+    environment = {"HPGMN_CACHE": str(folder / "cache")}
+    jobs = [commands.job(folder=folder, before=CACHE, environment=environment) for _ in range(3)]
+    answers = commands.together(jobs)
+    assert [answer.code for answer in answers] == [0, 0, 0], answers
+    rows = [np.load(path) for path in folder.glob("rows-*.npy")]
+    assert len(rows) == 3
+    for other in rows[1:]:
+        np.testing.assert_array_equal(rows[0], other)
+    assert len(list((folder / "cache").iterdir())) == len(
+        list((folder / "cache").glob("[0-9a-f]*"))
+    )

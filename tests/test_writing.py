@@ -1,0 +1,253 @@
+"""A file or folder is there whole or not at all; drafts of the killed go, those at work stay."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpgmn import writing
+from hpgmn.errors import HPGMNError
+from hpgmn.writing import sweep_folder, unwritable, whole, whole_folder, write_bytes, write_text
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def content(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+def test_what_is_written_is_there_and_nothing_else(tmp_path: Path) -> None:
+    write_text(tmp_path / "a.txt", "grün\n")
+    write_text(tmp_path / "a.txt", "größer\n")
+    write_bytes(tmp_path / "b", b"\0\xff")
+    assert (tmp_path / "a.txt").read_bytes() == "größer\n".encode()
+    assert (tmp_path / "b").read_bytes() == b"\0\xff"
+    assert names(tmp_path) == {"a.txt", "b"}
+
+
+def test_a_draft_has_the_name_of_its_file(tmp_path: Path) -> None:
+    """Libraries add an ending to names that lack it."""
+    with whole(tmp_path / "rows.npy") as draft:
+        assert draft.name == "rows.npy"
+        assert draft.parent.name.startswith(".rows.npy.")
+        draft.write_text("rows")
+        assert not (tmp_path / "rows.npy").exists()
+    assert content(tmp_path) == {"rows.npy": "rows"}
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
+def test_after_an_error_the_old_one_stays(tmp_path: Path, error: type[BaseException]) -> None:
+    write_text(tmp_path / "a", "old")
+    with whole_folder(tmp_path / "b") as made:
+        (made / "old").write_text("1")
+
+    def failing(draft: Path) -> None:
+        draft.write_text("half")
+        raise error
+
+    with pytest.raises(error), whole(tmp_path / "a") as draft:
+        failing(draft)
+    with pytest.raises(error), whole_folder(tmp_path / "b") as made:
+        failing(made / "new")
+    assert names(tmp_path) == {"a", "b"}
+    assert (tmp_path / "a").read_text() == "old"
+    assert content(tmp_path / "b") == {"old": "1"}
+
+
+@pytest.mark.parametrize("is_exchanged", [True, False])
+def test_a_folder_takes_the_place_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_exchanged: bool
+) -> None:
+    if not is_exchanged:
+        monkeypatch.setattr(writing, "_exchanged", lambda *_: False)
+    for number in range(3):
+        with whole_folder(tmp_path / "a") as draft:
+            (draft / f"{number}").write_text("1")
+    assert names(tmp_path) == {"a"}
+    assert content(tmp_path / "a") == {"2": "1"}
+
+
+def test_a_folder_that_cannot_take_its_place_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with whole_folder(tmp_path / "a") as draft:
+        (draft / "old").write_text("1")
+    before, tried = os.rename, []
+
+    def refused(source: Path, target: Path) -> None:
+        tried.append(target)
+        if len(tried) == 3:  # the first finds the old one there, the second moves that away
+            raise OSError(errno.EACCES, "denied")
+        before(source, target)
+
+    monkeypatch.setattr(writing, "_exchanged", lambda *_: False)
+    monkeypatch.setattr(writing.os, "rename", refused)
+    with pytest.raises(HPGMNError, match="Cannot write"), whole_folder(tmp_path / "a") as draft:
+        (draft / "new").write_text("1")
+    assert names(tmp_path) == {"a"}
+    assert content(tmp_path / "a") == {"old": "1"}
+
+
+def test_two_names_are_exchanged_at_once(tmp_path: Path) -> None:
+    if not sys.platform.startswith("linux"):
+        pytest.skip("Linux alone exchanges names")
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "own").write_text(name)
+    assert writing._exchanged(tmp_path / "a", tmp_path / "b")
+    assert (tmp_path / "a" / "own").read_text() == "b"
+    assert (tmp_path / "b" / "own").read_text() == "a"
+
+
+def test_a_file_in_the_place_of_a_folder_stays(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("file")
+    with (
+        pytest.raises(
+            HPGMNError, match=r"Cannot write .*/a \(Not a directory\)\. Choose another place"
+        ),
+        whole_folder(tmp_path / "a") as draft,
+    ):
+        (draft / "new").write_text("1")
+    assert content(tmp_path) == {"a": "file"}
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(errno.ENOSPC, ""), "(No space left on device). Make room on its disk, or"),
+        (OSError(errno.EFBIG, "Error writing bytes"), "(File too large). Make room on its disk"),
+        (
+            OSError(errno.EROFS, ""),
+            "(Read-only file system). Choose another place, one that you may write",
+        ),
+        (OSError(errno.ENOENT, ""), "(No such file or directory). Make its folder, or choose"),
+        (OSError("9 requested and 4 written"), "(9 requested and 4 written). See that its disk"),
+    ],
+)
+def test_every_reason_has_its_remedy(tmp_path: Path, error: OSError, words: str) -> None:
+    assert words in str(unwritable(tmp_path / "a", error))
+    with pytest.raises(HPGMNError) as caught, whole(tmp_path / "a"):
+        raise error
+    assert str(caught.value) == str(unwritable(tmp_path / "a", error))
+    assert names(tmp_path) == set()
+
+
+@pytest.mark.parametrize("place", ["missing/a", "file/a"])
+def test_a_place_without_a_folder_is_a_sentence(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(HPGMNError, match=f"Cannot write .*{place}"):
+        write_text(tmp_path / place, "text")
+
+
+def test_a_disk_that_says_no_at_last_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some file systems find out that they are full when the file is forced onto the disk."""
+    write_text(tmp_path / "a", "old")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "")
+
+    monkeypatch.setattr(writing.os, "fsync", full)
+    with pytest.raises(HPGMNError, match="No space left"):
+        write_text(tmp_path / "a", "new")
+    assert content(tmp_path) == {"a": "old"}
+    with whole(tmp_path / "a", forced=False) as draft:
+        draft.write_text("new")
+    assert content(tmp_path) == {"a": "new"}
+
+
+def test_a_file_system_that_forces_no_folders_is_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: int) -> None:
+        raise OSError(errno.EINVAL, "")
+
+    monkeypatch.setattr(writing.os, "fsync", refused)
+    write_text(tmp_path / "a", "new")
+    assert content(tmp_path) == {"a": "new"}
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from hpgmn.writing import whole
+
+with whole(Path(sys.argv[1])) as draft:
+    draft.write_text("half")
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_drafts_of_the_killed_go_and_those_at_work_stay(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    command = [sys.executable, "-c", HOLDER, str(path)]
+    with contextlib.ExitStack() as stack:
+        pipes = {"stdout": subprocess.PIPE, "text": True}
+        first, second = (stack.enter_context(subprocess.Popen(command, **pipes)) for _ in range(2))
+        try:
+            for process in (first, second):
+                assert process.stdout.readline() == "held\n"
+            assert len(names(tmp_path)) == 2
+            first.send_signal(signal.SIGKILL)
+            first.wait()
+            write_text(tmp_path / "other", "text")  # sweeps its own place alone
+            assert len(names(tmp_path)) == 3
+            write_text(path, "whole")
+            assert len(names(tmp_path)) == 3
+        finally:
+            second.kill()
+            second.wait()
+    assert len(names(tmp_path)) == 3
+    (tmp_path / "a.unfinished").write_text("of an earlier version")
+    sweep_folder(tmp_path)
+    assert content(tmp_path) == {"a": "whole", "other": "text"}
+
+
+def test_without_locks_drafts_are_known_by_their_age(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", missing)
+    young, old = tmp_path / ".a.1.unfinished", tmp_path / ".a.2.unfinished"
+    for draft in (young, old):
+        draft.mkdir()
+    os.utime(old, (0, 0))
+    write_text(tmp_path / "a", "text")
+    assert names(tmp_path) == {"a", young.name}
+
+
+def test_a_draft_that_is_swept_at_once_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, swept = fcntl.flock, []
+
+    def late(held: int, how: int) -> None:
+        if not swept:  # somebody was faster
+            [draft] = tmp_path.iterdir()
+            draft.rmdir()
+            swept.append(draft)
+        before(held, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    write_text(tmp_path / "a", "text")
+    assert swept
+    assert content(tmp_path) == {"a": "text"}
+
+
+def test_a_folder_that_cannot_be_listed_is_not_swept(tmp_path: Path) -> None:
+    sweep_folder(tmp_path / "missing")
+    assert names(tmp_path) == set()
