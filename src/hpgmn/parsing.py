@@ -6,7 +6,7 @@ that say why; ``OSError`` where it cannot be read at all.
 
 | what | limit |
 | --- | --- |
-| a config (YAML) | 1 MiB, 100,000 values with all references written out |
+| a config (YAML) | 256 KiB, 100,000 values with all references written out |
 | a record (JSON) | 64 MiB |
 | nesting | as deep as Python's stack allows, a few hundred levels |
 | an array | what its file holds |
@@ -32,7 +32,7 @@ import yaml
 
 from hpgmn.free_memory import free_host_bytes
 
-LARGEST_CONFIG = 2**20
+LARGEST_CONFIG = 2**18
 """Bytes of a YAML file."""
 
 LARGEST_JSON = 64 * 2**20
@@ -245,7 +245,7 @@ def refuse_beyond_memory(size: int) -> None:
 
 
 def _larger(limit: int) -> TooLargeError:
-    return TooLargeError(f"it is larger than {limit / 2**20:.0f} MiB")
+    return TooLargeError(f"it is larger than {limit // 2**10:,} KiB")
 
 
 def _require_file(path: Path) -> None:

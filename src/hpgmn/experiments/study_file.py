@@ -48,6 +48,11 @@ def study_exists(path: Path) -> bool:
             tables = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
             if not tables[0]:
                 return False
+            # Optuna makes tables alone; anything else runs when a table is read or written.
+            query = "SELECT count(*) FROM sqlite_master WHERE type IN ('trigger', 'view')"
+            query += " OR sql LIKE 'CREATE VIRTUAL%'"
+            if database.execute(query).fetchone()[0]:
+                raise refusal
             ours = database.execute(
                 "SELECT count(*) FROM studies WHERE study_name = ?", (STUDY_NAME,)
             ).fetchone()

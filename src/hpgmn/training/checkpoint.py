@@ -18,6 +18,9 @@ from hpgmn.models.stage import Parameters
 from hpgmn.parsing import TooLargeError, parse_json, refuse_beyond_memory
 from hpgmn.training.state import HISTORY, StageState, TrainState
 
+MOST_TENSORS = 20_000
+"""A file of more is refused: safetensors takes longer and longer for each."""
+
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
     """Tensors and a JSON description in one file; a crash leaves the old file or the new one."""
@@ -37,9 +40,11 @@ def read_tensors(
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """What :func:`write_tensors` wrote; nothing is unpickled."""
     try:
-        refuse_beyond_memory(path.stat().st_size)  # a hole in a file takes no room on a disk
+        _refuse_too_much(path)
         with safe_open(str(path), framework="pt", device=str(device)) as file:
             about = parse_json((file.metadata() or {})["about"])
+            if not isinstance(about, dict):
+                raise ValueError("no description")
             names = list(file.keys())
             return {name: file.get_tensor(name) for name in names}, about
     except FileNotFoundError:
@@ -53,6 +58,17 @@ def read_tensors(
             f"The file {path} is damaged or not one of ours ({type(error).__name__}). "
             "Restore it, or train again with --overwrite."
         ) from None
+
+
+def _refuse_too_much(path: Path) -> None:
+    """Refuse what would take more memory than there is, or hours to go through."""
+    size = path.stat().st_size  # a hole in a file takes no room on a disk
+    refuse_beyond_memory(size)
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        count = file.read(min(length, size)).count(b'"data_offsets"')
+    if count > MOST_TENSORS:
+        raise TooLargeError(f"it says that it holds {count:,} tensors")
 
 
 def write_state(path: Path, state: TrainState, identity: str) -> None:
