@@ -38,7 +38,7 @@ def measured(
         asked.write_text(json.dumps({"task": task, "arguments": arguments}), encoding="utf-8")
         command = [sys.executable, "-m", "hpgmn.bench.worker", str(asked), str(answer)]
         try:
-            done = subprocess.run(
+            done = subprocess.run(  # this Python, a module of ours, two paths  # nosec B603
                 command,
                 env=environment(threads),
                 stdout=subprocess.DEVNULL,

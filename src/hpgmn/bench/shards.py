@@ -153,7 +153,7 @@ def train(folder: Path, run: Path, device: str, ranks: int = 1) -> Record:
         words += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     words += ["-m", "hpgmn", "train-shards", str(folder), "--out", str(run), "--device", device]
     neighbours = Neighbours(with_offspring=True)
-    done = subprocess.run(
+    done = subprocess.run(  # this Python and options of ours, no shell  # nosec B603
         words, env=environment(1), capture_output=True, text=True, errors="replace", check=False
     )
     if done.returncode:

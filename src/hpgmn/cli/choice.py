@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
 from rich.table import Column, Table
 
 from hpgmn.cli.console import note, out, say, stop_on_signal, training_progress
@@ -168,7 +167,7 @@ def print_choice(content: Mapping[str, Any]) -> None:
         Column("seconds", justify="right"),
         box=None,
         padding=(0, 2, 0, 0),
-        title=escape(f"Portfolio: {metric} %"),
+        title=f"Portfolio: {metric} %",
     )
     scored = [row for row in content["members"] if row["failure"] is None]
     for row in sorted(scored, key=lambda row: (-row["val_score_mean"], row["val_loss_mean"])):

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
 from rich.table import Column, Table
 
 from hpgmn.cli.console import (
@@ -322,7 +321,7 @@ def print_comparison(content: Mapping[str, Any]) -> None:
         Column("seconds", justify="right"),
         box=None,  # so that it fits 80 columns
         padding=(0, 2, 0, 0),
-        title=escape(f"{content['graph']}: {metric} %, {runs} run{'s' * (runs > 1)} each"),
+        title=f"{content['graph']}: {metric} %, {runs} run{'s' * (runs > 1)} each",
     )
     for row in content["rows"]:
         table.add_row(

@@ -89,7 +89,7 @@ def _run_child(arguments: Sequence[str]) -> tuple[int, str]:
     quiet = ("-W", "ignore::RuntimeWarning:runpy")
     command = [sys.executable, *quiet, "-m", "hpgmn.datasets.download", *arguments]
     last_line = "no message"
-    with subprocess.Popen(
+    with subprocess.Popen(  # this Python, a module of ours, a known name, a path  # nosec B603
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
