@@ -69,7 +69,7 @@ def parse_json(text: str | bytes) -> Any:
 
 def read_json(path: Path) -> Any:
     """What a JSON file says."""
-    _require_file(path)
+    require_file(path)
     if path.stat().st_size > LARGEST_JSON:
         raise _larger(LARGEST_JSON)
     return parse_json(path.read_text(encoding="utf-8"))
@@ -123,7 +123,7 @@ def read_array(path: Path, mapped: Literal["r", "c"] | None = None) -> Array:
         mapped: "r" maps it to be read, "c" so that writing changes a copy of the page; None reads
             it.
     """
-    _require_file(path)
+    require_file(path)
     with path.open("rb") as file:
         needed = read_header(file, os.fstat(file.fileno()).st_size).size
         if mapped is None or not needed:  # nothing to map
@@ -178,7 +178,7 @@ def read_archive(path: Path, wanted: Callable[[str], bool]) -> tuple[dict[str, A
     Returns:
         The arrays by name, and the names of everything else.
     """
-    _require_file(path)
+    require_file(path)
     with path.open("rb") as file:
         try:
             return _archive(file, wanted)
@@ -248,7 +248,7 @@ def _larger(limit: int) -> TooLargeError:
     return TooLargeError(f"it is larger than {limit // 2**10:,} KiB")
 
 
-def _require_file(path: Path) -> None:
+def require_file(path: Path) -> None:
     """Refuse devices and pipes, which may have no end or keep a reader waiting."""
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "Not a file")

@@ -14,7 +14,7 @@ from hpgmn.errors import HPGMNError
 from hpgmn.experiments.machine import hardware
 from hpgmn.experiments.records import grid
 from hpgmn.experiments.run import write_text
-from hpgmn.parsing import read_json
+from hpgmn.parsing import parse_json, read_json
 
 Record: TypeAlias = dict[str, Any]
 
@@ -92,7 +92,7 @@ def kept(path: Path, asked: Mapping[str, Any], make: Callable[[], Record]) -> Re
         asked: everything that the answer depends on.
         make: gives the answer.
     """
-    same = json.loads(json.dumps(asked))  # tuples become lists, as in the file
+    same = parse_json(json.dumps(asked))  # tuples become lists, as in the file
     if path.is_file():
         content = read_record(path)
         if content.get("asked") == same:

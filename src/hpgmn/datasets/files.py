@@ -35,7 +35,7 @@ import scipy.sparse as sp
 from hpgmn.edges import SortedEdges
 from hpgmn.errors import GraphError
 from hpgmn.graph import Array, Graph, Splits
-from hpgmn.parsing import TooLargeError, read_archive, read_array
+from hpgmn.parsing import TooLargeError, read_archive, read_array, require_file
 
 logger = logging.getLogger(__name__)
 
@@ -285,6 +285,7 @@ def _kind(name: str) -> tuple[str, str]:
 
 def _archived(path: Path) -> tuple[dict[str, Array], list[str]]:
     """The arrays of a graph file, and the names of what nothing reads."""
+    require_file(path)
     with path.open("rb") as file:
         if file.read(2) != b"PK":
             raise _fault(path, "it is not a .npz file", "write one with write_graph")

@@ -200,6 +200,7 @@ def prepare_folder(
     """
     try:
         before = earlier_run(folder, resume=resume, overwrite=overwrite)
+        _refuse_links(folder)
         if before is not None:
             if resume:
                 _refuse_other(folder, before, spec)
@@ -218,6 +219,17 @@ def prepare_folder(
             f"Cannot write into the folder {folder} ({error.strerror or error}). "
             "Choose another --out."
         ) from None
+
+
+def _refuse_links(folder: Path) -> None:
+    """Refuse to write through links: whoever made the folder may have aimed them anywhere."""
+    state = folder / STATE_FOLDER
+    for path in (one for place in (folder, state) if place.is_dir() for one in place.iterdir()):
+        if path.is_symlink():
+            raise HPGMNError(
+                f"The run folder {folder} holds a link, {path.relative_to(folder)}, and nothing is "
+                "written through links. Remove it, or choose another --out."
+            )
 
 
 def _is_empty(folder: Path) -> bool:

@@ -26,7 +26,7 @@ import scipy.sparse as sp
 
 from hpgmn.errors import HPGMNError
 from hpgmn.graph import Array
-from hpgmn.parsing import read_array, read_header
+from hpgmn.parsing import read_array, read_header, require_file
 from hpgmn.statistics.entries import as_bytes, npy_header
 
 GAP_BYTES = 1 << 14
@@ -58,6 +58,7 @@ class RowFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
+            require_file(path)
             with path.open("rb") as file:
                 header = read_header(file, os.fstat(file.fileno()).st_size)
                 self._offset = file.tell()

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hpgmn.errors import HPGMNError
 from hpgmn.models.stage import Parameters
-from hpgmn.parsing import TooLargeError, parse_json, refuse_beyond_memory
+from hpgmn.parsing import TooLargeError, parse_json, refuse_beyond_memory, require_file
 from hpgmn.training.state import HISTORY, StageState, TrainState
 
 MOST_TENSORS = 20_000
@@ -62,6 +62,7 @@ def read_tensors(
 
 def _refuse_too_much(path: Path) -> None:
     """Refuse what would take more memory than there is, or hours to go through."""
+    require_file(path)
     size = path.stat().st_size  # a hole in a file takes no room on a disk
     refuse_beyond_memory(size)
     with path.open("rb") as file:
