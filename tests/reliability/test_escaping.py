@@ -80,7 +80,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["explain", "run"],
         ["explain", "run", "--node", MARKUP],
         ["explain", "run", "--node", f"{MARKUP}?"],
-        ["audit", FOLDER],
+        ["audit", FOLDER, "--no-training"],
         ["report", "run"],
         ["predict", "run", "--out", "predictions.csv"],
         ["train", f"{MARKUP[:10]}.npz"],
