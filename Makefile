@@ -10,7 +10,7 @@ UNFINISHED := $(VENV)/.unfinished
 DATED := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak lint format bench results docs clean
+.PHONY: help demo test soak lint audit format bench results docs clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -25,6 +25,12 @@ lint: $(DEV_READY) ## formatting, linters and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml src
+
+audit: $(DEV_READY) ## known vulnerabilities of the pinned packages; needs the network
+	$(PYTHON) -m venv $(VENV)/audit
+	$(VENV)/audit/bin/pip install -qq --disable-pip-version-check pip-audit
+	$(VENV)/audit/bin/pip-audit --disable-pip --no-deps --requirement constraints.txt
 
 format: $(DEV_READY) ## write the formatting and the safe fixes
 	$(BIN)/ruff format .

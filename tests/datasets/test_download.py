@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import ssl
 import subprocess
 import sys
 import urllib.error
+import urllib.request
 import warnings
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -46,6 +48,20 @@ def child_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(subprocess, "Popen", instead)
 
     return use
+
+
+def as_large_as_texas(
+    nodes: int = 183, edges: int = 325, features: int = 1703, classes: int = 5
+) -> Graph:
+    ends = np.arange(edges) % nodes
+    pairs = np.stack([ends, (ends + 1 + np.arange(edges) // nodes) % nodes])
+    return Graph(np.ones((nodes, features)), pairs, np.arange(nodes) % classes)
+
+
+def copies(path: Path, graph: Graph) -> str:
+    """A child that hands a finished graph file over."""
+    write_graph(graph, path)
+    return f"import shutil, sys; shutil.copy({str(path)!r}, sys.argv[2])"
 
 
 def small_data(**changes: Any) -> SimpleNamespace:
@@ -204,12 +220,44 @@ def test_child_says_why_in_its_last_line(
 def test_finished_file_is_kept_in_the_cache(
     cache: Path, tmp_path: Path, child_program: Any
 ) -> None:
-    y = np.arange(30) % 2
-    write_graph(Graph(np.ones((30, 1)), [], y), tmp_path / "made.npz")
-    child_program(f"import shutil, sys; shutil.copy({str(tmp_path / 'made.npz')!r}, sys.argv[2])")
+    child_program(copies(tmp_path / "made.npz", as_large_as_texas()))
     assert download("texas") == cache / "texas.npz"
-    assert load("texas").num_nodes == 30
+    assert load("texas").num_nodes == 183
     assert [path.name for path in cache.iterdir()] == ["texas.npz"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"nodes": 182}, {"edges": 324}, {"features": 1702}, {"classes": 4}, {"classes": 6}],
+)
+def test_a_child_that_hands_over_another_graph_is_not_believed(
+    cache: Path, tmp_path: Path, child_program: Any, changes: dict[str, int]
+) -> None:
+    write_graph(Graph([[1.0]], []), cache / "texas.npz")
+    child_program(copies(tmp_path / "made.npz", as_large_as_texas(**changes)))
+    with pytest.raises(HPGMNError) as caught:
+        download("texas")
+    assert str(caught.value).startswith(
+        "The download of 'texas' failed (its source has changed: 183 nodes, 325 edges, 1703 "
+        "attributes and 5 classes were expected, but "
+    )
+    assert str(caught.value).endswith("HPGMN_DATA.")
+    assert [path.name for path in cache.iterdir()] == ["texas.npz"]
+    assert read_graph(cache / "texas.npz").num_nodes == 1
+
+
+def test_the_child_fetches_over_https_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(urllib.request, "urlopen", urllib.request.urlopen)  # as before afterwards
+
+    def fetch(dataset: Dataset, folder: Path) -> Graph:
+        urllib.request.urlopen("http://127.0.0.1:9/texas.zip", context=ssl.create_default_context())
+        raise AssertionError("It was opened.")
+
+    monkeypatch.setattr(child, "_fetch", fetch)
+    assert child.main(["texas", str(tmp_path / "texas.npz")]) == 1
+    assert "http://127.0.0.1:9/texas.zip is not an https address" in capsys.readouterr().err
 
 
 def test_failure_is_one_sentence_and_leaves_nothing(cache: Path, child_program: Any) -> None:
@@ -235,7 +283,7 @@ def test_killed_child_leaves_nothing(cache: Path, child_program: Any) -> None:
 
 def test_a_bad_file_of_the_child_is_not_kept(cache: Path, child_program: Any) -> None:
     child_program("import pathlib, sys; pathlib.Path(sys.argv[2]).write_text('not a graph')")
-    with pytest.raises(GraphError, match=r"it is not a \.npz file"):
+    with pytest.raises(HPGMNError, match=r"failed \(.*it is not a \.npz file.*try again"):
         download("texas")
     assert list(cache.iterdir()) == []
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from hpgmn.bench.records import Record
 from hpgmn.errors import HPGMNError
+from hpgmn.parsing import read_json
 
 NO_MEMORY = "out of memory"
 
@@ -37,7 +38,7 @@ def measured(
         asked.write_text(json.dumps({"task": task, "arguments": arguments}), encoding="utf-8")
         command = [sys.executable, "-m", "hpgmn.bench.worker", str(asked), str(answer)]
         try:
-            done = subprocess.run(
+            done = subprocess.run(  # this Python, a module of ours, two paths  # nosec B603
                 command,
                 env=environment(threads),
                 stdout=subprocess.DEVNULL,
@@ -55,7 +56,7 @@ def measured(
                 f"The process that measures '{task}' broke off with code {done.returncode}; what "
                 "it printed above says why."
             )
-        content: Record = json.loads(answer.read_text(encoding="utf-8"))
+        content: Record = read_json(answer)
     if "failed" in content:
         raise ProcessFailed(content["failed"])
     return content

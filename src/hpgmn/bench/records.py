@@ -13,6 +13,7 @@ from hpgmn import __version__
 from hpgmn.errors import HPGMNError
 from hpgmn.experiments.machine import hardware
 from hpgmn.experiments.records import grid
+from hpgmn.parsing import parse_json, read_json
 from hpgmn.writing import write_text
 
 Record: TypeAlias = dict[str, Any]
@@ -75,7 +76,7 @@ def write_record(record: Mapping[str, Any], path: Path) -> None:
 def read_record(path: Path) -> Record:
     """A record from its file."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except (OSError, ValueError) as error:
         raise HPGMNError(f"Cannot read the record {path}: {error}. Measure it again.") from None
     if not isinstance(content, dict):
@@ -91,7 +92,7 @@ def kept(path: Path, asked: Mapping[str, Any], make: Callable[[], Record]) -> Re
         asked: everything that the answer depends on.
         make: gives the answer.
     """
-    same = json.loads(json.dumps(asked))  # tuples become lists, as in the file
+    same = parse_json(json.dumps(asked))  # tuples become lists, as in the file
     if path.is_file():
         content = read_record(path)
         if content.get("asked") == same:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpgmn.errors import HPGMNError
+from hpgmn.parsing import read_json
 from hpgmn.writing import write_text
 
 TASKS = {
@@ -29,7 +30,7 @@ TASKS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do the task; returns the exit code."""
     asked, answer = map(Path, sys.argv[1:] if arguments is None else arguments)
-    request = json.loads(asked.read_text(encoding="utf-8"))
+    request = read_json(asked)
     module, function = TASKS[request["task"]]
     work = getattr(importlib.import_module(f"hpgmn.bench.{module}"), function)
     try:

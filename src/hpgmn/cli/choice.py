@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
 from rich.table import Column, Table
 
 from hpgmn.cli.console import note, out, say, stop_on_signal, training_progress
@@ -113,12 +111,13 @@ def chosen_or_kept(
 def _kept(folder: Path) -> Choice | None:
     from hpgmn.experiments.portfolio import Choice
     from hpgmn.experiments.run import PORTFOLIO_FILE
+    from hpgmn.parsing import read_json
 
     path = folder / PORTFOLIO_FILE
     if not path.exists():
         return None
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except ValueError:
         raise HPGMNError(f"{path} is damaged. Start anew with --overwrite.") from None
     choice = Choice.from_dict(content)
@@ -168,7 +167,7 @@ def print_choice(content: Mapping[str, Any]) -> None:
         Column("seconds", justify="right"),
         box=None,
         padding=(0, 2, 0, 0),
-        title=escape(f"Portfolio: {metric} %"),
+        title=f"Portfolio: {metric} %",
     )
     scored = [row for row in content["members"] if row["failure"] is None]
     for row in sorted(scored, key=lambda row: (-row["val_score_mean"], row["val_loss_mean"])):

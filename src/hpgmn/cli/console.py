@@ -8,23 +8,36 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.segment import Segment
 
 from hpgmn.errors import SettingError
+from hpgmn.experiments.log import without_controls
 
 if TYPE_CHECKING:
     from hpgmn.training.replicas import Progress as Step
 
 logger = logging.getLogger(__name__)
 
-out = Console()
-err = Console(stderr=True)
+
+class _Console(Console):
+    """A console on which text is text: no markup in brackets, no codes that a terminal obeys."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for one in super().render(renderable, options):
+            yield one if one.control else Segment(without_controls(one.text), one.style)
+
+
+out = _Console(markup=False, emoji=False)
+err = _Console(markup=False, emoji=False, stderr=True)
 
 METRIC_HELP = (
     "What chooses epochs and is reported: accuracy, balanced_accuracy, macro_f1, roc_auc, "
@@ -35,7 +48,7 @@ METRIC_HELP = (
 
 def say(line: str) -> None:
     """One unbroken line on standard error."""
-    err.print(line, markup=False, highlight=False, soft_wrap=True)
+    err.print(line, highlight=False, soft_wrap=True)
 
 
 def note(line: str) -> None:
@@ -120,7 +133,7 @@ def training_progress(what: str) -> Iterator[Callable[[Step], None]]:
         yield _PlainProgress(what)
         return
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.completed:.0f}/{task.total:.0f}"),
         TextColumn("{task.fields[numbers]}"),
@@ -163,7 +176,7 @@ class _PlainProgress:
         amount = f"epoch {now.epoch}/{now.epochs} loss {now.loss:.3f} val {now.val_score:.3f}"
         if math.isnan(now.val_score):  # a statistic
             amount = f"{now.epoch:,}/{now.epochs:,} rows"
-        print(f"{where} {amount}", file=sys.stderr, flush=True)
+        say(f"{where} {amount}")
 
 
 @contextmanager
@@ -177,7 +190,7 @@ def step_progress() -> Iterator[Callable[[str, int, int | None], None]]:
         yield _PlainSteps()
         return
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.fields[amount]}"),
         TimeElapsedColumn(),
@@ -214,7 +227,7 @@ class _PlainSteps:
         if is_new or now - self.told > PLAIN_SECONDS:
             self.told = now
             amount = _amount(done, total)
-            print(f"{what}{f': {amount}' if amount else ' …'}", file=sys.stderr, flush=True)
+            say(f"{what}{f': {amount}' if amount else ' …'}")
 
 
 @contextmanager

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.table import Column, Table
 
 from hpgmn.cli.choice import NOT_TRIED, chosen_or_kept, known_assignments, wants_portfolio
@@ -364,7 +363,7 @@ def print_scores(row: dict[str, Any]) -> None:
     cells["seconds"] = f"{row['seconds']:.1f}"
     columns = [Column(name, no_wrap=name == "test", overflow="fold") for name in cells]
     table = Table(*columns, box=None, padding=(0, 2, 0, 0))  # seven columns in 80 characters
-    table.add_row(*(escape(cell) for cell in cells.values()))
+    table.add_row(*(cell for cell in cells.values()))
     out.print(table)
 
 

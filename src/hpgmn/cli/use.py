@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from hpgmn.cli.console import err, out, say
@@ -300,7 +299,7 @@ def evaluate(
     overview = Table("metric", "score")
     for name, own_score in every.items():
         shown = f"{100 * own_score.mean:.1f} ± {100 * own_score.std:.1f}"
-        overview.add_row(escape(metric_words(name, asked)), shown)
+        overview.add_row(metric_words(name, asked), shown)
     out.print(overview)
     out.print(table)
 

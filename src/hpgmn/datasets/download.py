@@ -2,7 +2,7 @@
 
 Some of PyG's readers unpickle what they fetch. That happens in a child process
 (``python -m hpgmn.datasets.download NAME TARGET``), which writes a graph file of plain arrays;
-this process reads nothing but that file.
+this process reads nothing but that file, and compares it with what is known of the dataset.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from hpgmn.datasets.files import read_graph, write_graph
+from hpgmn.datasets.https import https_only
 from hpgmn.datasets.registry import Dataset, bring_the_file, cache_folder, known_dataset
 from hpgmn.errors import HPGMNError
 from hpgmn.graph import Array, Graph, Splits
@@ -62,11 +63,11 @@ def download(name: str) -> Path:
                     f"and try again, or {bring_the_file(name)}."
                 )
             if status != 0:
-                raise HPGMNError(
-                    f"The download of '{name}' failed ({last_line}): try again, or "
-                    f"{bring_the_file(name)}."
-                )
-            read_graph(draft)
+                raise _failure(name, last_line)
+            try:
+                _refuse_other_sizes(read_graph(draft), dataset)  # the child may say anything
+            except HPGMNError as error:
+                raise _failure(name, str(error).rstrip(".")) from None
             os.replace(draft, place)
     except OSError as error:
         raise HPGMNError(
@@ -76,13 +77,19 @@ def download(name: str) -> Path:
     return place
 
 
+def _failure(name: str, reason: str) -> HPGMNError:
+    return HPGMNError(
+        f"The download of '{name}' failed ({reason}): try again, or {bring_the_file(name)}."
+    )
+
+
 def _run_child(arguments: Sequence[str]) -> tuple[int, str]:
     """Run this module as a program; its exit status and the last line it said."""
     # The package imports this module before the child runs it as a program: runpy warns of that.
     quiet = ("-W", "ignore::RuntimeWarning:runpy")
     command = [sys.executable, *quiet, "-m", "hpgmn.datasets.download", *arguments]
     last_line = "no message"
-    with subprocess.Popen(
+    with subprocess.Popen(  # this Python, a module of ours, a known name, a path  # nosec B603
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -197,6 +204,7 @@ def main(arguments: Sequence[str]) -> int:
     name, target = arguments
     dataset = known_dataset(name)
     socket.setdefaulttimeout(_TIMEOUT_SECONDS)
+    https_only()
     try:
         graph = _fetch(dataset, Path(target).parent / "raw")
         _refuse_other_sizes(graph, dataset)

@@ -9,6 +9,27 @@ from pathlib import Path
 
 from hpgmn.writing import unwritable
 
+_CONTROLS = dict.fromkeys(
+    {*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)}
+    - {ord("\n"), ord("\t")},
+    "\ufffd",
+)
+"""Characters that a terminal obeys instead of showing them, and those that turn text around."""
+
+
+def without_controls(text: str) -> str:
+    r"""A text that a terminal shows as it is: names of nodes and files may hold anything.
+
+    >>> without_controls("red: \x1b[31m")
+    'red: \ufffd[31m'
+    """
+    return text.translate(_CONTROLS)
+
+
+class _Formatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return without_controls(super().format(record))
+
 
 class _LogFile(logging.FileHandler):
     """A log that ends where its disk is full: whatever is logged is no reason to stop."""
@@ -29,7 +50,7 @@ def log_file(path: Path, earlier: Sequence[logging.LogRecord] = ()) -> Iterator[
         handler = _LogFile(path, encoding="utf-8")
     except OSError as error:
         raise unwritable(path, error) from None
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger = logging.getLogger("hpgmn")
     for record in earlier:
         handler.handle(record)

@@ -32,6 +32,7 @@ from hpgmn.locking import LOCK_FILE
 from hpgmn.metrics import require_metric
 from hpgmn.models import find_model
 from hpgmn.models.stage import Replica
+from hpgmn.parsing import read_json
 from hpgmn.statistics.homophily import node_homophily
 from hpgmn.training.checkpoint import read_tensors
 from hpgmn.training.checks import (
@@ -201,6 +202,7 @@ def prepare_folder(
     """
     try:
         before = earlier_run(folder, resume=resume, overwrite=overwrite)
+        _refuse_links(folder)
         if before is not None:
             if resume:
                 _refuse_other(folder, before, spec)
@@ -215,6 +217,17 @@ def prepare_folder(
         _write_config(folder, spec)
     except OSError as error:
         raise unwritable(folder, error) from None
+
+
+def _refuse_links(folder: Path) -> None:
+    """Refuse to write through links: whoever made the folder may have aimed them anywhere."""
+    state = folder / STATE_FOLDER
+    for path in (one for place in (folder, state) if place.is_dir() for one in place.iterdir()):
+        if path.is_symlink():
+            raise HPGMNError(
+                f"The run folder {folder} holds a link, {path.relative_to(folder)}, and nothing is "
+                "written through links. Remove it, or choose another --out."
+            )
 
 
 def _is_empty(folder: Path) -> bool:
@@ -260,7 +273,7 @@ def finished_run(folder: Path) -> dict[str, Any] | None:
             "with --overwrite."
         )
     shutil.rmtree(folder / STATE_FOLDER, ignore_errors=True)
-    metrics: dict[str, Any] = json.loads((folder / METRICS_FILE).read_text(encoding="utf-8"))
+    metrics: dict[str, Any] = read_json(folder / METRICS_FILE)
     return metrics
 
 
@@ -331,7 +344,7 @@ def run(
     }
     metrics["warnings"] = list(dict.fromkeys([*warnings, *found]))
     if (folder / PORTFOLIO_FILE).exists():
-        metrics["portfolio"] = json.loads((folder / PORTFOLIO_FILE).read_text(encoding="utf-8"))
+        metrics["portfolio"] = read_json(folder / PORTFOLIO_FILE)
     metrics["seconds"] = before + time.perf_counter() - started
     write_text(folder / METRICS_FILE, json.dumps(metrics, indent=1) + "\n")
     shutil.rmtree(state)

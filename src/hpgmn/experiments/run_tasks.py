@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ from hpgmn.experiments.run import (
     run,
 )
 from hpgmn.graph import Graph
+from hpgmn.parsing import parse_json
 from hpgmn.training.replicas import Progress
 from hpgmn.writing import write_bytes
 
@@ -103,7 +103,7 @@ def run_on(
             raise RuntimeError(f"A worker failed:\n{end.trace}")
         if end.value is not None:
             write_files(Path(end.name), end.value)
-            for line in json.loads(end.value[METRICS_FILE])["warnings"]:
+            for line in parse_json(end.value[METRICS_FILE])["warnings"]:
                 logger.warning(line)
         told(Path(end.name), end.reason)
 

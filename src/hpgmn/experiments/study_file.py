@@ -52,6 +52,11 @@ def study_exists(path: Path) -> bool:
         if start != _SQLITE:
             raise refusal
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+            # Optuna makes tables alone; anything else runs when a table is read or written.
+            query = "SELECT count(*) FROM sqlite_master WHERE type IN ('trigger', 'view')"
+            query += " OR sql LIKE 'CREATE VIRTUAL%'"
+            if database.execute(query).fetchone()[0]:
+                raise refusal
             if _is_begun_only(database):
                 return False
             ours = database.execute(
@@ -76,7 +81,8 @@ def _is_begun_only(database: sqlite3.Connection) -> bool:
         return False
     if "studies" not in tables:
         return True
-    return database.execute("SELECT count(*) FROM studies").fetchone() == (0,)
+    (number,) = database.execute("SELECT count(*) FROM studies").fetchone()
+    return bool(number == 0)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
-from xml.etree import ElementTree
+from xml.etree import ElementTree  # reads what matplotlib has just drawn  # nosec B405
 
 import numpy as np
 
@@ -426,7 +426,7 @@ def inline_svg(figure: Figure, name: str, sentence: str) -> str:
         warnings.filterwarnings("ignore", message="Matplotlib currently does not support")
         # As savefig does it, which would draw everything twice.
         cast(Any, FigureCanvasSVG(figure)).print_svg(buffer, metadata=nothing)
-    root = ElementTree.fromstring(buffer.getvalue())
+    root = ElementTree.fromstring(buffer.getvalue())  # what matplotlib has drawn  # nosec B314
     width, height = (float(size) for size in root.attrib["viewBox"].split()[2:])
     for parent in root.iter():
         for child in list(parent):

@@ -32,6 +32,7 @@ def read_graphml(path: Path) -> GraphML:
     try:
         graph = networkx.read_graphml(path)
     except (networkx.NetworkXError, SyntaxError, LookupError, ValueError, OSError) as error:
+        # SyntaxError: of XML, also entities that grow without end; those outside are never fetched.
         reason = " ".join(str(error).split()).rstrip(".")
         raise GraphError(
             f"'{path}' cannot be read as GraphML ({reason}): write it again."
@@ -71,6 +72,6 @@ def _columns(rows: Sequence[Mapping[str, Any]], defaults: Mapping[str, Any]) -> 
         values = [row.get(name, defaults.get(name)) for row in rows]
         try:
             columns[str(name)] = pa.array(values)
-        except (pa.ArrowInvalid, pa.ArrowTypeError):
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
             columns[str(name)] = pa.array([None if one is None else str(one) for one in values])
     return columns

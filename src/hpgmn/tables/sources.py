@@ -18,6 +18,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from hpgmn.errors import GraphError
+from hpgmn.free_memory import free_host_bytes
 
 TEXT, NUMBER, OWN = "text", "number", "own"
 Kinds: TypeAlias = Mapping[str, str]
@@ -36,6 +37,7 @@ MISSING = frozenset(pacsv.ConvertOptions().null_values)
 _PROBE_BYTES = 1 << 22
 _BLOCK_BYTES = 1 << 22
 _PAGE_BYTES = 1 << 20
+_ROW_BYTES = 8  # the least that a row of a graph takes: a number
 _LARGEST_BLOCK = (1 << 31) - 1
 _UTF8 = "is not UTF-8 text{}. Save it with the encoding UTF-8."
 _SEPARATORS = {".csv": (",", ";", "\t"), ".tsv": ("\t",)}
@@ -180,8 +182,14 @@ class ParquetTable(Table):
         with readable(path):
             # Read page by page: the default holds whole row groups, and is slower.
             self._file = pq.ParquetFile(path, pre_buffer=False, buffer_size=_PAGE_BYTES)
-        schema = self._file.schema_arrow
+            schema = self._file.schema_arrow
+            self._refuse_too_many_rows()
         super().__init__(path, zip(schema.names, schema.types, strict=True), False)
+
+    def _refuse_too_many_rows(self) -> None:
+        """Refuse rows that memory cannot hold: repeated ones take no room in the file."""
+        if self._file.metadata.num_rows * _ROW_BYTES > free_host_bytes():
+            raise MemoryError
 
     def num_rows(self, tell: Callable[[int], None] = lambda count: None) -> int:
         """See ``Table``."""
@@ -328,8 +336,17 @@ def readable(path: Path) -> Iterator[None]:
     """Whatever goes wrong while a file is read becomes one sentence."""
     try:
         yield
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+    except MemoryError:
+        raise GraphError(
+            f"'{path}' takes more memory than there is. Free some, or split the table."
+        ) from None
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError, OSError) as error:
         reason = " ".join(str(getattr(error, "strerror", None) or error).split()).rstrip(".")
+        if "straddling object" in reason:
+            raise GraphError(
+                f"{path.name} has a row of more than {_BLOCK_BYTES >> 20} MiB; a quote may not be "
+                "closed. Correct the row."
+            ) from None
         if "invalid UTF8" in reason:
             raise GraphError(f"{path.name} {_UTF8.format('')}") from None
         ragged = _RAGGED.search(reason)

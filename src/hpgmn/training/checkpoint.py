@@ -15,8 +15,12 @@ from torch import Tensor
 
 from hpgmn.errors import HPGMNError
 from hpgmn.models.stage import Parameters
+from hpgmn.parsing import TooLargeError, parse_json, refuse_beyond_memory, require_file
 from hpgmn.training.state import HISTORY, StageState, TrainState
 from hpgmn.writing import whole
+
+MOST_TENSORS = 20_000
+"""A file of more is refused: safetensors takes longer and longer for each."""
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
@@ -35,17 +39,36 @@ def read_tensors(
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """What :func:`write_tensors` wrote; nothing is unpickled."""
     try:
+        _refuse_too_much(path)
         with safe_open(str(path), framework="pt", device=str(device)) as file:
-            about = json.loads((file.metadata() or {})["about"])
+            about = parse_json((file.metadata() or {})["about"])
+            if not isinstance(about, dict):
+                raise ValueError("no description")
             names = list(file.keys())
             return {name: file.get_tensor(name) for name in names}, about
     except FileNotFoundError:
         raise HPGMNError(f"The file {path} does not exist.") from None
+    except TooLargeError as error:
+        raise HPGMNError(
+            f"The file {path} cannot be read: {error}. Free some memory, or use another machine."
+        ) from None
     except (SafetensorError, KeyError, ValueError, OSError) as error:
         raise HPGMNError(
             f"The file {path} is damaged or not one of ours ({type(error).__name__}). "
             "Restore it, or train again with --overwrite."
         ) from None
+
+
+def _refuse_too_much(path: Path) -> None:
+    """Refuse what would take more memory than there is, or hours to go through."""
+    require_file(path)
+    size = path.stat().st_size  # a hole in a file takes no room on a disk
+    refuse_beyond_memory(size)
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        count = file.read(min(length, size)).count(b'"data_offsets"')
+    if count > MOST_TENSORS:
+        raise TooLargeError(f"it says that it holds {count:,} tensors")
 
 
 def write_state(path: Path, state: TrainState, identity: str) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hpgmn.config import plain
+from hpgmn.parsing import read_json
 from hpgmn.writing import write_text
 
 TUNED, SHIPPED = "tuned", "shipped"
@@ -109,7 +110,7 @@ def remedy(path: Path) -> str:
 def read_cell(folder: Path, name: str) -> CellRecord | None:
     """A cell's record; None where there is none, or none that can be read."""
     try:
-        content = json.loads(record_path(folder, name).read_text(encoding="utf-8"))
+        content = read_json(record_path(folder, name))
         return CellRecord(
             content["cell"], content["identity"], content["search"], content["metrics"]
         )

@@ -37,27 +37,42 @@ def markdown(document: Document, *, level: int = 1, pictures: str = "") -> str:
     """
     marks = "#" * level
     blocks = [_markdown_block(block, marks, pictures) for block in document.blocks]
-    return "\n\n".join([f"{marks} {document.title}", *blocks]) + "\n"
+    return "\n\n".join([f"{marks} {_no_markup(document.title)}", *blocks]) + "\n"
 
 
 def _markdown_block(block: Block, marks: str, pictures: str) -> str:
     if isinstance(block, Heading):
-        return f"{marks}# {block.text}"
+        return f"{marks}# {_no_markup(block.text)}"
     if isinstance(block, Picture):
         return f"![{block.sentence}]({pictures}{block.name}.svg)"
     if isinstance(block, Grid):
         rows = [[_markdown_words(words) for words in row] for row in block.rows]
-        lines = grid(block.header, rows)
+        lines = grid([_markdown_cell(name) for name in block.header], rows)
+        caption = _no_markup(block.caption)
         if block.is_detail:
-            return f"<details>\n<summary>{block.caption}</summary>\n\n{lines}\n\n</details>"
-        return f"{block.caption}\n\n{lines}"
+            return f"<details>\n<summary>{caption}</summary>\n\n{lines}\n\n</details>"
+        return f"{caption}\n\n{lines}"
     if isinstance(block, Items):
-        return "\n".join(f"- {sentence}" for sentence in block.sentences)
-    return block
+        return "\n".join(f"- {_no_markup(sentence)}" for sentence in block.sentences)
+    return _no_markup(block)
 
 
 def _markdown_words(words: Words) -> str:
-    return f"**{words.text}**{words.rest}" if words.is_bold else words.text + words.rest
+    first = f"**{words.text}**" if words.is_bold else words.text
+    return _markdown_cell(first + words.rest)
+
+
+def _markdown_cell(text: str) -> str:
+    return _no_markup(text).replace("|", "\\|")
+
+
+def _no_markup(text: str) -> str:
+    """Text in which no HTML begins; code between backticks is none anyway."""
+    parts = re.split(r"(`[^`]*`)", text)
+    return "".join(
+        part if part.startswith("`") else re.sub(r"<(?=[a-zA-Z/!?])", "&lt;", part)
+        for part in parts
+    )
 
 
 # LaTeX.
