@@ -18,7 +18,7 @@ TESTS = Path(__file__).parent
 ARROW = (
     ("config", "errors", "kernels", "locking", "metrics", "sparse", "randomness", "shipped"),
     ("engines",),
-    ("calibration", "conversion", "edges", "graph", "pyg"),
+    ("calibration", "conversion", "edges", "graph", "pyg", "validation"),
     ("tables",),
     ("datasets",),
     ("statistics",),
