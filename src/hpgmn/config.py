@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import yaml
 
 from hpgmn.errors import SettingError, unknown_name
+from hpgmn.parsing import read_config
 
 
 def setting(
@@ -280,13 +281,17 @@ def parse_assignments(pairs: list[str]) -> dict[str, str]:
 def read_yaml(path: Path) -> dict[str, Any]:
     """A YAML mapping from a file, or a SettingError that names the file and the line."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = read_config(path)
     except (OSError, UnicodeDecodeError) as error:
         raise SettingError(f"Cannot read the config file {path}: {error}.") from None
     except yaml.YAMLError as error:
         place = getattr(error, "problem_mark", None)
         line = f" at line {place.line + 1}" if place else ""
         raise SettingError(f"The config file {path} is not valid YAML{line}.") from None
+    except (ValueError, OverflowError) as error:
+        raise SettingError(
+            f"The config file {path} cannot be used ({error}). Keep to 'name: value' lines."
+        ) from None
     if not isinstance(content, dict):
         raise SettingError(f"The config file {path} must hold 'name: value' lines.")
     return content

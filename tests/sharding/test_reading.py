@@ -126,11 +126,11 @@ def test_a_manifest_that_is_no_json_is_refused(folder: Path) -> None:
 def test_wrong_rows_are_refused(folder: Path) -> None:
     shards = Shards(folder)
     np.save(folder / "rows-00000" / "y.npy", np.zeros(4))
-    with pytest.raises(HPGMNError, match=f"4 rows for {shards.ranges[0][1]} nodes"):
+    with pytest.raises(HPGMNError, match=rf"shape \(4,\) for {shards.ranges[0][1]} nodes"):
         shards.y(0)
     for content in (b"", b"nothing"):
         (folder / "rows-00000" / "y.npy").write_bytes(content)
-        with pytest.raises(HPGMNError, match=r"y.npy is missing, damaged .* \(not an array\)"):
+        with pytest.raises(HPGMNError, match=r"y.npy is missing, damaged .*magic string"):
             shards.y(0)
     (folder / "rows-00001" / "class_counts.npy").unlink()
     with pytest.raises(HPGMNError, match=r"class_counts.npy is missing, damaged .*No such file"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -383,27 +382,6 @@ def test_a_trained_model_keeps_its_columns_of_class_means(
 
 
 # What is free.
-
-
-def test_free_memory_is_the_least_that_anyone_says(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    memory, group = tmp_path / "meminfo", tmp_path / "group"
-    (group / "memory").mkdir(parents=True)
-    monkeypatch.setattr(forms, "_MEMORY", memory)
-    monkeypatch.setattr(forms, "_GROUPS", group)
-    assert free_bytes(CPU) == math.inf
-    memory.write_text("MemTotal:  9000 kB\nMemFree:  10 kB\nMemAvailable:   5000 kB\n")
-    assert free_bytes(CPU) == 5000 * 1024
-    (group / "memory.current").write_text("3000\n")
-    (group / "memory.stat").write_text("anon 5\ninactive_file 200\n")
-    (group / "memory.max").write_text("max\n")
-    assert free_bytes(CPU) == 5000 * 1024
-    (group / "memory.max").write_text("4000\n")
-    assert free_bytes(CPU) == 1200
-    for name, value in (("limit_in_bytes", "700"), ("usage_in_bytes", "600"), ("stat", "")):
-        (group / "memory" / f"memory.{name}").write_text(value)
-    assert free_bytes(CPU) == 100
 
 
 def test_this_machine_says_what_is_free() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from hpgmn.bench.records import Record
 from hpgmn.errors import HPGMNError
+from hpgmn.parsing import read_json
 
 NO_MEMORY = "out of memory"
 
@@ -55,7 +56,7 @@ def measured(
                 f"The process that measures '{task}' broke off with code {done.returncode}; what "
                 "it printed above says why."
             )
-        content: Record = json.loads(answer.read_text(encoding="utf-8"))
+        content: Record = read_json(answer)
     if "failed" in content:
         raise ProcessFailed(content["failed"])
     return content

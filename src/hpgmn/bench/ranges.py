@@ -10,14 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from hpgmn.bench.machine import Neighbours, peak_bytes
 from hpgmn.bench.records import Record
 from hpgmn.bench.settings import large
 from hpgmn.engines import Ended, Share, Task
 from hpgmn.engines.local import HereLine
 from hpgmn.experiments.machine import forget_peak_memory
+from hpgmn.parsing import read_array
 from hpgmn.sharding import shard
 from hpgmn.sharding.cutting import transition_folder
 from hpgmn.sharding.plan import Plan, Unit
@@ -166,7 +165,7 @@ def one_cut(
             it at each further one, which takes about ten times as long.
     """
     place, ledger = Path(folder), Ledger()
-    labels = np.load(Path(path) / "y.npy", allow_pickle=False)
+    labels = read_array(Path(path) / "y.npy")
     forget_peak_memory("cpu")
     level, neighbours = peak_bytes(), Neighbours()
     with ledger.counting():
@@ -211,8 +210,7 @@ def _topk(
     """The cost of top-k diffusion, of some rows in the middle; its teleport is the default."""
     place = transition_folder(folder, mode)
     indptr, indices, data = (
-        np.asarray(np.load(place / f"{name}.npy", mmap_mode="r", allow_pickle=False))
-        for name in ("indptr", "indices", "data")
+        read_array(place / f"{name}.npy", mapped="r") for name in ("indptr", "indices", "data")
     )
     usual = StatisticsSettings()
 

@@ -14,6 +14,7 @@ from hpgmn.errors import HPGMNError
 from hpgmn.experiments.machine import hardware
 from hpgmn.experiments.records import grid
 from hpgmn.experiments.run import write_text
+from hpgmn.parsing import read_json
 
 Record: TypeAlias = dict[str, Any]
 
@@ -75,7 +76,7 @@ def write_record(record: Mapping[str, Any], path: Path) -> None:
 def read_record(path: Path) -> Record:
     """A record from its file."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except (OSError, ValueError) as error:
         raise HPGMNError(f"Cannot read the record {path}: {error}. Measure it again.") from None
     if not isinstance(content, dict):

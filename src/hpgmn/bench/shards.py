@@ -23,6 +23,7 @@ from hpgmn.bench.settings import large
 from hpgmn.config import settings_dict
 from hpgmn.errors import SettingError
 from hpgmn.experiments.run import METRICS_FILE
+from hpgmn.parsing import read_array, read_json
 from hpgmn.sharding.files import write_array
 from hpgmn.training.saved import MODEL_FILE
 
@@ -124,13 +125,13 @@ def measure(
 def fewer_train_nodes(folder: Path, other: Path) -> None:
     """The same rows in another folder, with a tenth of the train nodes; files are linked."""
     other.mkdir(parents=True)
-    about = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    about = read_json(folder / "manifest.json")
     for rows in sorted(folder.glob("rows-*")):
         (other / rows.name).mkdir()
         for path in rows.iterdir():
             if path.name != "train.npy":
                 (other / rows.name / path.name).symlink_to(path.resolve())
-        train_nodes = np.load(rows / "train.npy", allow_pickle=False)
+        train_nodes = read_array(rows / "train.npy")
         kept = np.zeros_like(train_nodes)
         kept[np.flatnonzero(train_nodes)[::FEWER]] = True
         name = f"{rows.name}/train.npy"
@@ -158,7 +159,7 @@ def train(folder: Path, run: Path, device: str, ranks: int = 1) -> Record:
     if done.returncode:
         raise ProcessFailed(f"{' '.join(words[1:])} failed: {done.stderr.strip()[-400:]}")
     others = neighbours.cores_taken()
-    metrics = json.loads((run / METRICS_FILE).read_text(encoding="utf-8"))
+    metrics = read_json(run / METRICS_FILE)
     epochs = metrics["epochs_trained"]["main"]
     batch_size = metrics["config"]["settings"]["batch_size"]
     rows = metrics["nodes"]["train"][0]

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from hpgmn.errors import HPGMNError
 from hpgmn.experiments.run import write_text
+from hpgmn.parsing import read_json
 
 TASKS = {
     "graph": ("graphs", "make"),
@@ -29,7 +30,7 @@ TASKS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do the task; returns the exit code."""
     asked, answer = map(Path, sys.argv[1:] if arguments is None else arguments)
-    request = json.loads(asked.read_text(encoding="utf-8"))
+    request = read_json(asked)
     module, function = TASKS[request["task"]]
     work = getattr(importlib.import_module(f"hpgmn.bench.{module}"), function)
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -113,12 +112,13 @@ def chosen_or_kept(
 def _kept(folder: Path) -> Choice | None:
     from hpgmn.experiments.portfolio import Choice
     from hpgmn.experiments.run import PORTFOLIO_FILE
+    from hpgmn.parsing import read_json
 
     path = folder / PORTFOLIO_FILE
     if not path.exists():
         return None
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except ValueError:
         raise HPGMNError(f"{path} is damaged. Start anew with --overwrite.") from None
     choice = Choice.from_dict(content)

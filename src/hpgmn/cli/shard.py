@@ -171,10 +171,9 @@ def _labels(labels: str, source: Any, settings: Any, split: int) -> _Labels:
 
 def _read_labels(file: str, source: Any, split: int) -> Array:
     """The labels in a file, or the predictions of a run."""
-    import numpy as np
-
     from hpgmn.experiments.predictions import guessed_labels, refuse_other_graph
     from hpgmn.experiments.run import METRICS_FILE, PREDICTIONS_FILE
+    from hpgmn.parsing import read_array
 
     path = Path(file).expanduser()
     if (path / PREDICTIONS_FILE).is_file():
@@ -190,10 +189,10 @@ def _read_labels(file: str, source: Any, split: int) -> Array:
             f"FILE.npy (got '{file}')."
         )
     try:
-        found: Array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError):
+        found = read_array(path)
+    except (OSError, ValueError) as error:
         raise HPGMNError(
-            f"{path} is no array of plain numbers. Write it with numpy.save."
+            f"{path} is no array of plain numbers ({error}). Write it with numpy.save."
         ) from None
     if found.dtype.kind not in "iu":
         raise HPGMNError(f"{path} must hold whole numbers (got {found.dtype}).")
@@ -202,21 +201,21 @@ def _read_labels(file: str, source: Any, split: int) -> Array:
 
 def _num_nodes(folder: Path) -> int:
     """The nodes of a graph folder, each with a place in the edges."""
-    import numpy as np
+    from hpgmn.sharding.files import RowFile
 
-    return len(np.load(folder / "edges_indptr.npy", mmap_mode="r", allow_pickle=False)) - 1
+    return len(RowFile(folder / "edges_indptr.npy")) - 1
 
 
 def _class_names(folder: Path) -> list[str]:
     """The classes of a graph folder."""
-    import numpy as np
+    from hpgmn.sharding.files import small_array
 
     if not (folder / "class_names.npy").is_file():
         raise HPGMNError(
             f"The graph folder {folder} names no classes (class_names.npy), so the run's are not "
             "known to be its own. Write it with hpgmn.write_graph."
         )
-    return [str(name) for name in np.load(folder / "class_names.npy", allow_pickle=False)]
+    return [str(name) for name in small_array(folder / "class_names.npy")]
 
 
 def _write_origin(out: Path, graph: str, made: _Labels) -> None:

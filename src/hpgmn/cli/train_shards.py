@@ -157,11 +157,12 @@ class _Run:
         """What all other ranks do, once rank 0 has said what."""
         from hpgmn.distributed import run_on_shards
         from hpgmn.experiments.run import RunSpec
+        from hpgmn.parsing import parse_json
         from hpgmn.sharding import Shards
 
         said = ranks.words("")
         if said not in (_REFUSED, _FINISHED):  # torchrun ends all with the rank that failed
-            spec = RunSpec.from_dict(json.loads(said))
+            spec = RunSpec.from_dict(parse_json(said))
             run_on_shards(spec, Shards(self.shards), self.folder, ranks)
 
     def by_ray(self, device: str, workers: int) -> dict[str, Any]:

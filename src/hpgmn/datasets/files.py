@@ -26,8 +26,6 @@ import os
 import re
 import shutil
 import uuid
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +35,7 @@ import scipy.sparse as sp
 from hpgmn.edges import SortedEdges
 from hpgmn.errors import GraphError
 from hpgmn.graph import Array, Graph, Splits
+from hpgmn.parsing import TooLargeError, read_archive, read_array
 
 logger = logging.getLogger(__name__)
 
@@ -250,56 +249,66 @@ def _checked_arrays(path: Path) -> dict[str, Array]:
         raise GraphError(f"Graph file '{path}' does not exist; check the path.")
     if path.is_dir() and not is_graph_folder(path):
         raise GraphError(f"'{path}' is a folder, not a graph file; give a .npz file.")
-    again = "copy or write it again"
-    arrays: dict[str, Array] = {}
-    name = ""
     try:
-        if path.is_dir():
-            for member in sorted(path.glob("*.npy")):
-                name = member.stem
-                arrays[name] = _mapped(member)
-        else:
-            with path.open("rb") as file:  # opened here: np.load leaves a bad file open
-                if file.read(2) != b"PK":
-                    raise _fault(path, "it is not a .npz file", "write one with write_graph")
-                file.seek(0)
-                with np.load(file, allow_pickle=False) as archive:
-                    for name in archive.files:
-                        arrays[name] = archive[name]
+        arrays, unread = _members(path) if path.is_dir() else _archived(path)
     except OSError as error:
+        again = "copy or write it again"
         raise _fault(path, f"it cannot be read ({error.strerror or error})", again) from None
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
-        if "allow_pickle" in str(error) or "Python objects" in str(error):
+    except TooLargeError as error:
+        raise _fault(
+            path, str(error), "free some memory, or write it as a graph folder, which is mapped"
+        ) from None
+    except ValueError as error:
+        if "Python objects" in str(error):
+            name = str(error).split("'")[1]
             raise _fault(
                 path,
                 f"array '{name}' holds pickled Python objects, which are never loaded",
                 "store plain numbers or text instead",
             ) from None
-        raise _fault(path, f"it is cut short or damaged ({error})", again) from None
-    unread = []
+        raise _fault(
+            path, f"it is cut short or damaged ({error})", "copy or write it again"
+        ) from None
     for name, array in arrays.items():
-        kinds, called = _TRUTH if _MASK.fullmatch(name) else _KINDS.get(name, ("", ""))
-        if not called:
-            unread.append(name)
-        elif not isinstance(array, np.ndarray) or array.dtype.kind not in kinds:
-            found = getattr(array, "dtype", type(array).__name__)
-            raise _fault(path, f"array '{name}' has type {found}", f"store {called}")
+        kinds, called = _kind(name)
+        if array.dtype.kind not in kinds:
+            raise _fault(path, f"array '{name}' has type {array.dtype}", f"store {called}")
     if unread:
         logger.warning("%s: nothing reads %s.", _called(path), ", ".join(sorted(unread)))
     return arrays
 
 
-def _mapped(path: Path) -> Array:
-    """The array in a ``.npy`` file, mapped if it is large.
+def _kind(name: str) -> tuple[str, str]:
+    """The kinds that an array may have and what to call them; empty for one that nothing reads."""
+    return _TRUTH if _MASK.fullmatch(name) else _KINDS.get(name, ("", ""))
+
+
+def _archived(path: Path) -> tuple[dict[str, Array], list[str]]:
+    """The arrays of a graph file, and the names of what nothing reads."""
+    with path.open("rb") as file:
+        if file.read(2) != b"PK":
+            raise _fault(path, "it is not a .npz file", "write one with write_graph")
+    return read_archive(path, lambda name: bool(_kind(name)[1]))
+
+
+def _members(folder: Path) -> tuple[dict[str, Array], list[str]]:
+    """The arrays of a graph folder, large ones mapped, and the names of what nothing reads.
 
     Whoever writes into a mapped array changes a copy of the page, never the file.
     """
-    if path.stat().st_size > _MAPPED_BYTES:
-        mapped: Array = np.lib.format.open_memmap(path, mode="c")
-        return mapped
-    with path.open("rb") as file:
-        array: Array = np.lib.format.read_array(file, allow_pickle=False)
-    return array
+    arrays, unread = {}, []
+    for path in sorted(folder.glob("*.npy")):
+        if not _kind(path.stem)[1]:
+            unread.append(path.stem)
+            continue
+        try:
+            is_large = path.stat().st_size > _MAPPED_BYTES
+            arrays[path.stem] = read_array(path, mapped="c" if is_large else None)
+        except TooLargeError:
+            raise
+        except ValueError as error:
+            raise ValueError(f"array '{path.stem}': {error}") from None
+    return arrays, unread
 
 
 def _family(path: Path, arrays: dict[str, Array], family: str) -> Splits:

@@ -19,6 +19,7 @@ from hpgmn.distributed.run import run_on_shards
 from hpgmn.engines.cluster import connected, require_ray
 from hpgmn.errors import HPGMNError
 from hpgmn.experiments.run import METRICS_FILE, STATE_FOLDER, RunSpec, write_text
+from hpgmn.parsing import parse_json, read_json
 from hpgmn.sharding import Shards
 from hpgmn.training.replicas import Progress
 
@@ -64,7 +65,7 @@ def run_with_ray(
                 _train(train, torch_train, spec, shards, folder, workers, retries)
         finally:
             shutil.rmtree(folder / RAY_FOLDER, ignore_errors=True)
-    metrics: dict[str, Any] = json.loads((folder / METRICS_FILE).read_text(encoding="utf-8"))
+    metrics: dict[str, Any] = read_json(folder / METRICS_FILE)
     return metrics
 
 
@@ -155,7 +156,7 @@ def _watched(path: Path, report: Callable[[Progress], None] | None) -> Iterator[
             with suppress(OSError, ValueError):  # not there yet, or not any more
                 if (text := path.read_text(encoding="utf-8")) != before:
                     before = text
-                    report(Progress(**json.loads(text)))
+                    report(Progress(**parse_json(text)))
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ import pyarrow.parquet as pq
 from hpgmn.errors import HPGMNError
 from hpgmn.graph import Array
 from hpgmn.models.stage import Replica
+from hpgmn.parsing import read_json
 from hpgmn.training.checkpoint import read_tensors
 from hpgmn.training.saved import MODEL_FILE
 
@@ -103,7 +103,7 @@ def refuse_other_graph(metrics: Path, num_nodes: int, fingerprint: str | None) -
     """
     run = metrics.parent
     try:
-        about = json.loads(metrics.read_text(encoding="utf-8"))
+        about = read_json(metrics)
         before = int(about["graph_summary"]["num_nodes"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise HPGMNError(

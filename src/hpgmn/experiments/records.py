@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from hpgmn.evaluation import Difference, Score, independent_values
 from hpgmn.experiments import paper
 from hpgmn.experiments.run import METRICS_FILE
 from hpgmn.models import MODELS
+from hpgmn.parsing import parse_json, read_json
 from hpgmn.shipped import settings_for
 from hpgmn.statistics import averaged
 
@@ -59,7 +59,7 @@ def read_records(folder: Path) -> list[Record]:
 
 def _record(path: Path) -> Record:
     try:
-        metrics = json.loads(path.read_text(encoding="utf-8"))
+        metrics = read_json(path)
     except ValueError as error:
         raise HPGMNError(f"{path} is not valid JSON ({error}).") from None
     return checked_record(path.parent.name, metrics, path)
@@ -101,7 +101,7 @@ def read_trials(folder: Path) -> list[dict[str, Any]]:
             if not line.strip():
                 continue
             try:
-                trial = json.loads(line)
+                trial = parse_json(line)
                 missing = {"graph", "model", "round", "trial", "val_score", "val_loss"} - set(trial)
             except (ValueError, TypeError):
                 raise HPGMNError(f"{path} line {place} is not a JSON object.") from None

@@ -31,6 +31,7 @@ from hpgmn.graph import Array, Graph, Split
 from hpgmn.metrics import require_metric
 from hpgmn.models import find_model
 from hpgmn.models.stage import Replica
+from hpgmn.parsing import read_json
 from hpgmn.statistics.homophily import node_homophily
 from hpgmn.training.checkpoint import read_tensors
 from hpgmn.training.checks import (
@@ -260,7 +261,7 @@ def finished_run(folder: Path) -> dict[str, Any] | None:
             "with --overwrite."
         )
     shutil.rmtree(folder / STATE_FOLDER, ignore_errors=True)
-    metrics: dict[str, Any] = json.loads((folder / METRICS_FILE).read_text(encoding="utf-8"))
+    metrics: dict[str, Any] = read_json(folder / METRICS_FILE)
     return metrics
 
 
@@ -338,7 +339,7 @@ def run(
     }
     metrics["warnings"] = list(dict.fromkeys([*warnings, *found]))
     if (folder / PORTFOLIO_FILE).exists():
-        metrics["portfolio"] = json.loads((folder / PORTFOLIO_FILE).read_text(encoding="utf-8"))
+        metrics["portfolio"] = read_json(folder / PORTFOLIO_FILE)
     metrics["seconds"] = before + time.perf_counter() - started
     write_text(folder / METRICS_FILE, json.dumps(metrics, indent=1) + "\n")
     shutil.rmtree(state)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import tempfile
@@ -20,6 +19,7 @@ from hpgmn.experiments.run import (
     run,
 )
 from hpgmn.graph import Graph
+from hpgmn.parsing import parse_json
 from hpgmn.training.replicas import Progress
 
 logger = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ def run_on(
             raise RuntimeError(f"A worker failed:\n{end.trace}")
         if end.value is not None:
             write_files(Path(end.name), end.value)
-            for line in json.loads(end.value[METRICS_FILE])["warnings"]:
+            for line in parse_json(end.value[METRICS_FILE])["warnings"]:
                 logger.warning(line)
         told(Path(end.name), end.reason)
 

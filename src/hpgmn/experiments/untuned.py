@@ -8,7 +8,6 @@ against the cells of the reproduction on the same splits.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from hpgmn.experiments.records import (
     score_words,
 )
 from hpgmn.experiments.reproduction.cells import SHIPPED, TUNED, read_cell, remedy
+from hpgmn.parsing import read_json
 
 BAR, WEBKB_BAR, SIMPLE_BAR = -1.5, -3.0, -1.0
 """Points that the portfolio may stay below tuned settings (WebKB graphs), and below the better of
@@ -90,7 +90,7 @@ def read_untuned(folder: Path, cells: Path) -> list[Untuned]:
     found = {}
     for path in sorted(folder.glob("*.json")):
         try:
-            metrics = json.loads(path.read_text(encoding="utf-8"))
+            metrics = read_json(path)
             chosen = str(metrics["portfolio"]["chosen"])
         except (ValueError, KeyError, TypeError):
             raise HPGMNError(f"{path} is not the metrics.json of a portfolio's run.") from None

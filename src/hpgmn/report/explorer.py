@@ -6,7 +6,6 @@ its hash; nothing else runs. Text from data becomes text in the page, never mark
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -16,6 +15,7 @@ from urllib.parse import quote
 from hpgmn.errors import HPGMNError
 from hpgmn.experiments.run import EXPLORER_FILE
 from hpgmn.explain.dossier import as_json
+from hpgmn.parsing import read_json
 from hpgmn.report.page import text
 from hpgmn.report.reading import REMEDY
 
@@ -44,7 +44,7 @@ def _resource(name: str) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
         missing = [name for name in _NEEDED if name not in content]
     except (OSError, ValueError, TypeError) as error:
         raise HPGMNError(f"The file {path} cannot be read ({error}). {REMEDY}") from None

@@ -5,7 +5,6 @@ Fixed letters here: R runs (split by split, seeds inside), S splits, E epochs, C
 
 from __future__ import annotations
 
-import json
 import math
 import unicodedata
 from collections.abc import Iterator, Mapping
@@ -19,6 +18,7 @@ import numpy as np
 from hpgmn.config import read_yaml
 from hpgmn.errors import HPGMNError, SettingError
 from hpgmn.graph import Array
+from hpgmn.parsing import parse_json
 
 CURVES = ("loss", "val_loss", "val_score")
 METRICS_FILE, AUDIT_FILE = "metrics.json", "audit.json"
@@ -159,7 +159,7 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(_text(path))
+        content = parse_json(_text(path))
     except ValueError as error:
         raise _broken(path, f"is not valid JSON ({error})") from None
     if not isinstance(content, dict):
@@ -219,7 +219,7 @@ def _read_history(path: Path) -> tuple[Stage, ...]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = parse_json(line)
             run = (str(row["split"]), str(row["seed"]))
             epoch, stage = int(row["epoch"]), str(row["stage"])
             point = [number(row.get(name)) for name in CURVES]

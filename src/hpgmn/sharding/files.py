@@ -8,6 +8,7 @@ longer than the work: checksums tell what a crash of the machine has left.
 
 from __future__ import annotations
 
+import math
 import os
 import uuid
 import zipfile
@@ -25,6 +26,7 @@ import scipy.sparse as sp
 
 from hpgmn.errors import HPGMNError
 from hpgmn.graph import Array
+from hpgmn.parsing import read_array, read_header
 from hpgmn.statistics.entries import as_bytes, npy_header
 
 GAP_BYTES = 1 << 14
@@ -32,6 +34,18 @@ GAP_BYTES = 1 << 14
 
 RUN_BYTES = 1 << 22
 """The most that is read at once beside what was asked for."""
+
+
+def small_array(path: Path) -> Array:
+    """The array of a file that is read at once."""
+    try:
+        return read_array(path)
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: Exception) -> HPGMNError:
+    return HPGMNError(f"{path} cannot be read ({error}). Write the graph or its shards again.")
 
 
 class RowFile:
@@ -45,25 +59,18 @@ class RowFile:
         self.path = path
         try:
             with path.open("rb") as file:
-                version = np.lib.format.read_magic(file)
-                read = {
-                    (1, 0): np.lib.format.read_array_header_1_0,
-                    (2, 0): np.lib.format.read_array_header_2_0,
-                }[version]
-                shape, is_fortran, dtype = read(file)
+                header = read_header(file, os.fstat(file.fileno()).st_size)
                 self._offset = file.tell()
-        except (OSError, ValueError, KeyError) as error:
-            raise HPGMNError(
-                f"{path} cannot be read ({error}). Write the graph or its shards again."
-            ) from None
-        if (is_fortran and len(shape) > 1) or dtype.hasobject:
+        except (OSError, ValueError) as error:
+            raise _unreadable(path, error) from None
+        if header.is_fortran and len(header.shape) > 1:
             raise HPGMNError(
                 f"{path} is not an array of plain values in C order. Write the graph again with "
                 "write_graph."
             )
-        self.shape: tuple[int, ...] = shape
-        self.dtype: np.dtype[Any] = dtype
-        self.row_bytes = int(np.prod(shape[1:], dtype=np.int64)) * dtype.itemsize
+        self.shape = header.shape
+        self.dtype = header.dtype
+        self.row_bytes = math.prod(header.shape[1:]) * header.dtype.itemsize
         self._file: Any = None
 
     def __len__(self) -> int:

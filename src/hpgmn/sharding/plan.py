@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from hpgmn.errors import HPGMNError, SettingError
+from hpgmn.parsing import read_json
 from hpgmn.statistics.diffusion import coefficients
 from hpgmn.statistics.forms import ROWS_LIMIT_BYTES, in_words
 from hpgmn.statistics.settings import (
@@ -158,7 +159,7 @@ class Plan:
     @classmethod
     def read(cls, path: Path) -> Plan:
         """The plan in a file."""
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = read_json(path)
         tuples = {key: tuple(values[key]) for key in ("starts", "class_names")}
         return cls(**(values | tuples))
 

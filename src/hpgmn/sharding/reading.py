@@ -13,8 +13,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ import scipy.sparse as sp
 
 from hpgmn.errors import HPGMNError
 from hpgmn.graph import Array
+from hpgmn.parsing import parse_json, read_archive, read_array
 from hpgmn.sharding.files import are_whole
 from hpgmn.sharding.plan import FORMAT
 from hpgmn.sharding.rows import rows_file
@@ -69,7 +68,7 @@ class Shards:
             ) from None
         self.identity = hashlib.sha256(text).hexdigest()
         try:
-            self._describe(json.loads(text))
+            self._describe(parse_json(text))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise _damaged(path, repr(error)) from None
         ends = [0, *(last for _, last in self.ranges)]
@@ -167,22 +166,26 @@ class Shards:
     def _array(self, part: int, name: str) -> Array:
         path = self.folder / rows_file(part, f"{name}.npy")
         try:
-            found = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+            found = np.asarray(read_array(path, mapped="r"))
         except OSError as error:
             raise _damaged(path, error.strerror or "cannot be read") from None
-        except (ValueError, EOFError):
-            raise _damaged(path, "not an array") from None
+        except ValueError as error:
+            raise _damaged(path, str(error)) from None
         first, last = self.ranges[part]
-        if len(found) != last - first:
-            raise _damaged(path, f"{len(found)} rows for {last - first} nodes")
+        if found.shape[:1] != (last - first,):
+            raise _damaged(path, f"shape {found.shape} for {last - first} nodes")
         return found
 
     def _sparse(self, path: Path) -> sp.csr_array:
+        needed = ("indptr", "indices", "data", "shape")
         try:
-            with path.open("rb") as file:  # NumPy leaves that of a damaged archive open
-                return sp.csr_array(sp.load_npz(file))
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            arrays, _ = read_archive(path, lambda name: name in needed)
+            indptr, indices, data, shape = (arrays[name] for name in needed)
+            rows = sp.csr_array((data, indices, indptr), shape=tuple(shape.tolist()))
+            rows.check_format()  # SciPy would read wherever a wrong entry leads
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise _damaged(path, str(error)) from None
+        return rows
 
 
 def _damaged(path: Path, fault: str) -> HPGMNError:

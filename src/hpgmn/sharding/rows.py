@@ -22,6 +22,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from hpgmn.graph import Array, Attributes
+from hpgmn.parsing import read_array
 from hpgmn.sharding.cutting import WORK, EdgeRows, count_edges, edges_folder, transition_folder
 from hpgmn.sharding.files import RowFile, RowWriter, SparseRowFile, SparseWriter, write_array
 from hpgmn.sharding.plan import EDGE_BYTES, Plan, Unit, largest_of, refuse_beyond
@@ -297,8 +298,7 @@ def make_topk(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
     chosen, (start, stop) = plan.statistics, plan.span(unit.part)
     place = transition_folder(folder, plan.mode(unit.name))
     indptr, indices, data = (
-        np.load(place / f"{name}.npy", mmap_mode="r", allow_pickle=False)
-        for name in ("indptr", "indices", "data")
+        read_array(place / f"{name}.npy", mapped="r") for name in ("indptr", "indices", "data")
     )
     rows = largest_of_range(
         (np.asarray(indptr), np.asarray(indices), np.asarray(data)),

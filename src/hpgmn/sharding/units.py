@@ -19,6 +19,7 @@ from typing import Any
 
 from hpgmn.engines import Line
 from hpgmn.errors import HPGMNError
+from hpgmn.parsing import read_json
 from hpgmn.sharding.cutting import (
     WORK,
     cut_in,
@@ -125,7 +126,7 @@ def record(folder: Path, plan: Plan, unit: Unit, *, checked: bool = False) -> di
         checked: whether the content of the files is compared, and not their sizes alone.
     """
     try:
-        said: dict[str, Any] = json.loads(_record_path(folder, unit).read_text(encoding="utf-8"))
+        said: dict[str, Any] = read_json(_record_path(folder, unit))
     except (OSError, ValueError):
         return None
     is_same = said["plan"] == plan.digest
@@ -141,7 +142,7 @@ def starts(folder: Path) -> list[dict[str, Any]]:
     """The notes of all units that were begun, with the ``start`` that records name."""
     found = []
     for path in sorted((folder / WORK / "starts").glob("*.json")):
-        note = json.loads(path.read_text(encoding="utf-8"))
+        note = read_json(path)
         found.append(note | {"start": path.name.split(".")[-2]})
     return found
 

@@ -23,8 +23,9 @@ from hpgmn.engines.local import LocalEngine
 from hpgmn.errors import HPGMNError, SettingError
 from hpgmn.graph import Array, Graph
 from hpgmn.locking import LOCK_FILE, only_one
+from hpgmn.parsing import read_json
 from hpgmn.sharding.cutting import WORK
-from hpgmn.sharding.files import RowFile, write_array
+from hpgmn.sharding.files import RowFile, small_array, write_array
 from hpgmn.sharding.plan import (
     FORMAT,
     FREE,
@@ -337,7 +338,7 @@ def _in_folder(place: Path) -> _Source:
 
     def small(name: str, otherwise: Any) -> Any:
         path = place / f"{name}.npy"
-        return np.load(path, allow_pickle=False) if path.is_file() else otherwise
+        return small_array(path) if path.is_file() else otherwise
 
     def rows(name: str) -> RowFile:
         return RowFile(place / f"{name}.npy")
@@ -473,7 +474,7 @@ def _write_manifest(folder: Path, plan: Plan, stages: list[Stage]) -> None:
         "statistics": statistics,
         "settings": plan.settings,
         "plan": plan.digest,
-        **json.loads((folder / _ORIGIN).read_text(encoding="utf-8")),
+        **read_json(folder / _ORIGIN),
         "files": files,
     }
     _write_text(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")

@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from hpgmn.graph import Array
+from hpgmn.parsing import parse_json, read_array
 from hpgmn.statistics.forms import in_words
 
 logger = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ def read_entry(folder: Path, key: str) -> dict[str, Array]:
     """
     place = folder / key
     text = (place / ABOUT).read_text(encoding="utf-8")
-    about = json.loads(text)
+    about = parse_json(text)
     if not isinstance(about, dict) or _sealed(about) != text or about["key"] != key:
         raise ValueError(f"{ABOUT} was changed")
     arrays = {}
@@ -173,7 +174,7 @@ def described(path: Path, array: Array) -> dict[str, Any]:
 
 def mapped(path: Path) -> Array:
     """The array in a file; whoever writes into it changes a copy of the page, never the file."""
-    return np.asarray(np.lib.format.open_memmap(path, mode="c"))
+    return np.asarray(read_array(path, mapped="c"))
 
 
 def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:

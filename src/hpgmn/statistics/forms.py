@@ -24,9 +24,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import math
 from copy import copy
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +32,7 @@ import scipy.sparse as sp
 import torch
 
 from hpgmn.errors import HPGMNError
+from hpgmn.free_memory import free_host_bytes
 from hpgmn.graph import Attributes, Graph
 from hpgmn.statistics.diffusion import DENSE_LIMIT_BYTES, led_to
 from hpgmn.statistics.push import worker_bytes
@@ -319,37 +318,7 @@ def free_bytes(device: torch.device) -> float:
 
     Infinite where nobody says, so that nothing is refused for lack of knowledge.
     """
-    found = [_available(), *(_container(*files) for files in _CONTAINERS)]
+    found = [free_host_bytes()]
     if device.type == "cuda":
         found.append(torch.cuda.mem_get_info(device)[0])
     return min(found)
-
-
-_MEMORY = Path("/proc/meminfo")
-_GROUPS = Path("/sys/fs/cgroup")
-# Limit, use and statistics of a container's control group, version 2 and 1.
-_CONTAINERS = (
-    ("memory.max", "memory.current", "memory.stat"),
-    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
-)
-
-
-def _available() -> float:
-    """What Linux says a new program could take without swapping."""
-    try:
-        lines = _MEMORY.read_text(encoding="ascii").splitlines()
-        [line] = [line for line in lines if line.startswith("MemAvailable:")]
-        return int(line.split()[1]) * 1024
-    except (OSError, ValueError):
-        return math.inf
-
-
-def _container(limit: str, use: str, statistics: str) -> float:
-    """What is left below the limit of this container; cached files can be given back."""
-    try:
-        left = int((_GROUPS / limit).read_text()) - int((_GROUPS / use).read_text())
-        lines = (_GROUPS / statistics).read_text().splitlines()
-        cached = [int(line.split()[1]) for line in lines if line.startswith("inactive_file ")]
-        return left + sum(cached)
-    except (OSError, ValueError):  # no such group, or the limit is "max"
-        return math.inf

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from hpgmn.errors import HPGMNError
 from hpgmn.models.stage import Parameters
+from hpgmn.parsing import TooLargeError, parse_json, refuse_beyond_memory
 from hpgmn.training.state import HISTORY, StageState, TrainState
 
 
@@ -36,12 +37,17 @@ def read_tensors(
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """What :func:`write_tensors` wrote; nothing is unpickled."""
     try:
+        refuse_beyond_memory(path.stat().st_size)  # a hole in a file takes no room on a disk
         with safe_open(str(path), framework="pt", device=str(device)) as file:
-            about = json.loads((file.metadata() or {})["about"])
+            about = parse_json((file.metadata() or {})["about"])
             names = list(file.keys())
             return {name: file.get_tensor(name) for name in names}, about
     except FileNotFoundError:
         raise HPGMNError(f"The file {path} does not exist.") from None
+    except TooLargeError as error:
+        raise HPGMNError(
+            f"The file {path} cannot be read: {error}. Free some memory, or use another machine."
+        ) from None
     except (SafetensorError, KeyError, ValueError, OSError) as error:
         raise HPGMNError(
             f"The file {path} is damaged or not one of ours ({type(error).__name__}). "

@@ -21,6 +21,7 @@ from hpgmn.errors import HPGMNError
 from hpgmn.graph import Array, Graph
 from hpgmn.models.own import is_own
 from hpgmn.models.stage import ModelEntry, Parameters, Replica, Stage, Task, make_task
+from hpgmn.parsing import read_json
 from hpgmn.training.checkpoint import read_state, refuse_other, write_state
 from hpgmn.training.denormals import without_denormals
 from hpgmn.training.state import TrainState
@@ -237,7 +238,7 @@ def _plan(
         return make()
     path = folder / "plan.json"
     if path.exists():
-        kept = json.loads(path.read_text(encoding="utf-8"))
+        kept = read_json(path)
         refuse_other(kept["identity"], identity, folder)
         plan: list[list[int]] = kept["plan"]
         return plan

@@ -16,6 +16,7 @@ from typing import Any
 
 from hpgmn.config import plain
 from hpgmn.experiments.run import write_text
+from hpgmn.parsing import read_json
 
 TUNED, SHIPPED = "tuned", "shipped"
 """The two variants that tables compare: settings from the common search, and those that ship."""
@@ -109,7 +110,7 @@ def remedy(path: Path) -> str:
 def read_cell(folder: Path, name: str) -> CellRecord | None:
     """A cell's record; None where there is none, or none that can be read."""
     try:
-        content = json.loads(record_path(folder, name).read_text(encoding="utf-8"))
+        content = read_json(record_path(folder, name))
         return CellRecord(
             content["cell"], content["identity"], content["search"], content["metrics"]
         )

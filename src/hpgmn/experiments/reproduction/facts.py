@@ -19,6 +19,7 @@ from hpgmn.experiments.paper import DEFECTIVE, TABLE_1
 from hpgmn.experiments.reproduction.cells import identity
 from hpgmn.experiments.run import write_text
 from hpgmn.graph import Array, Graph
+from hpgmn.parsing import read_json
 
 SOUND_TWIN = {defective: sound for sound, defective in DEFECTIVE.items()}
 """Graph with a defect → the same graph without it."""
@@ -228,7 +229,7 @@ def facts_path(folder: Path, graph: str) -> Path:
 def read_facts(folder: Path, graph: str) -> Facts | None:
     """A graph's facts; None where there are none, or none that can be read."""
     try:
-        return Facts(**json.loads(facts_path(folder, graph).read_text(encoding="utf-8")))
+        return Facts(**read_json(facts_path(folder, graph)))
     except (OSError, ValueError, TypeError):
         return None
 

@@ -26,6 +26,7 @@ from hpgmn.experiments.run import RunSpec, finished_run, prepare_folder, run, wr
 from hpgmn.experiments.search import best_trials, planned_trials, run_trials
 from hpgmn.graph import Graph
 from hpgmn.models import find_model
+from hpgmn.parsing import read_json
 from hpgmn.training.replicas import Progress
 
 CELLS_FOLDER, SEARCH_FOLDER, WORK_FOLDER = "cells", "search", "work"
@@ -226,7 +227,7 @@ def _search(
 def _begun(path: Path, cell: Cell, graph: Graph) -> dict[int, dict[str, Any]]:
     """The finished trials of a search that was killed, by their number."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
         every = {int(place): trial for place, trial in content["trials"].items()}
         return _still_valid(cell, graph, content, every)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
