@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, NoReturn, TypeAlias
 
@@ -218,6 +219,8 @@ def _texts(what: str, given: Any) -> list[str]:
         raise GraphError(f"{what} must be a list of names (got {type(given).__name__}).")
     if getattr(given, "ndim", 1) != 1:
         raise GraphError(f"{what} must be a list of names (got shape {tuple(given.shape)}).")
+    if isinstance(given, np.ndarray) and given.dtype.kind == "U":
+        _refuse_no_text(what, given)
     if hasattr(given, "detach"):  # the numbers of a tensor, not small tensors
         given = _numpy(given).tolist()
     found = [str(name) for name in given]
@@ -236,17 +239,24 @@ def _half(what: str, place: int) -> GraphError:
     )
 
 
+def _refuse_no_text(what: str, given: Array) -> None:
+    """Refuse an array of text whose numbers are no characters; a file may say anything."""
+    array = np.ascontiguousarray(given, given.dtype.newbyteorder("="))
+    codes = array.reshape(-1).view(np.uint32)
+    if not codes.size or codes.max() < _SURROGATES[0]:
+        return
+    wrong = ((codes >= _SURROGATES[0]) & (codes <= _SURROGATES[1])) | (codes > sys.maxunicode)
+    if wrong.any():
+        raise _half(what, int(np.flatnonzero(wrong)[0]) * array.size // codes.size)
+
+
 def names(what: str, given: Sequence[Any] | Array | None, length: int) -> Array | None:
     """A text array of that many names; ids must be distinct, too."""
     if given is None:
         return None
     if isinstance(given, np.ndarray) and given.dtype.kind == "U":  # not copied: may be large
+        _refuse_no_text(what, given)
         array = np.asarray(given).reshape(-1)
-        codes = np.ascontiguousarray(array).view(np.uint32)
-        if array.size and codes.max(initial=0) >= _SURROGATES[0]:
-            halves = (codes >= _SURROGATES[0]) & (codes <= _SURROGATES[1])
-            if halves.any():
-                raise _half(what, int(np.flatnonzero(halves)[0]) * array.size // codes.size)
     else:
         array = np.asarray(_texts(what, given), np.str_).reshape(-1)
     array = array.astype(f"U{int(np.char.str_len(array).max(initial=1))}", copy=False)

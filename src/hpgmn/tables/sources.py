@@ -180,8 +180,9 @@ class ParquetTable(Table):
         with readable(path):
             # Read page by page: the default holds whole row groups, and is slower.
             self._file = pq.ParquetFile(path, pre_buffer=False, buffer_size=_PAGE_BYTES)
-        schema = self._file.schema_arrow
-        super().__init__(path, zip(schema.names, schema.types, strict=True), False)
+            schema = self._file.schema_arrow
+            names = schema.names  # of a damaged file they may be no text
+        super().__init__(path, zip(names, schema.types, strict=True), False)
 
     def num_rows(self, tell: Callable[[int], None] = lambda count: None) -> int:
         """See ``Table``."""
@@ -328,7 +329,7 @@ def readable(path: Path) -> Iterator[None]:
     """Whatever goes wrong while a file is read becomes one sentence."""
     try:
         yield
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
         reason = " ".join(str(getattr(error, "strerror", None) or error).split()).rstrip(".")
         if "invalid UTF8" in reason:
             raise GraphError(f"{path.name} {_UTF8.format('')}") from None
