@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 
 _LONGEST = 1000
+_LONGEST_NAME = 200
 _BREAKS = re.compile(r"\s*[\t\n\v\f\r\x1c-\x1f\x85\u2028\u2029]\s*")
 
 
@@ -67,4 +68,5 @@ def unknown_name(kind: str, name: str, choices: Iterable[str]) -> str:
     names = list(choices)
     best = nearest(str(name), names)
     hint = f" Did you mean '{best}'?" if best else ""
-    return f"Unknown {kind} '{name}'.{hint} Choose from: {', '.join(names)}."
+    told = str(name) if len(str(name)) <= _LONGEST_NAME else f"{str(name)[:_LONGEST_NAME]}…"
+    return f"Unknown {kind} '{told}'.{hint} Choose from: {', '.join(names)}."
