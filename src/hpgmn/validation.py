@@ -18,6 +18,7 @@ Attributes: TypeAlias = Any
 """A dense (N, F) array or a SciPy CSR array; SciPy has no types to say so."""
 
 _LARGEST = float(np.finfo(np.float32).max)
+_SMALLEST = float(np.finfo(np.float32).tiny)
 _SURROGATES = (0xD800, 0xDFFF)  # halves of characters, which no file of text can hold
 
 
@@ -151,7 +152,7 @@ def weights(edge_weight: Any, num_edges: int) -> Array | None:
         raise GraphError(
             f"edge_weight must have one value per edge, {num_edges} (got {array.shape[0]})."
         )
-    bad = ~(np.isfinite(array) & (array > 0))
+    bad = ~(np.isfinite(array) & (array >= _SMALLEST))  # smaller ones have no inverse
     if bad.any():
         place = int(np.flatnonzero(bad)[0])
         raise GraphError(

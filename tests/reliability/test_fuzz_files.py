@@ -1,4 +1,4 @@
-"""Whatever a file holds: the graph in it, or a sentence. Files are damaged byte by byte and whole."""
+"""Whatever a file holds: the graph in it, or a sentence. Files are damaged by bytes and whole."""
 
 from __future__ import annotations
 

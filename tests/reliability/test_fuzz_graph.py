@@ -173,15 +173,19 @@ def check_graph(graph: Graph) -> None:
     """What holds of every graph, found without its own code."""
     nodes = graph.num_nodes
     x = graph.x.toarray() if sp.issparse(graph.x) else graph.x
-    assert x.shape == (nodes, graph.num_features) and x.dtype == np.float32
+    assert x.shape == (nodes, graph.num_features)
+    assert x.dtype == np.float32
     assert np.isfinite(x).all()
     ends = graph.edge_index
-    assert ends.shape[0] == 2 and ends.dtype == np.int64
+    assert ends.shape[0] == 2
+    assert ends.dtype == np.int64
     assert ends.size == 0 or 0 <= ends.min() <= ends.max() < nodes
     assert graph.y.shape == (nodes,)
-    assert graph.y.min() >= -1 and graph.y.max() < graph.num_classes
+    assert graph.y.min() >= -1
+    assert graph.y.max() < graph.num_classes
     weights = np.ones(ends.shape[1]) if graph.edge_weight is None else graph.edge_weight
-    assert np.isfinite(weights).all() and (weights > 0).all()
+    assert np.isfinite(weights).all()
+    assert (weights > 0).all()
     naive = np.zeros((nodes, nodes))
     for source, target, weight in zip(*ends, weights, strict=True):
         if source != target:
@@ -198,7 +202,8 @@ def check_graph(graph: Graph) -> None:
     for splits in [graph.splits, *graph.alternative_splits.values()]:
         if splits is not None:
             parts = np.stack([splits.train, splits.val, splits.test])
-            assert parts.shape[1] == nodes and parts.dtype == bool
+            assert parts.shape[1] == nodes
+            assert parts.dtype == bool
             assert parts.sum(axis=0).max(initial=0) <= 1
             assert not parts[:, graph.y < 0].any()
     if graph.node_ids is not None:

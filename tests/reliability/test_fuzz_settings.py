@@ -18,7 +18,24 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.soak
 
 WORDS = [
-    *("cuda:x", "cpu:7", "", " ", "none", "None", "true", "no", "0", "1", "-1", "0.5", "1e400", "nan", "inf", "-inf"),
+    *(
+        "cuda:x",
+        "cpu:7",
+        "",
+        " ",
+        "none",
+        "None",
+        "true",
+        "no",
+        "0",
+        "1",
+        "-1",
+        "0.5",
+        "1e400",
+        "nan",
+        "inf",
+        "-inf",
+    ),
     *(
         "1_000",
         "٣",
