@@ -30,7 +30,7 @@ ARROW = (
         "writing",
     ),
     ("engines",),
-    ("calibration", "conversion", "edges", "graph", "pyg"),
+    ("calibration", "conversion", "edges", "graph", "pyg", "validation"),
     ("tables",),
     ("datasets",),
     ("statistics",),

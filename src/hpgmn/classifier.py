@@ -56,6 +56,10 @@ def _signature() -> inspect.Signature:
     )
 
 
+class UnknownHyperparameterError(SettingError, TypeError):
+    """A keyword that no setting has: an error of ours, and what Python raises for such a call."""
+
+
 class HPGMNClassifier:
     """A node classifier whose every hyperparameter is a keyword.
 
@@ -98,7 +102,9 @@ class HPGMNClassifier:
         known = {info.name: info.default for info in dataclasses.fields(entry.settings)}
         for key in values:
             if key not in known and key not in _OWN:
-                raise TypeError(unknown_name("hyperparameter", key, [*_OWN, *known]))
+                raise UnknownHyperparameterError(
+                    unknown_name("hyperparameter", key, [*_OWN, *known])
+                )
         self._names = [*_OWN, *known]
         for key in self._names:
             setattr(self, key, values.get(key, known.get(key)))
@@ -157,13 +163,13 @@ class HPGMNClassifier:
             train: (N,) mask of the train nodes, instead of a stored split.
             val: (N,) mask of the validation nodes, which choose the best epoch.
         """
+        self._check_own()
         chosen = _split(graph, split, train, val)
         for line in check_split(graph, chosen, split if train is None else "given"):
             logger.warning("Graph '%s'. %s", graph.name, line)
         require_metric(self.metric, graph.num_classes, f"'{graph.name}'")
         seen = seen_labels(graph, [chosen])
         sought = positive_class(self.metric, seen, graph.class_names, self.positive)
-        _require_device(self.device)
         entry = find_model(self.model)
         own = {k: v for k, v in self.get_params().items() if k not in _OWN}
         replica = Replica(split, self.seed, make_settings(entry.settings, own))
@@ -183,6 +189,18 @@ class HPGMNClassifier:
         self.classes_ = np.asarray(graph.class_names)
         self.val_score_ = float(fitted.val_score[0])
         return self
+
+    def _check_own(self) -> None:
+        """Refuse hyperparameters that no settings check, as those of the settings are."""
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int | np.integer):
+            raise SettingError(f"seed must be a whole number (got {self.seed!r}).")
+        if not isinstance(self.calibrate, bool | np.bool_):
+            raise SettingError(f"calibrate must be True or False (got {self.calibrate!r}).")
+        for name in ("metric", "positive"):
+            value = getattr(self, name)
+            if not (isinstance(value, str) or (name == "positive" and value is None)):
+                raise SettingError(f"{name} must be a name (got {value!r}).")
+        _require_device(self.device)
 
     def _logits(self, graph: Graph) -> Tensor:
         """(1, N, C) of every node."""
@@ -291,7 +309,10 @@ class HPGMNClassifier:
 
 
 def _require_device(device: str) -> None:
-    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+    kind, _, number = str(device).partition(":")
+    if kind not in ("cpu", "cuda") or (number and not number.isdecimal()):
+        raise SettingError(unknown_name("device", str(device), ("cpu", "cuda")))
+    if kind == "cuda" and not torch.cuda.is_available():
         raise HPGMNError("No CUDA device is available. Use device='cpu'.")
 
 

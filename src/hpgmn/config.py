@@ -21,6 +21,8 @@ import yaml
 from hpgmn.errors import SettingError, unknown_name
 from hpgmn.parsing import read_config
 
+_LARGEST_WHOLE = 2**31 - 1
+
 
 def setting(
     default: Any,
@@ -156,6 +158,11 @@ def _number(name: str, value: Any, kind: type) -> Any:
     if kind is int:
         if number != int(number):
             raise SettingError(f"Setting '{name}' takes a whole number (got {value!r}).")
+        if abs(number) > _LARGEST_WHOLE:
+            raise SettingError(
+                f"Setting '{name}' takes a whole number of at most {_LARGEST_WHOLE:,} (got "
+                f"{value!r})."
+            )
         return int(number)
     return number
 

@@ -3,11 +3,37 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
+
+_LONGEST = 1000
+_LONGEST_NAME = 200
+_BREAKS = re.compile(r"\s*[\t\n\v\f\r\x1c-\x1f\x85\u2028\u2029]\s*")
+
+
+def one_line(text: str) -> str:
+    r"""A message as one line to be printed: names from data may hold anything.
+
+    Characters that a terminal would obey or hide are spelt out, and of a very long message the
+    beginning and the end are kept: what is wrong, and what to do.
+
+    >>> print(one_line("the id 'a\nb' and \x1b[31m"))
+    the id 'a b' and \x1b[31m
+    """
+    line = _BREAKS.sub(" ", text)
+    if not line.isprintable():
+        line = "".join(
+            one if one.isprintable() else one.encode("unicode_escape").decode() for one in line
+        )
+    half = _LONGEST // 2
+    return line if len(line) <= _LONGEST else f"{line[:half]} … {line[-half:]}"
 
 
 class HPGMNError(Exception):
     """A mistake in what the user gave: the message says what was wrong and what to do."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(str(message)))
 
 
 class GraphError(HPGMNError):
@@ -42,4 +68,5 @@ def unknown_name(kind: str, name: str, choices: Iterable[str]) -> str:
     names = list(choices)
     best = nearest(str(name), names)
     hint = f" Did you mean '{best}'?" if best else ""
-    return f"Unknown {kind} '{name}'.{hint} Choose from: {', '.join(names)}."
+    told = str(name) if len(str(name)) <= _LONGEST_NAME else f"{str(name)[:_LONGEST_NAME]}…"
+    return f"Unknown {kind} '{told}'.{hint} Choose from: {', '.join(names)}."

@@ -1,4 +1,4 @@
-"""Graph: attributes, edges, labels and splits; the only place where input is validated.
+"""Graph: attributes, edges, labels and splits, validated when it is made.
 
 Arrays live in host memory as NumPy and SciPy objects. Row 0 of ``edge_index`` is the source
 (centre), row 1 the target (neighbour): the out-neighbours of v are the targets of its edges.
@@ -10,20 +10,17 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NoReturn, TypeAlias, overload
+from typing import Any, overload
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
+from hpgmn import validation
 from hpgmn.conversion import Conversions
 from hpgmn.edges import SortedEdges, sorted_csr
 from hpgmn.errors import GraphError, unknown_name
-
-Array: TypeAlias = npt.NDArray[Any]
-Attributes: TypeAlias = Any
-"""A dense (N, F) array or a SciPy CSR array; SciPy has no types to say so."""
-
+from hpgmn.validation import Array as Array
+from hpgmn.validation import Attributes as Attributes
 
 NEIGHBORS = ("out", "in", "undirected", "both")
 """How neighbourhoods are read; "both" means one set of statistics for each direction."""
@@ -110,24 +107,24 @@ class Graph(Conversions):
         name: str = "graph",
         alternative_splits: dict[str, Splits] | None = None,
     ) -> None:
-        self.name = name
+        self.name = validation.word("name", name)
         self.preparation: dict[str, Any] | None = None  # how a table became x, in plain values
-        self.directed = bool(directed)
-        self.x: Attributes = _attributes(x)
+        self.directed = validation.truth("directed", directed)
+        self.x: Attributes = validation.attributes(x)
         self.num_nodes, self.num_features = (int(size) for size in self.x.shape)
         if isinstance(edge_index, SortedEdges):
             self.sorted_edges = _sorted_edges(edge_index, self.num_nodes, edge_weight)
         else:
-            self.edge_index = _edges(edge_index, self.num_nodes)
-            self.edge_weight = _weights(edge_weight, self.edge_index.shape[1])
-        self.y: Array = _labels(y, self.num_nodes)
-        self.class_names = _class_names(class_names, self.y)
-        self.node_ids = _names("node_ids", node_ids, self.num_nodes)
-        self.feature_names = _names("feature_names", feature_names, self.num_features)
+            self.edge_index = validation.edges(edge_index, self.num_nodes)
+            self.edge_weight = validation.weights(edge_weight, self.edge_index.shape[1])
+        self.y: Array = validation.labels(y, self.num_nodes)
+        self.class_names = validation.class_names(class_names, self.y)
+        self.node_ids = validation.names("node_ids", node_ids, self.num_nodes)
+        self.feature_names = validation.names("feature_names", feature_names, self.num_features)
         self.splits: Splits | None = _splits(train_mask, val_mask, test_mask, self.y)
         self.alternative_splits = {
             family: _checked_splits(splits.train, splits.val, splits.test, self.y)
-            for family, splits in (alternative_splits or {}).items()
+            for family, splits in _families(alternative_splits).items()
         }
 
     @property
@@ -274,198 +271,22 @@ class Graph(Conversions):
         return f"Graph('{self.name}': {', '.join(sizes)})"
 
 
-def _numpy(value: Any) -> Array:
-    """A value as a NumPy array, torch tensors included."""
-    if hasattr(value, "detach"):
-        value = value.detach().cpu().numpy()
-    return np.asarray(value)
-
-
-def _numeric(what: str, value: Any) -> Array:
-    try:
-        array = _numpy(value)
-    except ValueError:
-        raise GraphError(
-            f"{what} must be a rectangular array of numbers; some rows differ in length."
-        ) from None
-    if array.dtype.kind not in "biuf":
-        raise GraphError(f"{what} must be numbers (got values of type {array.dtype}).")
-    return array
-
-
-def _attributes(x: Any) -> Attributes:
-    if hasattr(x, "is_sparse") and (x.is_sparse or "sparse" in str(x.layout)):  # torch
-        coo = x.detach().to_sparse_coo().coalesce()
-        index, shape = coo.indices().cpu().numpy(), tuple(coo.shape)
-        x = sp.coo_array((coo.values().cpu().numpy(), tuple(index)), shape=shape)
-    is_sparse = sp.issparse(x)
-    array: Any = x if is_sparse else _numeric("x", x)
-    if array.dtype.kind not in "biuf":
-        raise GraphError(f"x must be numbers (got values of type {array.dtype}).")
-    if array.ndim != 2 or 0 in array.shape:
-        raise GraphError(
-            "x must have two dimensions, nodes and attributes, both at least 1 "
-            f"(got shape {array.shape})."
-        )
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, refused below
-        if is_sparse:
-            array = sp.csr_array(array).astype(np.float32)
-        else:
-            array = np.ascontiguousarray(array, dtype=np.float32)
-    if is_sparse:
-        array.sum_duplicates()
-        array.eliminate_zeros()
-        array = sorted_csr(array)
-        bad = ~np.isfinite(array.data)
-        if bad.any():
-            place = int(np.flatnonzero(bad)[0])
-            row = int(np.searchsorted(array.indptr, place, side="right") - 1)
-            _refuse_value(float(array.data[place]), row, int(array.indices[place]))
-    else:
-        with np.errstate(invalid="ignore"):  # infinite ones may cancel
-            total = array.sum(dtype=np.float64)  # finite float32 cannot overflow it; no copy
-        if not np.isfinite(total):
-            row, column = (int(i) for i in np.argwhere(~np.isfinite(array))[0])
-            _refuse_value(float(array[row, column]), row, column)
-    matrix: Attributes = array
-    return matrix
-
-
-def _refuse_value(value: float, row: int, column: int) -> NoReturn:
-    raise GraphError(
-        f"x holds {value} at node {row}, attribute {column}. Replace missing and infinite values "
-        "first, for example by the column's mean."
-    )
-
-
-def _edges(edge_index: Any, num_nodes: int) -> Array:
-    array = _numeric("edge_index", edge_index)
-    if array.size == 0:
-        return np.empty((2, 0), np.int64)
-    if array.ndim != 2 or array.shape[0] != 2:
-        hint = " Transpose it." if array.ndim == 2 and array.shape[1] == 2 else ""
-        raise GraphError(f"edge_index must have shape (2, E) (got {array.shape}).{hint}")
-    if array.dtype.kind == "f" and not (
-        np.isfinite(array).all() and (array == np.trunc(array)).all()
-    ):
-        raise GraphError("edge_index must hold whole numbers, the positions of nodes.")
-    if array.min() < 0 or array.max() >= num_nodes:
-        outside = ((array < 0) | (array >= num_nodes)).any(axis=0)
-        edge = int(np.flatnonzero(outside)[0])
-        source, target = (int(end) for end in array[:, edge])
-        others = int(outside.sum()) - 1
-        count = f" (and {others} more like it)" if others else ""
-        raise GraphError(
-            f"Edge {edge} runs from {source} to {target}{count}, but nodes are numbered "
-            f"0 to {num_nodes - 1}. Remove such edges or add the nodes."
-        )
-    return np.ascontiguousarray(array, dtype=np.int64)
-
-
 def _sorted_edges(edges: SortedEdges, num_nodes: int, edge_weight: Any) -> SortedEdges:
     if edges.num_nodes != num_nodes:
         raise GraphError(f"x has {num_nodes} nodes, the sorted edges {edges.num_nodes}.")
     if edge_weight is not None:
         raise GraphError("Give the weights of sorted edges with them, not as edge_weight.")
-    _weights(edges.weights, len(edges))
+    validation.weights(edges.weights, len(edges))
     return edges
 
 
-def _weights(edge_weight: Any, num_edges: int) -> Array | None:
-    if edge_weight is None:
-        return None
-    with np.errstate(over="ignore"):
-        array = _numeric("edge_weight", edge_weight).reshape(-1).astype(np.float32)
-    if array.shape[0] != num_edges:
-        raise GraphError(
-            f"edge_weight must have one value per edge, {num_edges} (got {array.shape[0]})."
-        )
-    bad = ~(np.isfinite(array) & (array > 0))
-    if bad.any():
-        place = int(np.flatnonzero(bad)[0])
-        raise GraphError(
-            f"edge_weight must be finite and positive (got {array[place]:g} at edge {place}). "
-            "Remove edges of weight zero; shift or drop negative ones."
-        )
-    return array
-
-
-def _labels(y: Any, num_nodes: int) -> Array:
-    if y is None:
-        return np.full(num_nodes, -1, np.int64)
-    array = _numeric("y", y).reshape(-1)
-    if array.shape[0] != num_nodes:
-        raise GraphError(
-            f"y must have one label per node: x has {num_nodes} rows, y has {array.shape[0]}."
-        )
-    if array.dtype.kind == "f":
-        whole = np.isfinite(array) & (array == np.trunc(array))
-        if not whole.all():
-            place = int(np.flatnonzero(~whole)[0])
-            raise GraphError(
-                f"y must hold whole numbers (got {array[place]} at node {place}). "
-                "Number the classes 0, 1, 2, …; use -1 for unknown."
-            )
-    if array.min(initial=0) < -1:
-        place = int(np.flatnonzero(array < -1)[0])
-        raise GraphError(
-            f"y holds {int(array[place])} at node {place}. "
-            "Number the classes 0, 1, 2, …; use -1 for unknown."
-        )
-    if array.max(initial=0) >= max(1000, num_nodes):
-        raise GraphError(
-            f"y holds class {int(array.max())} on a graph of {num_nodes} nodes. "
-            "Number the classes 0, 1, 2, … without gaps (numpy.unique with return_inverse does)."
-        )
-    return array.astype(np.int64)
-
-
-def _class_names(names: Sequence[str] | Array | None, y: Array) -> tuple[str, ...]:
-    present = int(y.max(initial=-1)) + 1
-    if names is None:
-        return tuple(str(number) for number in range(present))
-    found = tuple(str(name) for name in names)
-    if len(found) < present:
-        raise GraphError(
-            f"class_names has {len(found)} names, but y has classes up to {present - 1}."
-        )
-    if len(set(found)) != len(found):
-        raise GraphError("class_names must be distinct.")
+def _families(families: Any) -> dict[str, Splits]:
+    found = {} if families is None else families
+    if not isinstance(found, dict) or not all(
+        isinstance(name, str) and isinstance(splits, Splits) for name, splits in found.items()
+    ):
+        raise GraphError("alternative_splits must be a dict of names and hpgmn.graph.Splits.")
     return found
-
-
-def _names(what: str, names: Sequence[Any] | Array | None, length: int) -> Array | None:
-    if names is None:
-        return None
-    is_text = isinstance(names, np.ndarray) and names.dtype.kind == "U"  # not copied: may be large
-    array = np.asarray(names if is_text else [str(name) for name in names], np.str_).reshape(-1)
-    array = array.astype(f"U{int(np.char.str_len(array).max(initial=1))}", copy=False)
-    if array.shape[0] != length:
-        raise GraphError(f"{what} must have {length} names (got {array.shape[0]}).")
-    if what == "node_ids":
-        distinct, counts = np.unique(array, return_counts=True)
-        if (counts > 1).any():
-            raise GraphError(
-                f"node_ids must be distinct; '{distinct[counts > 1][0]}' appears twice."
-            )
-    return array
-
-
-def _mask(what: str, value: Any, num_nodes: int) -> Array:
-    array = _numeric(what, value)
-    if array.dtype != np.bool_:
-        if array.dtype.kind == "f" or not np.isin(array, (0, 1)).all():
-            raise GraphError(
-                f"{what} must be true or false for each node (got values of type {array.dtype})."
-            )
-        array = array.astype(bool)
-    if array.ndim == 1:
-        array = array[:, None]
-    if array.ndim != 2 or array.shape[0] != num_nodes:
-        raise GraphError(
-            f"{what} must have {num_nodes} rows, one per node (got shape {array.shape})."
-        )
-    return np.ascontiguousarray(array)
 
 
 def _splits(train: Any, val: Any, test: Any, y: Array) -> Splits | None:
@@ -477,10 +298,10 @@ def _splits(train: Any, val: Any, test: Any, y: Array) -> Splits | None:
 
 
 def _checked_splits(train: Any, val: Any, test: Any, y: Array) -> Splits:
-    train_mask = _mask("train_mask", train, y.shape[0])
+    train_mask = validation.mask("train_mask", train, y.shape[0])
     empty = np.zeros_like(train_mask)
-    val_mask = empty if val is None else _mask("val_mask", val, y.shape[0])
-    test_mask = empty if test is None else _mask("test_mask", test, y.shape[0])
+    val_mask = empty if val is None else validation.mask("val_mask", val, y.shape[0])
+    test_mask = empty if test is None else validation.mask("test_mask", test, y.shape[0])
     if not train_mask.shape == val_mask.shape == test_mask.shape:
         raise GraphError("train_mask, val_mask and test_mask must have the same number of splits.")
     overlap = (train_mask & val_mask) | (train_mask & test_mask) | (val_mask & test_mask)

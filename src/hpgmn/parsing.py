@@ -20,6 +20,7 @@ import json
 import math
 import os
 import tokenize
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -155,7 +156,8 @@ def read_header(file: IO[bytes], size: int) -> Header:
         version = np.lib.format.read_magic(file)
         if version not in _HEADERS:
             raise ValueError(f"version {version} of the format is not known")
-        shape, is_fortran, dtype = _HEADERS[version](file)
+        with warnings.catch_warnings(action="ignore"):  # written by Python 2, or damaged so
+            shape, is_fortran, dtype = _HEADERS[version](file)
     except (tokenize.TokenError, SyntaxError, TypeError, RecursionError, MemoryError):
         raise ValueError("its header is damaged") from None
     if dtype.hasobject:
@@ -217,7 +219,8 @@ def _archive(file: IO[bytes], wanted: Callable[[str], bool]) -> tuple[dict[str, 
 
 def _array(file: Any) -> Array:
     try:
-        return np.lib.format.read_array(file, allow_pickle=False)
+        with warnings.catch_warnings(action="ignore"):
+            return np.lib.format.read_array(file, allow_pickle=False)
     except MemoryError as error:  # of a process with a limit of its own
         raise TooLargeError(str(error)) from None
 

@@ -13,13 +13,14 @@ from hpgmn.graph import Array, Graph
 
 def from_pyg(data: Any, name: str = "graph") -> Graph:
     """A graph from a PyTorch Geometric ``Data`` object (edges taken as listed)."""
-    if data.x is None:
+    if getattr(data, "x", None) is None:
         raise GraphError("The PyG object has no attributes x; add a column, e.g. the degree.")
-    y = None if data.y is None else data.y.reshape(-1)
+    if getattr(data, "edge_index", None) is None:
+        raise GraphError("The PyG object has no edge_index; add one, be it of shape (2, 0).")
     return Graph(
         data.x,
         data.edge_index,
-        y,
+        getattr(data, "y", None),
         edge_weight=getattr(data, "edge_weight", None),
         train_mask=getattr(data, "train_mask", None),
         val_mask=getattr(data, "val_mask", None),

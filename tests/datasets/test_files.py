@@ -575,3 +575,23 @@ def test_real_file_holds_what_it_should(data_dir: Path) -> None:
     assert cora.splits is not None
     assert cora.splits.train.sum(axis=0).tolist() == [140]
     assert cora.alternative_splits["geom"].train.sum(axis=0).tolist() == [1192] * 10
+
+
+@pytest.mark.parametrize("kind", ["uint64", "int8", "uint16"])
+def test_sorted_edges_may_be_whole_numbers_of_any_type(tmp_path: Path, kind: str) -> None:
+    """A type that cannot count all nodes must not make edges begin elsewhere."""
+    folder = tmp_path / "g.graph"
+    folder.mkdir()
+    nodes = 300
+    targets = np.arange(nodes) % 100
+    arrays = {
+        "x": np.ones((nodes, 1), "f4"),
+        "directed": np.array(True),
+        "edges_indptr": np.arange(nodes + 1, dtype="uint64"),
+        "edges_indices": targets.astype(kind),
+    }
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array)
+    graph = read_graph(folder)
+    assert graph.edge_index.tolist() == [list(range(nodes)), targets.tolist()]
+    assert graph.adjacency("out").nnz == nodes - 100

@@ -367,7 +367,14 @@ def _edges(path: Path, arrays: dict[str, Array], num_nodes: int) -> Array | Sort
     if places is not None and not _is_permutation(places):
         raise _fault(path, "'edges_places' must name every edge once", remedy)
     weights = None if data is None else np.asarray(data, np.float32)
-    return SortedEdges(indptr, indices, weights, places)
+    return SortedEdges(
+        _wide(indptr), _wide(indices), weights, None if places is None else _wide(places)
+    )
+
+
+def _wide(numbers: Array) -> Array:
+    """Whole numbers of a type that counts all nodes and that SciPy knows; most are already."""
+    return numbers if numbers.dtype in (np.int32, np.int64) else numbers.astype(np.int64)
 
 
 def _is_permutation(places: Array) -> bool:

@@ -44,6 +44,7 @@ from hpgmn.training.state import (
     keep_better,
     still_waiting,
 )
+from hpgmn.training.trouble import cause_of
 
 SAVE_SECONDS = 20.0
 """Rank 0 saves the state this often, after an epoch."""
@@ -114,7 +115,7 @@ class ParallelTraining:
         settings = [one.settings for one in replicas]
         device, num_classes = ranks.device, len(rows.class_names)
         check_settings(settings[0], list(rows.shards.statistics))
-        self.ranks, self.num_classes = ranks, num_classes
+        self.ranks, self.num_classes, self.replicas = ranks, num_classes, tuple(replicas)
         self.metric = metric_of(metric, positive)
         self.inputs: dict[str, Statistic] = {
             name: rows.statistic(name, device) for name in statistic_names(settings[0])
@@ -246,7 +247,8 @@ class ParallelTraining:
         loss = (torch.stack(losses).float() * weights).sum(dim=0) / weights.sum()
         score, val_loss = self.evaluate()
         live = torch.arange(len(self.keys), device=self.keys.device)
-        keep_better(current, live, number, score, val_loss, self.stage.patience)
+        sound = torch.where(loss.isfinite(), val_loss, float("nan"))  # both losses, or not the best
+        keep_better(current, live, number, score, sound, self.stage.patience)
         return torch.stack([loss, val_loss, score])
 
     @torch.no_grad()
@@ -266,6 +268,10 @@ class ParallelTraining:
             result[1] = class_loss(found, labels, valid)
         score, loss = self.ranks.agreed(result)
         return score, loss
+
+    def why(self, number: int) -> str:
+        """Why the loss of a replica is not finite, by the rows of this rank."""
+        return cause_of(self.stage, self.replicas[number], self.train_nodes, number)
 
     def optimizer(self, current: StageState | None) -> ReplicaAdam:
         """Adam, going on where the state stands."""
@@ -302,7 +308,7 @@ def fit(
     state = TrainState() if path is None else saved_state(training.ranks, path, identity)
     if STAGE not in state.done:
         _run(training, state, path, identity, report, should_stop)
-        end(state, training.stage)
+        end(state, training.stage, training.replicas, training.why)
         if path is not None and training.ranks.is_first:
             write_state(path, state, identity)
     load_parameters(training.model, state.done[STAGE])

@@ -33,6 +33,7 @@ from hpgmn.metrics import require_metric
 from hpgmn.models import find_model
 from hpgmn.models.stage import Replica
 from hpgmn.parsing import read_json
+from hpgmn.shipped import wanted_instead
 from hpgmn.statistics.homophily import node_homophily
 from hpgmn.training.checkpoint import read_tensors
 from hpgmn.training.checks import (
@@ -112,6 +113,12 @@ class RunSpec:
     def from_dict(cls, content: dict[str, Any]) -> RunSpec:
         """The specification in the ``config.yaml`` of a run folder."""
         try:
+            for name, value in content.items():
+                if (wanted := wanted_instead(name, value)) is not None:
+                    raise TypeError(f"{name} must be {wanted}")
+            for name in ("graph", "model", "settings", "splits", "seeds", "metric"):
+                if content.get(name) is None:
+                    raise KeyError(name)
             return cls(
                 graph=str(content["graph"]),
                 model=str(content["model"]),
@@ -120,8 +127,8 @@ class RunSpec:
                 seeds=int(content["seeds"]),
                 protocol=content.get("protocol"),
                 metric=str(content["metric"]),
-                device=str(content.get("device", "cpu")),
-                calibrate=bool(content.get("calibrate", True)),
+                device=content.get("device") or "cpu",
+                calibrate=content.get("calibrate") is not False,
                 tables=dict(content.get("tables") or {}),
                 positive=content.get("positive"),
             )

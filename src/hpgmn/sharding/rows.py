@@ -31,6 +31,7 @@ from hpgmn.statistics.labelwise import (
     class_counts,
     class_mean_rows,
     class_means,
+    dense_lengths,
     inverse_or_zero,
     is_compiled,
     row_lengths,
@@ -261,7 +262,7 @@ def _means_of(block: Block, x: Attributes, labels: Array, plan: Plan, edges: int
         return means
     rows = means.toarray()
     if is_unit:
-        rows *= inverse_or_zero(np.sqrt(np.square(rows).sum(axis=-1)))[..., None]
+        rows *= inverse_or_zero(dense_lengths(rows))[..., None]
     return rows
 
 

@@ -85,18 +85,26 @@ def read_config(source: str) -> dict[str, Any]:
     return _checked(path, content if "settings" in content else {"settings": content})
 
 
+def wanted_instead(name: str, value: Any) -> str | None:
+    """What an entry of a config must be, where it is not; None where it is right, or unknown."""
+    if value is None or name not in _ENTRIES:
+        return None
+    kind, meaning = _ENTRIES[name]
+    is_right = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
+    if name == "splits" and is_right:
+        is_right = bool(value) and all(type(number) is int for number in value)
+    return None if is_right else meaning
+
+
 def _checked(path: Path, content: dict[str, Any]) -> dict[str, Any]:
     """A configuration whose every entry is known and of the right kind; empty ones left out."""
     for name, value in content.items():
         if name not in _ENTRIES:
             message = unknown_name("entry", str(name), _ENTRIES)
             raise SettingError(f"The config file {path} cannot be used: {message}")
-        kind, meaning = _ENTRIES[name]
-        is_right = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
-        if name == "splits" and is_right:
-            is_right = bool(value) and all(type(number) is int for number in value)
-        if value is not None and not is_right:
-            raise SettingError(f"In the config file {path}, '{name}' must be {meaning}.")
+        wanted = wanted_instead(name, value)
+        if wanted is not None:
+            raise SettingError(f"In the config file {path}, '{name}' must be {wanted}.")
     settings = content["settings"] or {}
     for name in settings:
         if not isinstance(name, str):

@@ -68,7 +68,7 @@ def scaled_counts(counts: Array, scaling: str) -> Array:
     if scaling == "fraction":
         total = counts.sum(axis=-1, keepdims=True)
     else:
-        total = np.sqrt(np.square(counts).sum(axis=-1, keepdims=True))
+        total = dense_lengths(counts)[..., None]
     return np.asarray(np.divide(counts, total, out=np.zeros_like(counts), where=total > 0))
 
 
@@ -176,10 +176,16 @@ def class_mean_rows(
     mean = averaging(adjacency, labels, num_classes)
     scale = np.ones(num_nodes, np.float32)
     if unit_length:  # known before anything is rounded: half precision ends at 65504
-        squared = np.zeros(num_nodes, np.float32)
-        for some, _, found in _mean_blocks(mean, x, labels, num_classes):
-            squared[some] += np.square(found).sum(axis=1)
-        scale = inverse_or_zero(np.sqrt(squared))
+        lengths = np.zeros(num_nodes, np.float32)
+        for exact in (np.float32, np.float64):  # the latter for large attributes alone
+            squared = np.zeros(num_nodes, exact)
+            with np.errstate(over="ignore"):
+                for some, _, found in _mean_blocks(mean, x, labels, num_classes):
+                    squared[some] += np.square(found, dtype=exact).sum(axis=1)
+            lengths = np.sqrt(squared)
+            if not _are_odd(lengths[lengths > 0]).any():
+                break
+        scale = inverse_or_zero(lengths)
     for some, block, found in _mean_blocks(mean, x, labels, num_classes):
         rows[some, block] = found * scale[some, None]
     return rows
@@ -208,7 +214,27 @@ def row_lengths(matrix: sp.csr_array) -> Array:
     """The Euclidean length of each row of a sparse matrix."""
     squared = matrix.multiply(matrix).sum(axis=1)
     lengths: Array = np.sqrt(np.asarray(squared).reshape(-1)).astype(np.float32)
+    if _are_odd(lengths).any():
+        exact = matrix.astype(np.float64)
+        return np.sqrt(np.asarray(exact.multiply(exact).sum(axis=1)).reshape(-1))
     return lengths
+
+
+def dense_lengths(rows: Array) -> Array:
+    """The Euclidean length of (…, width) rows."""
+    with np.errstate(over="ignore"):
+        lengths: Array = np.sqrt(np.square(rows).sum(axis=-1))
+    odd = _are_odd(lengths)
+    if odd.any():
+        lengths = lengths.astype(np.float64)
+        lengths[odd] = np.sqrt(np.square(rows[odd], dtype=np.float64).sum(axis=-1))
+    return lengths
+
+
+def _are_odd(lengths: Array) -> Array:
+    """Which lengths single precision may have lost: squares were infinite, or 0."""
+    odd: Array = ~((lengths > 1e-15) & (lengths < 1e18))
+    return odd
 
 
 def inverse_or_zero(values: Array) -> Array:

@@ -34,6 +34,7 @@ from hpgmn.statistics.labelwise import (
     class_counts,
     class_mean_rows,
     class_means,
+    dense_lengths,
     inverse_or_zero,
     row_lengths,
     scaled_counts,
@@ -62,6 +63,7 @@ from hpgmn.statistics.sketch import node_keys, sketch, sketched_attributes
 TWO_HOP_LIMIT = 2**28
 """Most entries of a two-hop matrix, 2 GiB; crocodile's has 32, squirrel's 8, pubmed's 1 million."""
 
+_MODERATE = 1e15  # single precision holds its square, and that of its inverse
 _BLOCK = 1024  # rows of the two-hop matrix made at once
 
 _Built: TypeAlias = tuple[
@@ -73,6 +75,7 @@ def scaled_attributes(x: Attributes, scaling: str) -> Attributes:
     """Attributes as given ("raw"), divided by the row's sum ("fraction"), or of unit length."""
     if scaling == "raw":
         return x
+    x = _moderate(x)
     if sp.issparse(x):
         sums = np.asarray(abs(x).sum(axis=1)).reshape(-1).astype(np.float32)
         factor = inverse_or_zero(sums if scaling == "fraction" else row_lengths(x))
@@ -80,6 +83,25 @@ def scaled_attributes(x: Attributes, scaling: str) -> Attributes:
         return sp.csr_array((data, x.indices, x.indptr), shape=x.shape)
     lengths = np.abs(x).sum(axis=1) if scaling == "fraction" else np.sqrt((x * x).sum(axis=1))
     return np.asarray(x * inverse_or_zero(lengths)[:, None], dtype=np.float32)
+
+
+def _moderate(x: Attributes) -> Attributes:
+    """Attributes whose squares are neither infinite nor 0, each row divided by a number of its own.
+
+    Where all are such, which is usual, these are the ones given.
+    """
+    if sp.issparse(x):
+        top = np.asarray(abs(x).max(axis=1).todense()).reshape(-1)
+    else:
+        top = np.maximum(x.max(axis=1), -x.min(axis=1))
+    is_odd = (top > _MODERATE) | ((top < 1 / _MODERATE) & (top > 0))
+    if not is_odd.any():
+        return x
+    by = np.where(is_odd, top, 1).astype(np.float32)
+    if sp.issparse(x):
+        data = x.data / np.repeat(by, np.diff(x.indptr))
+        return sp.csr_array((data, x.indices, x.indptr), shape=x.shape)
+    return np.asarray(x / by[:, None], dtype=np.float32)
 
 
 class LocalStatistics:
@@ -357,7 +379,7 @@ class LocalStatistics:
             return ReplicaRows(torch.from_numpy(halves).to(self.device))
         rows = np.stack([class_means(adjacency, x, row, num_classes).toarray() for row in labels])
         if unit_length:
-            rows *= inverse_or_zero(np.sqrt(np.square(rows).sum(axis=-1)))[..., None]
+            rows *= inverse_or_zero(dense_lengths(rows))[..., None]
         return ReplicaRows(self._tensor(rows))
 
     def _diffusion(self, mode: str, settings: StatisticsSettings) -> Statistic:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +11,8 @@ import pyarrow as pa
 
 from hpgmn.errors import GraphError, HPGMNError
 from hpgmn.tables.sources import HeldTable
+
+_NOTHING = ("None", "nan", "NaT", "<NA>")  # how missing values of Python and pandas are spelt
 
 
 class GraphML(NamedTuple):
@@ -53,15 +56,31 @@ def network_tables(graph: Any) -> tuple[pa.Table, pa.Table, str]:
     """
     nodes, defaults = dict(graph.nodes(data=True)), graph.graph.get("node_default", {})
     attributes = _columns(list(nodes.values()), defaults)
-    name = next(one for one in ("id", "node", "node_id", "GraphML id") if one not in attributes)
-    names = pa.array([str(node) for node in nodes], pa.string())
+    name = next(one for one in _id_names() if one not in attributes)
     edges, defaults = list(graph.edges(data=True)), graph.graph.get("edge_default", {})
     ends = {
-        "source": pa.array([str(source) for source, _, _ in edges], pa.string()),
-        "target": pa.array([str(target) for _, target, _ in edges], pa.string()),
+        "source": _text([source for source, _, _ in edges]),
+        "target": _text([target for _, target, _ in edges]),
     }
     edge_table = pa.table(_columns([data for _, _, data in edges], defaults) | ends)
-    return pa.table({name: names, **attributes}), edge_table, name
+    return pa.table({name: _text(list(nodes)), **attributes}), edge_table, name
+
+
+def _id_names() -> Iterator[str]:
+    """What the column of names may be called; a network may have attributes of any name."""
+    yield from ("id", "node", "node_id", "GraphML id")
+    yield from (f"GraphML id {number}" for number in count(2))
+
+
+def _text(values: Sequence[Any]) -> pa.Array:
+    """Values as text, null where there is none."""
+    try:
+        return pa.array([None if str(one) in _NOTHING else str(one) for one in values], pa.string())
+    except UnicodeEncodeError as error:
+        raise GraphError(
+            f"A name or value of the network, {error.object!r}, is no text: it holds half a "
+            "character. Read it again with the right encoding."
+        ) from None
 
 
 def _columns(rows: Sequence[Mapping[str, Any]], defaults: Mapping[str, Any]) -> dict[str, pa.Array]:
@@ -72,6 +91,6 @@ def _columns(rows: Sequence[Mapping[str, Any]], defaults: Mapping[str, Any]) -> 
         values = [row.get(name, defaults.get(name)) for row in rows]
         try:
             columns[str(name)] = pa.array(values)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-            columns[str(name)] = pa.array([None if one is None else str(one) for one in values])
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            columns[str(name)] = _text(values)
     return columns

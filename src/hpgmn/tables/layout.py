@@ -62,6 +62,21 @@ class Columns:
     drop_unknown_edges: bool = False
     directed: bool | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse what is no name: columns may be named by a program or a config file."""
+        for name in NAMES:
+            _refuse_unless(isinstance(getattr(self, name), str | None), name, self, "a column")
+        for name in ("drop", "attributes", "categories"):
+            given = getattr(self, name)
+            is_list = isinstance(given, tuple) and all(isinstance(one, str) for one in given)
+            _refuse_unless(given is None or is_list, name, self, "a list of columns")
+        by = self.split_by
+        is_pair = isinstance(by, tuple) and len(by) == 2 and all(isinstance(o, str) for o in by)
+        _refuse_unless(by is None or is_pair, "split_by", self, "two words, such as time and year")
+        for name in ("drop_unknown_edges", "directed"):
+            given = getattr(self, name)
+            _refuse_unless(isinstance(given, bool | None), name, self, "true or false")
+
     def as_dict(self) -> dict[str, Any]:
         """What the user said, in plain values; nothing for what was left to the names."""
         values = {info.name: getattr(self, info.name) for info in fields(self)}
@@ -82,6 +97,11 @@ class Columns:
             for name, value in content.items()
         }
         return cls(**values)
+
+
+def _refuse_unless(is_right: bool, name: str, columns: Columns, wanted: str) -> None:
+    if not is_right:
+        raise SettingError(f"{name} takes {wanted} (got {getattr(columns, name)!r}).")
 
 
 def _default(name: str) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -206,7 +206,9 @@ def _names(names: Sequence[str], parts: Mapping[str, Sequence[str]], what: str) 
     """Names of columns, those of lists replaced by the names of their places."""
     if isinstance(names, str):
         raise SettingError(f"{what} takes a list of names: give ['{names}'].")
-    return tuple(part for one in names for part in parts.get(one, [one]))
+    if not isinstance(names, Iterable):
+        raise SettingError(f"{what} takes a list of names (got {names!r}).")
+    return tuple(part for one in names for part in parts.get(str(one), [one]))
 
 
 def _table(value: Any, what: str) -> pa.Table:
@@ -220,7 +222,7 @@ def _table(value: Any, what: str) -> pa.Table:
             return pa.Table.from_pandas(frame, preserve_index=False)
         if isinstance(value, Mapping):
             return pa.table({str(name): pa.array(list(own)) for name, own in value.items()})
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, ValueError) as error:
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         reason = "; ".join(" ".join(str(part).split()) for part in error.args).rstrip(".")
         raise GraphError(
             f"The table of {what} cannot be read ({reason[:200]}). Give every column values of one "

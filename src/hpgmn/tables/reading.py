@@ -276,6 +276,13 @@ def _names(tables: Tables, whole: bool, progress: Progress) -> tuple[Any, Words,
             f"{table.label}: {table.row(faults.place)} has no id in column '{tables.id}'"
             f"{faults.such('row')}. Every node needs one."
         )
+    if not whole:
+        faults.note(pc.match_substring(ids, "\0").to_numpy(zero_copy_only=False))
+    if faults.count:
+        raise GraphError(
+            f"{table.label}: {table.row(faults.place)} has an id with a NUL character in column "
+            f"'{tables.id}'{faults.such('row')}. Remove it."
+        )
     first = pc.index_in(ids, value_set=ids).to_numpy()
     faults.note(first != np.arange(count), 0, lambda row: (ids[row].as_py(), int(first[row])))
     if faults.count:

@@ -183,8 +183,9 @@ class ParquetTable(Table):
             # Read page by page: the default holds whole row groups, and is slower.
             self._file = pq.ParquetFile(path, pre_buffer=False, buffer_size=_PAGE_BYTES)
             schema = self._file.schema_arrow
+            names = schema.names  # of a damaged file they may be no text
             self._refuse_too_many_rows()
-        super().__init__(path, zip(schema.names, schema.types, strict=True), False)
+        super().__init__(path, zip(names, schema.types, strict=True), False)
 
     def _refuse_too_many_rows(self) -> None:
         """Refuse rows that memory cannot hold: repeated ones take no room in the file."""
@@ -340,7 +341,7 @@ def readable(path: Path) -> Iterator[None]:
         raise GraphError(
             f"'{path}' takes more memory than there is. Free some, or split the table."
         ) from None
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError, OSError) as error:
+    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
         reason = " ".join(str(getattr(error, "strerror", None) or error).split()).rstrip(".")
         if "straddling object" in reason:
             raise GraphError(

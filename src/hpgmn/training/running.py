@@ -194,7 +194,8 @@ class Running:
             found += [val_loss, score]
         else:  # no label may choose: the last epoch with a finite loss is the best
             score, val_loss = torch.zeros_like(loss), loss * 0 - epoch
-        keep_better(current, self.live, epoch, score, val_loss, self.stage.patience)
+        sound = torch.where(loss.isfinite(), val_loss, float("nan"))  # both losses, or not the best
+        keep_better(current, self.live, epoch, score, sound, self.stage.patience)
         row = loss.new_full((3, current.best_score.shape[0]), float("nan"))
         row[: len(found)] = row[: len(found)].index_copy(1, self.live, torch.stack(found).float())
         return row

@@ -54,6 +54,28 @@ def _damaged(path: Path, fault: str) -> HPGMNError:
     )
 
 
+def refuse_not_finite(logits: Tensor, graph: Graph, nodes: Array | None = None) -> None:
+    """Refuse answers that are no numbers: they would have a class and a score all the same.
+
+    Args:
+        logits: (R, M, C).
+        graph: the graph.
+        nodes: (M,) whose they are; None: of all nodes.
+    """
+    wrong = ~logits.isfinite().all(dim=-1).all(dim=0)
+    if not wrong.any():
+        return
+    place = int(torch.nonzero(wrong)[0])
+    node = place if nodes is None else int(nodes[place])
+    name = node if graph.node_ids is None else graph.node_ids[node]
+    top = float(np.abs(graph.x[[node]]).max())
+    raise HPGMNError(
+        f"The model has no finite answer for {int(wrong.sum()):,} of {len(wrong):,} nodes of "
+        f"'{graph.name}', the first '{name}', whose attributes go up to {top:.3g}. Correct the "
+        "attributes and the weights of edges, or scale them and train again."
+    )
+
+
 @dataclass
 class SavedModel:
     """A trained model: R replicas and the graph they were trained on, without its attributes.
@@ -102,6 +124,7 @@ class SavedModel:
             train: their train masks.
             val: their validation masks, to which temperatures are fitted; None fits none.
         """
+        refuse_not_finite(fitted.logits, graph)
         labels = np.stack([np.where(mask, graph.y, -1) for mask in train])
         about = {
             "graph": graph.name,
@@ -139,6 +162,12 @@ class SavedModel:
             for stage, parameters in self.done.items()
             for name, value in parameters.items()
         }
+        for name, value in tensors.items():
+            if not value.isfinite().all():
+                raise HPGMNError(
+                    f"The parameter {name} of {self.entry.name} is not finite, so {path} was not "
+                    "written. Train again with a lower lr."
+                )
         tensors["train_labels"] = torch.from_numpy(self.train_labels.astype(np.int32))
         about = self.about | {
             "format": FORMAT,
@@ -211,6 +240,9 @@ class SavedModel:
             Replica(one["split"], one["seed"], make_settings(entry.settings, one["settings"]))
             for one in about.pop("replicas")
         ]
+        for key, value in tensors.items():
+            if not value.isfinite().all():
+                raise _damaged(path, f"{key} is not finite")
         node_ids = about.pop("node_ids")
         labels = tensors["train_labels"].numpy().astype(np.int64)
         names = None if node_ids is None else np.asarray(node_ids)
@@ -276,7 +308,9 @@ class SavedModel:
             for stage, parameters in self.done.items()
         }
         wanted = None if nodes is None else torch.from_numpy(nodes)
-        return logits(task, self.entry, done, wanted).cpu()
+        found = logits(task, self.entry, done, wanted).cpu()
+        refuse_not_finite(found, graph, nodes)
+        return found
 
     def probabilities(self, graph: Graph, device: torch.device | str = "cpu") -> Tensor:
         """(R, M, C) class probabilities, calibrated by each replica's temperature."""

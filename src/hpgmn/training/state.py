@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from hpgmn.errors import HPGMNError
-from hpgmn.models.stage import Parameters, Stage
+from hpgmn.models.stage import Parameters, Replica, Stage
 from hpgmn.randomness import fused
+
+logger = logging.getLogger(__name__)
 
 HISTORY = ("loss", "val_loss", "val_score")
 """What is recorded each epoch for each replica."""
@@ -140,15 +144,85 @@ def still_waiting(current: StageState, stage: Stage) -> list[int]:
     ]
 
 
-def require_a_best(current: StageState, stage: Stage) -> None:
-    """Every replica must have had at least one epoch with a finite loss."""
-    lost = [r for r, epoch in enumerate(current.best_epoch.tolist()) if not epoch]
-    if stage.epochs and lost:
+Why = Callable[[int], str]
+"""Says of a replica, by its number, why its loss is not finite, and what to do."""
+
+
+def require_a_best(
+    current: StageState, stage: Stage, replicas: Sequence[Replica], why: Why
+) -> None:
+    """Every replica must have had at least one epoch with a finite loss.
+
+    A replica that lost it later keeps its best epoch, and a warning says so.
+    """
+    if not stage.epochs or not current.epoch:
+        return
+    best = current.best_epoch.tolist()
+    patience = stage.patience or stage.epochs
+    every = _first_trouble(current, stage)
+    _refuse_overflow(current, stage, every, replicas, why)
+    troubled = {
+        number: found
+        for number, found in enumerate(every)
+        if found is not None and (not best[number] or found[1] <= best[number] + patience)
+    }
+    lost = [number for number in troubled if not best[number]]
+    if not troubled:
+        return
+    first = lost[0] if lost else next(iter(troubled))
+    what, epoch = troubled[first]
+    one = replicas[first]
+    where = f"epoch {epoch} of split {one.split}, seed {one.seed}"
+    if lost:
         raise HPGMNError(
-            f"The loss of stage '{stage.name}' was never finite in {len(lost)} of "
-            f"{len(current.best_epoch)} runs. Lower lr or the penalty weights, or scale the "
-            "attributes (attributes_scaling=unit, where the model has it)."
+            f"The {what} of stage '{stage.name}' was never finite in {len(lost)} of {len(best)} "
+            f"runs, at first in {where}. {why(first)}"
         )
+    logger.warning(
+        "The %s of stage '%s' is not finite from %s on%s; the best epoch before, %d, is kept. %s",
+        what,
+        stage.name,
+        where,
+        f" (in {len(troubled)} of {len(best)} runs in all)" if len(troubled) > 1 else "",
+        best[first],
+        why(first),
+    )
+
+
+def _refuse_overflow(
+    current: StageState,
+    stage: Stage,
+    troubled: Sequence[tuple[str, int] | None],
+    replicas: Sequence[Replica],
+    why: Why,
+) -> None:
+    """Refuse weights that were never trained: a gradient whose square is infinite moves nothing."""
+    wrong = torch.zeros(len(current.live), dtype=torch.bool)
+    for value in current.second.values():
+        wrong |= ~value.flatten(1).isfinite().all(dim=1).cpu()
+    for place in torch.nonzero(wrong).flatten().tolist():
+        number = current.live[place]
+        if troubled[number] is None:
+            one = replicas[number]
+            raise HPGMNError(
+                f"The gradients of stage '{stage.name}' in split {one.split}, seed {one.seed} are "
+                f"too large to be squared, so some weights were not trained. {why(number)}"
+            )
+
+
+def _first_trouble(current: StageState, stage: Stage) -> list[tuple[str, int] | None]:
+    """For each replica what is first not finite, and in which epoch; None where all is."""
+    found: list[tuple[str, int] | None] = [None] * len(current.best_epoch)
+    for key, what in (("loss", "loss"), ("val_loss", "validation loss")):
+        if key == "val_loss" and not stage.is_supervised:
+            continue
+        wrong = ~torch.stack(current.history[key]).cpu().isfinite()  # (epochs, R)
+        for number in torch.nonzero(wrong.any(dim=0)).flatten().tolist():
+            epoch = int(wrong[:, number].int().argmax()) + 1
+            before = found[number]
+            if before is None or epoch < before[1]:
+                found[number] = (what, epoch)
+    return found
 
 
 def shrink(current: StageState, places: list[int]) -> None:
@@ -159,11 +233,18 @@ def shrink(current: StageState, places: list[int]) -> None:
             part[key] = value[places]
 
 
-def end(state: TrainState, stage: Stage) -> None:
-    """Move the stage under way to those that are done: the best values of every replica."""
+def end(state: TrainState, stage: Stage, replicas: Sequence[Replica], why: Why) -> None:
+    """Move the stage under way to those that are done: the best values of every replica.
+
+    Args:
+        state: the training.
+        stage: the stage under way.
+        replicas: all of them.
+        why: asked about a replica whose loss is not finite.
+    """
     current = state.current
     assert current is not None
-    require_a_best(current, stage)
+    require_a_best(current, stage, replicas, why)
     name, replicas = current.name, current.best_score.shape[0]
     state.done[name] = current.best
     state.best_score[name] = current.best_score

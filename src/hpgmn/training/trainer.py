@@ -32,6 +32,7 @@ from hpgmn.training.state import (
     shrink,
     still_waiting,
 )
+from hpgmn.training.trouble import cause_of
 
 Watcher = Callable[[TrainState, Stage], None]
 """Called after each epoch; may save the state or stop the run by raising."""
@@ -109,7 +110,12 @@ def _run_stage(
         if watch is not None:
             watch(state, running.stage)
             last = _count_seconds(state, name, last)  # a look at the numbers waits for a GPU
-    end(state, running.stage)
+
+    def why(number: int) -> str:
+        alone = Running(task, build, state, [number], metric)
+        return cause_of(alone.stage, task.replicas[number], alone.train.nodes[0])
+
+    end(state, running.stage, task.replicas, why)
     _count_seconds(state, name, last)  # a GPU may have had work left
 
 

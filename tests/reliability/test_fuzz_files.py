@@ -1,0 +1,371 @@
+"""Whatever a file holds: the graph in it, or a sentence. Files are damaged by bytes and whole."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import networkx as nx
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import scipy.sparse as sp
+from hypothesis import strategies as st
+
+if TYPE_CHECKING:
+    from hpgmn.graph import Graph
+
+pytestmark = pytest.mark.soak
+
+CELLS = [
+    *("", " ", "0", "1", "-1", "1e400", "nan", "inf", "NA", "null", "x", '"', '""', "a,b", "\x00"),
+    *("2020-01-01", "20:15:00", "true", "1;2", "\u202e", "\u200b", "é", "🙂", "=cmd()", "../../x"),
+    *("99999999999999999999", "1.5", "1,5", "0x1f", "  n1", "n1 ", "N1", "train", "'", "\t", "\\"),
+    "w" * 5000,
+]
+LINES = [
+    b"",
+    b"\n",
+    b",,,,\n",
+    b"n1\n",
+    b"n0,n1,n2,n3,n4,n5\n",
+    b"\xff\xfe\n",
+    b'"\n',
+    b"\x00\n",
+    b"\r",
+]
+
+
+@st.composite
+def damages(draw: st.DrawFn) -> list[tuple[Any, ...]]:
+    """Changes of a file's bytes: what, where (a share of the file), and a number."""
+    kinds = ["flip", "set", "cut", "insert", "delete", "repeat", "zero", "line"]
+    return draw(
+        st.lists(
+            st.tuples(st.sampled_from(kinds), st.floats(0, 1), st.integers(0, 255)), max_size=4
+        )
+    )
+
+
+def damaged(content: bytes, changes: list[tuple[Any, ...]]) -> bytes:
+    """The bytes of a file after some changes."""
+    found = bytearray(content)
+    for kind, share, number in changes:
+        place = int(share * max(len(found) - 1, 0))
+        if kind == "cut":
+            del found[place:]
+        elif kind == "insert":
+            found[place:place] = bytes([number]) * (1 + number % 9)
+        elif kind == "delete":
+            del found[place : place + 1 + number % 40]
+        elif kind == "repeat":
+            found[place:place] = found[place : place + 1 + number]
+        elif kind == "zero":
+            found[place : place + 1 + number % 16] = bytes(
+                len(found[place : place + 1 + number % 16])
+            )
+        elif kind == "line":
+            found[place:place] = LINES[number % len(LINES)]
+        elif found:
+            found[place] = number if kind == "set" else found[place] ^ (1 << number % 8)
+    return bytes(found)
+
+
+def check_finite(graph: Graph) -> None:
+    """What holds of every graph, however it was read."""
+    x: Any = graph.x.data if sp.issparse(graph.x) else graph.x
+    assert np.isfinite(x).all()
+    ends = graph.edge_index
+    assert ends.size == 0 or 0 <= ends.min() <= ends.max() < graph.num_nodes
+    assert -1 <= graph.y.min() <= graph.y.max() < graph.num_classes
+    assert np.isfinite(graph.adjacency("undirected").data).all()
+    if graph.node_ids is not None:
+        assert len(set(graph.node_ids.tolist())) == graph.num_nodes
+    if graph.splits is not None:
+        parts = np.stack([graph.splits.train, graph.splits.val, graph.splits.test])
+        assert parts.sum(axis=0).max() <= 1
+        assert not parts[:, graph.y < 0].any()
+    assert len(graph.fingerprint) == 64
+
+
+def arrays(sparse: bool, in_folder: bool) -> dict[str, Any]:
+    """The arrays of a small graph file that has everything."""
+    random = np.random.default_rng(3)
+    y = np.arange(8) % 2
+    role = np.arange(8)[:, None] % 3 == np.arange(3)[:, None, None]
+    found: dict[str, Any] = {
+        "directed": np.array(True),
+        "y": y,
+        "class_names": np.array(["good", "bad"]),
+        "node_ids": np.array([f"n{place}" for place in range(8)]),
+        "feature_names": np.array(["a", "b"]),
+        "train_mask": role[0],
+        "val_mask": role[1],
+        "test_mask": role[2],
+    }
+    x = random.normal(size=(8, 2)).astype(np.float32)
+    if sparse:
+        matrix = sp.csr_array(np.where(x > 0, x, 0))
+        found |= {"x_indptr": matrix.indptr, "x_indices": matrix.indices, "x_data": matrix.data}
+        found["x_shape"] = np.array([8, 2])
+    else:
+        found["x"] = x
+    if in_folder:
+        found |= {"edges_indptr": np.arange(9), "edges_indices": (np.arange(8) + 1) % 8}
+        found |= {"edges_data": np.ones(8, "f4"), "edges_places": np.arange(8)[::-1].copy()}
+    else:
+        found |= {"edge_index": np.stack([np.arange(8), (np.arange(8) + 1) % 8])}
+        found["edge_weight"] = np.ones(8, "f4")
+    return found
+
+
+@st.composite
+def changed_arrays(draw: st.DrawFn) -> dict[str, Any]:
+    """The arrays of a graph file, some of them another, gone or new."""
+    found = arrays(draw(st.booleans()), draw(st.booleans()))
+    for _ in range(draw(st.integers(0, 2))):
+        name = draw(st.sampled_from(sorted(found)))
+        array = found[name]
+        how = draw(st.sampled_from(["value", "value", "type", "shape", "gone", "more", "other"]))
+        if how == "value":
+            value = draw(st.sampled_from([-1, -2, 0, 1, 7, 8, 2**31, 2**62, np.nan, np.inf, 1e38]))
+            array = array.copy()
+            with np.errstate(all="ignore"):
+                try:
+                    array.flat[draw(st.integers(0, max(array.size - 1, 0)))] = value
+                except (ValueError, OverflowError, IndexError):
+                    array = np.full(array.shape, value)
+        elif how == "type":
+            kind = draw(
+                st.sampled_from(["f4", "f8", "i1", "u8", "?", "U9", "S4", "c8", "f2", "i8"])
+            )
+            try:
+                with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
+                    array = array.astype(kind)
+            except (ValueError, TypeError):
+                array = np.zeros(array.shape, kind)
+        elif how == "shape":
+            flat = array.reshape(-1)
+            forms: list[Any] = [
+                flat,
+                flat[:-1],
+                flat[:0],
+                flat[None],
+                array[None],
+                np.zeros((), array.dtype),
+            ]
+            array = draw(st.sampled_from(forms))
+        elif how == "gone":
+            del found[name]
+            continue
+        elif how == "more":
+            name = draw(
+                st.sampled_from(["x", "edge_index", "extra", "a_train_mask", "_val_mask", "../y"])
+            )
+        else:
+            array = found[draw(st.sampled_from(sorted(found)))]
+        found[name] = array
+    return found
+
+
+def npz(found: dict[str, Any]) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, **found)
+    return file.getvalue()
+
+
+def test_any_arrays_in_a_graph_file(fuzz: Any, tmp_path: Path) -> None:
+    from hpgmn.datasets.files import read_graph
+
+    def check(found: dict[str, Any]) -> None:
+        path = tmp_path / "any.npz"
+        path.write_bytes(npz(found))
+        graph = read_graph(path)
+        check_finite(graph)
+        if "edge_index" in found:
+            assert graph.edge_index.reshape(-1).tolist() == found["edge_index"].reshape(-1).tolist()
+        if "x" in found:
+            assert graph.x.tolist() == found["x"].astype("f4").tolist()
+
+    fuzz("graph files", changed_arrays(), check, short=80, long=2500)
+
+
+def test_damaged_bytes_of_a_graph_file(fuzz: Any, tmp_path: Path) -> None:
+    from hpgmn.datasets.files import read_graph
+
+    whole = [npz(arrays(False, False)), npz(arrays(True, True))]
+
+    def check(case: tuple[int, list[tuple[Any, ...]]]) -> None:
+        path = tmp_path / "damaged.npz"
+        path.write_bytes(damaged(whole[case[0]], case[1]))
+        check_finite(read_graph(path))
+
+    fuzz("damaged graph files", st.tuples(st.integers(0, 1), damages()), check, short=60, long=1500)
+
+
+def test_damaged_bytes_of_a_graph_folder(fuzz: Any, tmp_path: Path) -> None:
+    from hpgmn.datasets.files import read_graph
+
+    found = arrays(True, True)
+    folder = tmp_path / "damaged.graph"
+    folder.mkdir()
+    for name, array in found.items():
+        np.save(folder / f"{name}.npy", array)
+    whole = {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    def check(case: tuple[str, list[tuple[Any, ...]]]) -> None:
+        (folder / case[0]).write_bytes(damaged(whole[case[0]], case[1]))
+        try:
+            check_finite(read_graph(folder))
+        finally:
+            (folder / case[0]).write_bytes(whole[case[0]])
+
+    cases = st.tuples(st.sampled_from(sorted(whole)), damages())
+    fuzz("damaged graph folders", cases, check, short=60, long=1500)
+
+
+def node_rows() -> list[list[str]]:
+    rows = [["id", "label", "age", "town", "split"]]
+    words = ("train", "train", "val", "test")
+    for place in range(12):
+        town = ("Rome", "Oslo", "")[place % 3]
+        rows.append([f"n{place}", "xy"[place % 2], str(20 + place), town, words[place % 4]])
+    return rows
+
+
+def edge_rows() -> list[list[str]]:
+    return [["source", "target", "weight"]] + [
+        [f"n{place}", f"n{(place * 5 + 1) % 12}", str(1 + place / 2)] for place in range(12)
+    ]
+
+
+@st.composite
+def changed_tables(draw: st.DrawFn) -> dict[str, Any]:
+    """Two tables with odd cells, rows too short or too long, and a way to write them."""
+    tables = {"nodes": node_rows(), "edges": edge_rows()}
+    for _ in range(draw(st.integers(0, 3))):
+        rows = tables[draw(st.sampled_from(["nodes", "nodes", "edges"]))]
+        place = draw(st.integers(0, max(len(rows) - 1, 0)))
+        how = draw(
+            st.sampled_from(["cell", "cell", "cell", "column", "short", "long", "gone", "twice"])
+        )
+        if not rows or not rows[place]:
+            continue
+        column = draw(st.integers(0, len(rows[place]) - 1))
+        if how == "cell":
+            rows[place][column] = draw(st.one_of(st.sampled_from(CELLS), st.text(max_size=5)))
+        elif how == "column":
+            value = draw(st.sampled_from(CELLS))
+            for row in rows[1:]:
+                if column < len(row):
+                    row[column] = value
+        elif how == "short":
+            rows[place] = rows[place][:column]
+        elif how == "long":
+            rows[place] = [*rows[place], draw(st.sampled_from(CELLS))]
+        elif how == "gone":
+            del rows[place:]
+        else:
+            rows.insert(place, list(rows[place]))
+    return {
+        **tables,
+        "separator": draw(st.sampled_from([",", ",", ",", ";", "\t", "|"])),
+        "end": draw(st.sampled_from(["\n", "\n", "\r\n", "\r"])),
+        "encoding": draw(
+            st.sampled_from(["utf-8", "utf-8", "utf-8", "utf-8-sig", "utf-16", "latin-1"])
+        ),
+        "ending": draw(st.sampled_from(["csv", "csv", "tsv"])),
+        "quote": draw(st.booleans()),
+    }
+
+
+def written(rows: list[list[str]], case: dict[str, Any]) -> bytes:
+    """A table as the bytes of a file, written without any care."""
+    quote = '"' if case["quote"] else ""
+    lines = [case["separator"].join(f"{quote}{cell}{quote}" for cell in row) for row in rows]
+    text: str = case["end"].join(lines) + case["end"]
+    return text.encode(case["encoding"], errors="replace")
+
+
+Loader = Callable[..., Any]
+
+
+def test_any_text_tables(fuzz: Any, tmp_path: Path) -> None:
+    from hpgmn.datasets.loading import load
+
+    def check(case: dict[str, Any]) -> None:
+        folder = tmp_path / "tables"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        for name in ("nodes", "edges"):
+            (folder / f"{name}.{case['ending']}").write_bytes(written(case[name], case))
+        graph = load(folder)
+        check_finite(graph)
+        plain = case["nodes"] == node_rows() and case["edges"] == edge_rows()
+        if plain and case["encoding"] in ("utf-8", "utf-8-sig"):
+            assert graph.node_ids is not None
+            assert graph.node_ids.tolist() == [f"n{place}" for place in range(12)]
+            assert graph.y.tolist() == [place % 2 for place in range(12)]
+            assert graph.edge_index[1].tolist() == [(place * 5 + 1) % 12 for place in range(12)]
+            assert graph.edge_weight is not None
+            assert graph.edge_weight.tolist() == [1 + place / 2 for place in range(12)]
+
+    fuzz("tables of text", changed_tables(), check, short=60, long=2000)
+
+
+def parquet(rows: list[list[str]]) -> bytes:
+    columns = {name: [row[place] for row in rows[1:]] for place, name in enumerate(rows[0])}
+    for name in ("age", "weight"):
+        if name in columns:
+            columns[name] = [float(one) for one in columns[name]]  # type: ignore[misc]
+    file = io.BytesIO()
+    pq.write_table(pa.table(columns), file)
+    return file.getvalue()
+
+
+def graphml() -> bytes:
+    network = nx.DiGraph()
+    for row in node_rows()[1:]:
+        network.add_node(row[0], label=row[1], age=int(row[2]))
+    network.add_edges_from(
+        (source, target, {"weight": float(w)}) for source, target, w in edge_rows()[1:]
+    )
+    file = io.BytesIO()
+    nx.write_graphml(network, file)
+    return file.getvalue()
+
+
+def test_damaged_bytes_of_tables(fuzz: Any, tmp_path: Path) -> None:
+    from hpgmn.tables import open_tables, read_tables
+
+    plain: dict[str, Any] = {"separator": ",", "end": "\n", "encoding": "utf-8", "quote": False}
+    nodes, edges = (written(rows, plain) for rows in (node_rows(), edge_rows()))
+    forms = {
+        "csv": ({"nodes.csv": nodes, "edges.csv": edges}, None),
+        "parquet": ({"nodes.parquet": parquet(node_rows()), "edges.csv": edges}, None),
+        "list": (
+            {"nodes.csv": nodes, "list.txt": edges[len("source,target,weight\n") :]},
+            "list.txt",
+        ),
+        "graphml": ({"net.graphml": graphml()}, "net.graphml"),
+    }
+
+    def check(case: tuple[str, int, list[tuple[Any, ...]]]) -> None:
+        folder = tmp_path / "damaged"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        files, source = forms[case[0]]
+        victim = sorted(files)[case[1] % len(files)]
+        for name, content in files.items():
+            (folder / name).write_bytes(damaged(content, case[2]) if name == victim else content)
+        own = folder / "nodes.csv" if source == "list.txt" else None
+        found = open_tables(folder / (source or ""), nodes=own, prepare=True)
+        check_finite(read_tables(found))
+
+    cases = st.tuples(st.sampled_from(sorted(forms)), st.integers(0, 1), damages())
+    fuzz("damaged tables", cases, check, short=60, long=2000)

@@ -1,0 +1,230 @@
+"""Whatever is given to ``Graph`` and its makers: a right graph, or a sentence."""
+
+from __future__ import annotations
+
+import datetime
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from hypothesis import strategies as st
+
+if TYPE_CHECKING:
+    from hpgmn.graph import Graph
+
+pytestmark = pytest.mark.soak
+
+TEXTS = [
+    *("", " ", "a", "a ", "A", "é", "e\u0301", "ß", "0", "00", "0.0", "nan", "None", "NA"),
+    *("../x", "/etc/passwd", "~", "~root", "con", "x/", "a\x00b", "a\x00", "\x00", ".", ".."),
+    *("\u202egnp.x", "\u200b", "\ufeff", "a\nb", "a\r\nb", "\x1b[31mred", "\ud800", "🙂", "日本"),
+    *("<script>alert(1)</script>", "'; DROP TABLE nodes;--", "a,b", '"', "{0}", "%s", "[bold]x"),
+    "long" * 2000,
+]
+"""Names that have broken programs before."""
+
+HUGE = [1e30, 3.4e38, 3.5e38, 1e300, -1e300, 2**63, -(2**63), 2**64, 10**30, 1e-45, 1e-300]
+NUMBERS = [0, 1, -1, 2, 0.5, -0.0, float("nan"), float("inf"), float("-inf"), *HUGE]
+
+texts = st.one_of(st.sampled_from(TEXTS), st.text(max_size=6))
+numbers = st.one_of(st.sampled_from(NUMBERS), st.integers(-3, 9), st.floats())
+DTYPES = [
+    "?",
+    "i1",
+    "u1",
+    "i4",
+    "u8",
+    "i8",
+    "f2",
+    "f4",
+    "f8",
+    "g",
+    "c8",
+    "M8[s]",
+    "m8[s]",
+    "U3",
+    "S3",
+    "O",
+]
+
+
+def _array(values: Any, dtype: str, how: str) -> Any:
+    """Values as an array of some type, held in some way; as they are where that cannot be."""
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return _held(np.asarray(values).astype(dtype), how)
+        except (TypeError, ValueError, OverflowError, RuntimeError, NotImplementedError):
+            return values
+
+
+def _held(array: Any, how: str) -> Any:
+    """An array as another kind of object."""
+    if how == "torch":
+        return torch.from_numpy(array)
+    if how == "half":
+        return torch.from_numpy(array.astype("f4")).to(torch.bfloat16)
+    if how == "gradient":
+        return torch.from_numpy(array.astype("f4")).requires_grad_()
+    if how == "torch sparse":
+        return torch.from_numpy(array).to_sparse()
+    if how == "sparse":
+        return sp.coo_array(array)
+    if how == "reversed":
+        return array[::-1]
+    if how == "read-only":
+        array.flags.writeable = False
+        return array
+    if how == "masked":
+        return np.ma.masked_array(array, mask=array == 1)
+    return array.tolist() if how == "list" else array
+
+
+WAYS = [
+    *("array", "list", "torch", "half", "gradient", "torch sparse", "sparse", "reversed"),
+    *("read-only", "masked"),
+]
+SCALARS: list[Any] = [
+    *(None, "text", b"bytes", 3, -1, 2.5, float("nan"), True, [], [[]], {}, {"a": [1]}, set(), ()),
+    *([[1, 2], [3]], [None], [[None]], ["a", "b"], object(), range(3), iter([1, 2]), [10**30]),
+    *(datetime.date(2020, 1, 1), np.array(["2020-01-01"], "M8[D]"), np.zeros((2, 0)), [[[1]]]),
+    *(np.zeros((0, 2)), np.zeros((3, 3, 3)), np.float32(1), np.ma.masked, sp.eye_array(3)),
+    *(torch.zeros(3, 3), torch.zeros(0), np.zeros(3, [("a", "i4"), ("b", "f4")]), Ellipsis, len),
+]
+
+
+@st.composite
+def odd_arrays(draw: st.DrawFn, length: int) -> Any:
+    """Something in place of an array of about that length."""
+    if draw(st.integers(0, 2)) == 0:
+        return draw(st.sampled_from(SCALARS))
+    rows = draw(st.sampled_from([0, 1, 2, length, length + 1]))
+    shape = draw(st.sampled_from([(rows,), (rows, 1), (rows, 2), (2, rows), (rows, 2, 1)]))
+    size = int(np.prod(shape))
+    pool = draw(st.lists(numbers, min_size=1, max_size=4))
+    flat = [pool[place % len(pool)] for place in range(size)]
+    held = np.empty(size, object)
+    held[:] = flat
+    return _array(
+        held.reshape(shape).tolist(), draw(st.sampled_from(DTYPES)), draw(st.sampled_from(WAYS))
+    )
+
+
+@st.composite
+def good_arguments(draw: st.DrawFn) -> dict[str, Any]:
+    """The arguments of a small graph, right in themselves."""
+    nodes, width = draw(st.integers(1, 6)), draw(st.integers(1, 3))
+    edges, splits = draw(st.integers(0, 12)), draw(st.integers(1, 2))
+    random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    way = draw(st.sampled_from(WAYS[:8]))
+    scale = draw(st.sampled_from([1.0, 1e-40, 1e30, 3e38]))
+    x = (random.random((nodes, width)) < 0.7) * scale * random.choice([-1, 1, 0.5], (nodes, width))
+    y = random.integers(-1, 3, nodes)
+    role = np.where(y[:, None] >= 0, random.integers(-1, 3, (nodes, splits)), -1)
+    ends = random.integers(0, nodes, (2, edges))
+    given: dict[str, Any] = {
+        "x": _array(x, "f8" if way == "list" else "f4", way),
+        "edge_index": _array(
+            ends, draw(st.sampled_from(["i8", "i4", "f8"])), draw(st.sampled_from(WAYS[:3]))
+        ),
+    }
+    weight = draw(st.sampled_from([1.0, 1e-30, 1e30]))
+    optional = {
+        "y": y,
+        "edge_weight": (random.random(edges) + 0.1) * weight,
+        "directed": bool(draw(st.booleans())),
+        "train_mask": role == 0,
+        "val_mask": role == 1,
+        "test_mask": role == 2,
+        "node_ids": [f"n{node}" for node in range(nodes)],
+        "class_names": ["a", "b", "c"],
+        "feature_names": [f"f{place}" for place in range(width)],
+        "name": draw(texts),
+    }
+    for key, value in optional.items():
+        if draw(st.booleans()):
+            given[key] = value
+    return given
+
+
+@st.composite
+def arguments(draw: st.DrawFn) -> dict[str, Any]:
+    """Arguments of ``Graph``, some of them odd."""
+    given = draw(good_arguments())
+    number = draw(st.sampled_from([0, 0, 1, 1, 2]))
+    names = ["x", "edge_index", "y", "edge_weight", "train_mask", "val_mask", "test_mask"]
+    length = draw(st.integers(0, 6))
+    for _ in range(number):
+        key = draw(st.sampled_from([*names, "node_ids", "class_names", "feature_names", "rest"]))
+        if key in ("node_ids", "class_names", "feature_names") and draw(st.booleans()):
+            given[key] = draw(st.lists(texts, max_size=6))
+        elif key == "rest":
+            key = draw(st.sampled_from(["directed", "name", "alternative_splits"]))
+            given[key] = draw(st.sampled_from(SCALARS))
+        else:
+            given[key] = draw(odd_arrays(length))
+    return given
+
+
+def check_graph(graph: Graph) -> None:
+    """What holds of every graph, found without its own code."""
+    nodes = graph.num_nodes
+    x = graph.x.toarray() if sp.issparse(graph.x) else graph.x
+    assert x.shape == (nodes, graph.num_features)
+    assert x.dtype == np.float32
+    assert np.isfinite(x).all()
+    ends = graph.edge_index
+    assert ends.shape[0] == 2
+    assert ends.dtype == np.int64
+    assert ends.size == 0 or 0 <= ends.min() <= ends.max() < nodes
+    assert graph.y.shape == (nodes,)
+    assert graph.y.min() >= -1
+    assert graph.y.max() < graph.num_classes
+    weights = np.ones(ends.shape[1]) if graph.edge_weight is None else graph.edge_weight
+    assert np.isfinite(weights).all()
+    assert (weights > 0).all()
+    naive = np.zeros((nodes, nodes))
+    for source, target, weight in zip(*ends, weights, strict=True):
+        if source != target:
+            naive[source, target] += weight
+    if graph.edge_weight is None:
+        naive = np.minimum(naive, 1)
+    if not graph.directed:
+        naive = np.maximum(naive, naive.T)
+    np.testing.assert_allclose(graph.adjacency("out").toarray(), naive, rtol=1e-5)
+    np.testing.assert_allclose(graph.adjacency("in").toarray(), naive.T, rtol=1e-5)
+    both = graph.adjacency("undirected").toarray()
+    assert np.isfinite(both).all()
+    assert ((both > 0) == ((naive + naive.T) > 0)).all()
+    for splits in [graph.splits, *graph.alternative_splits.values()]:
+        if splits is not None:
+            parts = np.stack([splits.train, splits.val, splits.test])
+            assert parts.shape[1] == nodes
+            assert parts.dtype == bool
+            assert parts.sum(axis=0).max(initial=0) <= 1
+            assert not parts[:, graph.y < 0].any()
+    if graph.node_ids is not None:
+        assert len(set(graph.node_ids.tolist())) == nodes
+    for names in (graph.node_ids, graph.feature_names, graph.class_names):
+        "".join(names if names is not None else ()).encode()  # can be written to any file
+    assert isinstance(graph.name, str)
+    assert len(graph.fingerprint) == 64
+    assert repr(graph)
+    assert graph._repr_html_()
+
+
+def test_any_arguments_of_a_graph(fuzz: Any) -> None:
+    from hpgmn.graph import Graph
+
+    def check(given: dict[str, Any]) -> None:
+        graph = Graph(**given)
+        check_graph(graph)
+        names = given.get("node_ids")
+        if isinstance(names, list):
+            assert graph.node_ids is not None
+            assert graph.node_ids.tolist() == [str(name) for name in names]
+
+    fuzz("Graph", arguments(), check, short=250, long=5000)
