@@ -16,7 +16,17 @@ TESTS = Path(__file__).parent
 
 # Left to right, one group per step: a module imports from its own group and from those before it.
 ARROW = (
-    ("config", "errors", "kernels", "locking", "metrics", "sparse", "randomness", "shipped"),
+    (
+        "config",
+        "errors",
+        "formats",
+        "kernels",
+        "locking",
+        "metrics",
+        "sparse",
+        "randomness",
+        "shipped",
+    ),
     ("engines",),
     ("calibration", "conversion", "edges", "graph", "pyg"),
     ("tables",),

@@ -50,10 +50,9 @@ def opened(
         add: whether ``source`` holds only what is new, to be added to the trained graph.
         columns: what the user says of the columns of ``source``.
     """
-    from hpgmn.config import read_yaml
     from hpgmn.datasets import load
     from hpgmn.experiments.comparison import COMPARISON_FILE
-    from hpgmn.experiments.run import CONFIG_FILE, RunSpec
+    from hpgmn.experiments.run import CONFIG_FILE, read_spec
     from hpgmn.training.saved import MODEL_FILE, SavedModel
 
     if (run / COMPARISON_FILE).is_file():
@@ -67,7 +66,7 @@ def opened(
                 f"{run} is not a finished run folder: {name} is missing. Give the folder that "
                 "`hpgmn train` wrote; an interrupted run goes on with --resume."
             )
-    spec = RunSpec.from_dict(read_yaml(run / CONFIG_FILE))
+    spec = read_spec(run)
     model = SavedModel.read(run / MODEL_FILE, own)
     model.require_stages()
     trained = model.about["fingerprint"]

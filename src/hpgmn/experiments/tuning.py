@@ -29,6 +29,7 @@ from hpgmn.graph import Graph
 from hpgmn.models import find_model
 from hpgmn.shipped import read_config
 from hpgmn.training.checks import class_number
+from hpgmn.training.repeatable import repeatable
 from hpgmn.training.replicas import Progress
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class TuneSpec:
         fixed: settings that all trials have; they are not searched.
         device: "cpu" or "cuda".
         pruning: whether hopeless trials are given up.
+        deterministic: whether a GPU is to give the same bits each time.
     """
 
     graph: str
@@ -87,6 +89,7 @@ class TuneSpec:
     device: str = "cpu"
     pruning: bool = True
     positive: str | None = None
+    deterministic: bool = False
 
     def identity(self, graph: Graph) -> dict[str, Any]:
         """What a study keeps, to be continued by the same search only."""
@@ -94,6 +97,8 @@ class TuneSpec:
         del about["device"], about["pruning"]
         if self.positive is None:  # a study of an earlier version goes on
             del about["positive"]
+        if not self.deterministic:
+            del about["deterministic"]
         about["graph"] = graph.name
         about["splits"] = list(self.splits)
         about["fixed"] = {name: plain(value) for name, value in self.fixed.items()}
@@ -320,19 +325,20 @@ def train_trial(
         Its record, as :func:`~hpgmn.experiments.search.run_trials` makes it.
     """
     last_stage = list(find_model(spec.model).stages)[-1]
-    (found,) = run_trials(
-        graph,
-        spec.model,
-        [settings],
-        splits=spec.splits,
-        seeds=spec.seeds,
-        device=spec.device,
-        metric=spec.metric,
-        positive=class_number(spec.positive, graph.class_names),
-        report=Judged(last_stage, judge),
-        should_stop=should_stop,
-        memory_share=memory_share,
-    )
+    with repeatable(spec.deterministic, spec.device):
+        (found,) = run_trials(
+            graph,
+            spec.model,
+            [settings],
+            splits=spec.splits,
+            seeds=spec.seeds,
+            device=spec.device,
+            metric=spec.metric,
+            positive=class_number(spec.positive, graph.class_names),
+            report=Judged(last_stage, judge),
+            should_stop=should_stop,
+            memory_share=memory_share,
+        )
     return found
 
 

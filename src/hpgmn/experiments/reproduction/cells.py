@@ -16,6 +16,7 @@ from typing import Any
 
 from hpgmn.config import plain
 from hpgmn.experiments.run import write_text
+from hpgmn.formats import CELL_FORMAT, refuse_newer
 
 TUNED, SHIPPED = "tuned", "shipped"
 """The two variants that tables compare: settings from the common search, and those that ship."""
@@ -110,15 +111,16 @@ def read_cell(folder: Path, name: str) -> CellRecord | None:
     """A cell's record; None where there is none, or none that can be read."""
     try:
         content = json.loads(record_path(folder, name).read_text(encoding="utf-8"))
+        refuse_newer(record_path(folder, name), content.get("format"), CELL_FORMAT)
         return CellRecord(
             content["cell"], content["identity"], content["search"], content["metrics"]
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
 def write_cell(folder: Path, record: CellRecord) -> None:
     """Write a record whole: a crash leaves the old one or the new one."""
     folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(dataclasses.asdict(record), indent=1)
+    text = json.dumps({"format": CELL_FORMAT, **dataclasses.asdict(record)}, indent=1)
     write_text(record_path(folder, record.name), text + "\n")
