@@ -38,15 +38,15 @@ def refuse_newer(what: object, found: object, known: int) -> None:
     hpgmn.errors.HPGMNError: config.yaml was written by a newer hpgmn (format 3, this one reads \
 up to 2). Update hpgmn: pip install -U hpgmn
     """
-    is_number = isinstance(found, int) and not isinstance(found, bool)
-    if found is None or (is_number and 1 <= found <= known):  # type: ignore[operator]
+    if found is None:
         return
-    if is_number and found > known:  # type: ignore[operator]
+    if not isinstance(found, int) or isinstance(found, bool):
+        raise HPGMNError(
+            f"{what} gives its format as {found!r}, which no version of hpgmn wrote: it is damaged "
+            "or not one of ours. Restore it."
+        )
+    if found > known:
         raise HPGMNError(
             f"{what} was written by a newer hpgmn (format {found}, this one reads up to {known}). "
             "Update hpgmn: pip install -U hpgmn"
         )
-    raise HPGMNError(
-        f"{what} says that it has format {found!r}, which no version of hpgmn wrote: it is "
-        "damaged or not one of ours. Restore it."
-    )

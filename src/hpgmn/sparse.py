@@ -32,7 +32,7 @@ with warnings.catch_warnings():
 
 
 def multiplied(csr: Tensor, dense: Tensor) -> Tensor:
-    """A CSR tensor times a dense one; a GPU that is to give the same bits adds in the order of rows.
+    """A CSR tensor times a dense one; each row added in order where a GPU must repeat its bits.
 
     cuSPARSE shares long rows among threads, whose sums come together in no order.
     """

@@ -16,6 +16,7 @@ from hpgmn.errors import HPGMNError
 from hpgmn.evaluation import Difference, Score, independent_values
 from hpgmn.experiments import paper
 from hpgmn.experiments.run import METRICS_FILE
+from hpgmn.formats import RUN_FORMAT, refuse_newer
 from hpgmn.models import MODELS
 from hpgmn.shipped import settings_for
 from hpgmn.statistics import averaged
@@ -62,6 +63,7 @@ def _record(path: Path) -> Record:
         metrics = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise HPGMNError(f"{path} is not valid JSON ({error}).") from None
+    refuse_newer(path, metrics.get("format"), RUN_FORMAT)
     return checked_record(path.parent.name, metrics, path)
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
-
-logger = logging.getLogger(__name__)
 
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 _FIXED = (":4096:8", ":16:8")  # the values by which cuBLAS promises the same bits
@@ -34,11 +32,12 @@ def repeatable(is_asked: bool, device: torch.device | str) -> Iterator[None]:
     if os.environ.get(_WORKSPACE) not in _FIXED:
         os.environ[_WORKSPACE] = _FIXED[0]  # read when cuBLAS is first used
     before = torch.are_deterministic_algorithms_enabled()
-    filled = torch.utils.deterministic.fill_uninitialized_memory
+    options: Any = torch.utils.deterministic
+    filled = options.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # nothing is read before written
+    options.fill_uninitialized_memory = False  # nothing is read before it is written
     try:
         yield
     finally:
         torch.use_deterministic_algorithms(before)
-        torch.utils.deterministic.fill_uninitialized_memory = filled
+        options.fill_uninitialized_memory = filled
