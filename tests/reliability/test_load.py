@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,7 @@ import torch
 
 from hpgmn.classifier import HPGMNClassifier
 from hpgmn.cli import main
-from hpgmn.datasets import trading_network, write_graph
+from hpgmn.datasets import read_graph, trading_network, write_graph
 from hpgmn.experiments.machine import forget_peak_memory
 from hpgmn.graph import Graph
 
@@ -142,7 +145,7 @@ def state_of_process() -> dict[str, float]:
         "resident_mb": resident,
         "files": len(os.listdir("/proc/self/fd")),
         "threads": threading.active_count(),
-        "tensors": sum(isinstance(one, torch.Tensor) for one in gc.get_objects()),
+        "tensors": sum(issubclass(type(one), torch.Tensor) for one in gc.get_objects()),
         "objects": len(gc.get_objects()),
     }
 
@@ -199,35 +202,44 @@ def test_trainings_in_a_row_leave_nothing_behind(soak: Any) -> None:
 
 
 def filled_study(path: Path, graph: Graph, count: int) -> Any:
-    """A study with so many finished trials, and what is searched in it."""
-    import optuna
+    """A study with so many finished trials, and what is searched in it.
+
+    Optuna commits trial by trial, which takes minutes, so the tables are filled directly.
+    """
+    from optuna.distributions import CategoricalDistribution, distribution_to_json
 
     from hpgmn.experiments.study_file import claim, open_study
     from hpgmn.experiments.tuning import Choices, TuneSpec
 
     spec = TuneSpec(str(path.with_name("graph.npz")), splits=(0,), fixed={"epochs": 2})
-    random = np.random.default_rng(0)
-    choices = Choices.of(spec, graph)
-    distributions = {
-        name: optuna.distributions.CategoricalDistribution(list(words))
-        for name, words in choices.items()
-    }
-    trials = []
-    for place in range(count):
-        drawn = {name: list(words)[random.integers(len(words))] for name, words in choices.items()}
-        score = float(random.random())
-        record = {"val_score": [score], "val_loss": 1.0, "best_epoch": [1], "seconds": 1.0}
-        about = {"place": place, "settings": drawn, "record": record}
-        trials.append(
-            optuna.trial.create_trial(
-                params=drawn, distributions=distributions, value=score, user_attrs=about
-            )
-        )
     with open_study(path) as study:
         claim(study, path, spec.identity(graph))
-        memory = optuna.create_study(direction="maximize")
-        memory.add_trials(trials)
-        study.add_trials(memory.get_trials(deepcopy=False))
+    random, choices = np.random.default_rng(0), Choices.of(spec, graph)
+    forms = {name: CategoricalDistribution(list(words)) for name, words in choices.items()}
+    texts = {name: distribution_to_json(form) for name, form in forms.items()}
+    tables: dict[str, list[tuple[Any, ...]]] = {
+        "trials (trial_id, number, study_id, state, datetime_start, datetime_complete)": [],
+        "trial_values (trial_id, objective, value, value_type)": [],
+        "trial_params (trial_id, param_name, param_value, distribution_json)": [],
+        "trial_user_attributes (trial_id, key, value_json)": [],
+    }
+    trials, values, params, attributes = tables.values()
+    day = "2026-01-01 00:00:00"
+    for place in range(count):
+        own, score = place + 1, float(random.random())
+        drawn = {name: int(random.integers(len(words))) for name, words in choices.items()}
+        settings = {name: list(choices[name])[number] for name, number in drawn.items()}
+        record = {"val_score": [score], "val_loss": [1.0], "best_epoch": [1], "seconds": 1.0}
+        trials.append((own, place, 1, "COMPLETE", day, day))
+        values.append((own, 0, score, "FINITE"))
+        params += [(own, name, number, texts[name]) for name, number in drawn.items()]
+        about = {"place": place, "settings": settings, "record": record}
+        attributes += [(own, name, json.dumps(value)) for name, value in about.items()]
+    with closing(sqlite3.connect(path)) as database, database:
+        for table, rows in tables.items():
+            places = ", ".join("?" * len(rows[0]))
+            names = table[table.index("(") :]
+            database.executemany(f"INSERT INTO {table.split()[0]} {names} VALUES ({places})", rows)
     return spec
 
 
@@ -237,8 +249,8 @@ def test_a_long_search_suggests_its_next_trial_within_a_second(tmp_path: Path, s
     from hpgmn.experiments.study_file import open_study
     from hpgmn.experiments.tuning import Tuning
 
-    graph = trading_network(num_nodes=100, seed=0).graph
-    write_graph(graph, tmp_path / "graph.npz")
+    write_graph(trading_network(num_nodes=100, seed=0).graph, tmp_path / "graph.npz")
+    graph = read_graph(tmp_path / "graph.npz")
     count = soak.amount(2000, 10_000)
     spec = filled_study(tmp_path / "study.db", graph, count)
     began = time.monotonic()
@@ -252,11 +264,11 @@ def test_a_long_search_suggests_its_next_trial_within_a_second(tmp_path: Path, s
             trial = tuning.begin(place)
             seconds.append(time.monotonic() - began)
             tuning.abandon(trial)
-    assert min(seconds) < 1
+    assert sorted(seconds)[1] < 1
     soak.record(
         "long-search",
         "A search with many trials suggests the next one within a second.",
         trials_in_the_study=count,
-        seconds_to_suggest=round(min(seconds), 2),
+        seconds_to_suggest=round(sorted(seconds)[1], 2),
         seconds_to_open=round(opened, 1),
     )
