@@ -47,7 +47,7 @@ SPARED_EPOCHS = 60
 """No trial is given up before."""
 SPARED_TRIALS = 5
 """Nor before so many trials have come to their end."""
-RECALLED_BEST, RECALLED_LATEST = 100, 900
+RECALLED_BEST, RECALLED_LATEST = 100, 400
 """Of a search with more trials TPE looks at so many: the time for a suggestion grows with them, and
 those that it takes for good are never more than the best 25."""
 
