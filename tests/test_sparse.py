@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hpgmn.sparse import SparseMatrix, at_least_single, block_diagonal, diagonal_rows, moved
+from hpgmn.sparse import (
+    SparseMatrix,
+    at_least_single,
+    block_diagonal,
+    diagonal_rows,
+    in_order,
+    moved,
+)
 
 
 @st.composite
@@ -221,3 +228,12 @@ def test_only_half_precision_is_widened(dtype: torch.dtype) -> None:
     found = at_least_single(given)
     assert found.dtype == (torch.float64 if dtype is torch.float64 else torch.float32)
     assert found.tolist() == [1.5, -2.0]
+
+
+@given(matrices())
+def test_a_product_added_in_order_is_the_product(dense: np.ndarray) -> None:
+    matrix = sp.csr_array(dense.astype(np.float32))
+    parts = (torch.from_numpy(part) for part in (matrix.indptr, matrix.indices, matrix.data))
+    given_weight = random_tensor(dense.shape[1], 3)
+    found = in_order(*parts, given_weight)
+    torch.testing.assert_close(found, torch.from_numpy(dense).float() @ given_weight)

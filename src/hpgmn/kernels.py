@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 _BLOCK = 1024
+_COLUMNS = 128  # of a dense matrix that a program multiplies
 LONGEST = 2**31 - _BLOCK
 """Elements of a replica above which the kernels' 32-bit places do not suffice."""
 
@@ -82,6 +83,41 @@ def _replace(chosen, values, kept, count, BLOCK: tl.constexpr):
         inside = place < count
         place = replica.to(tl.int64) * count + place
         tl.store(kept + place, tl.load(values + place, mask=inside), mask=inside)
+
+
+@triton.jit(do_not_specialize=["width"])
+def _rows_times(starts, columns, values, dense, out, width, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < width
+    total = tl.zeros((BLOCK,), tl.float32)
+    first, last = tl.load(starts + row), tl.load(starts + row + 1)
+    for entry in range(first, last):
+        source = tl.load(columns + entry).to(tl.int64) * width + place
+        total += tl.load(values + entry) * tl.load(dense + source, mask=inside, other=0.0)
+    tl.store(out + row * width + place, total, mask=inside)
+
+
+def rows_times(starts: Tensor, columns: Tensor, values: Tensor, dense: Tensor) -> Tensor:
+    """The product of a CSR matrix and a dense one, each row added from its first entry on.
+
+    One thread adds all entries of a row in their order, so that the bits are the same each time.
+
+    Args:
+        starts: (N + 1,) where the entries of each row begin.
+        columns: (nnz,) of the entries.
+        values: (nnz,) of the entries, float32.
+        dense: (width, D) float32.
+
+    Returns:
+        (N, D) float32
+    """
+    dense, rows, width = dense.contiguous(), starts.numel() - 1, dense.shape[1]
+    out = torch.empty(rows, width, dtype=torch.float32, device=dense.device)
+    if out.numel():
+        grid = (rows, triton.cdiv(width, _COLUMNS))
+        _rows_times[grid](starts, columns, values, dense, out, width, BLOCK=_COLUMNS)
+    return out
 
 
 def dropped(

@@ -15,6 +15,8 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
+from hpgmn.randomness import fused
+
 _SPARE = 2  # rows for each entry from which on the empty rows are left out of a product
 
 
@@ -27,6 +29,34 @@ def _csr(rows: Tensor, columns: Tensor, values: Tensor, size: tuple[int, int]) -
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", message="Sparse")
     _csr(torch.tensor([0, 1]), torch.tensor([0]), torch.ones(1), (1, 1))
+
+
+def multiplied(csr: Tensor, dense: Tensor) -> Tensor:
+    """A CSR tensor times a dense one; each row added in order where a GPU must repeat its bits.
+
+    cuSPARSE shares long rows among threads, whose sums come together in no order.
+    """
+    if not (csr.is_cuda and torch.are_deterministic_algorithms_enabled()):
+        return csr @ dense
+    parts = (csr.crow_indices(), csr.col_indices(), csr.values())
+    kernels = fused()
+    if kernels is None:
+        return in_order(*parts, dense)
+    found: Tensor = kernels.rows_times(*parts, dense)
+    return found
+
+
+def in_order(starts: Tensor, columns: Tensor, values: Tensor, dense: Tensor) -> Tensor:
+    """The product of a CSR matrix and a dense one, each row added from its first entry on.
+
+    Args:
+        starts: (N + 1,) where the entries of each row begin.
+        columns: (nnz,) of the entries.
+        values: (nnz,) of the entries.
+        dense: (width, D).
+    """
+    each = dense.index_select(0, columns) * values.unsqueeze(-1)
+    return torch.segment_reduce(each, "sum", offsets=starts, axis=0, initial=0.0, unsafe=True)
 
 
 def block_diagonal(blocks: list[sp.csr_array]) -> sp.csr_array:
@@ -169,7 +199,7 @@ class SparseMatrix:
     def product(self, dense: Tensor, factors: Tensor | None = None) -> Tensor:
         """The product with each entry times its factor, (nnz,), if given; no gradient."""
         if self.filled is None:
-            return (self.csr if factors is None else self.scaled(factors)) @ dense
+            return multiplied(self.csr if factors is None else self.scaled(factors), dense)
         places, inner = self.filled
         result = dense.new_zeros(self.shape[0], dense.shape[1])
         return result.index_copy_(0, places, inner.product(dense, factors))

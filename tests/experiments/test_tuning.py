@@ -15,7 +15,7 @@ import pytest
 from hpgmn.config import make_settings, settings_dict
 from hpgmn.engines.local import LocalEngine
 from hpgmn.errors import HPGMNError, SettingError
-from hpgmn.experiments import tuning_tasks
+from hpgmn.experiments import tuning, tuning_tasks
 from hpgmn.experiments.literature import literature
 from hpgmn.experiments.search import planned_trials, run_trials
 from hpgmn.experiments.spaces import PAPER_SPACE, space_for
@@ -28,6 +28,7 @@ from hpgmn.experiments.tuning import (
     check_names,
     is_done,
     kept,
+    recalled_trials,
     train_trial,
 )
 from hpgmn.experiments.tuning_tasks import tune_on
@@ -245,6 +246,48 @@ def test_a_trial_that_waits_for_its_turn_is_not_left_over(study: Any, small_grap
     assert states(study) == ["FAIL"]
     tune_here(search, 2)
     assert states(study) == ["FAIL", "COMPLETE", "COMPLETE"]
+
+
+@pytest.fixture
+def _short_recall(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "RECALLED_BEST", 2)
+    monkeypatch.setattr(tuning, "RECALLED_LATEST", 3)
+
+
+@pytest.mark.usefixtures("_short_recall")
+def test_the_best_and_the_latest_trials_are_recalled(study: Any) -> None:
+    import optuna
+
+    scores = [0.9, 0.1, 0.8, None, 0.2, 0.3, 0.4, 0.85]
+    for score in scores:
+        trial = study.ask()
+        state = None if score is not None else optuna.trial.TrialState.FAIL
+        study.tell(trial, score, state=state)
+    trials = study.get_trials()
+    assert recalled_trials(trials[:6], False) is None  # five that have ended are not too many
+    recalled = recalled_trials(trials, False)
+    assert recalled is not None
+    assert [one.number for one in recalled] == [0, 5, 6, 7]
+    study.ask()
+    recalled = recalled_trials(study.get_trials(), True)
+    assert recalled is not None
+    assert [one.number for one in recalled] == [0, 5, 6, 7, 8]
+
+
+@pytest.mark.usefixtures("_short_recall")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_long_search_goes_on_as_if_it_had_not_been_cut_off(
+    small_graph: Graph, workers: int
+) -> None:
+    def tried(*counts: int) -> list[Any]:
+        study = new_study()
+        for count in counts:
+            tune_here(Tuning(study, TPE, small_graph, workers), count)
+        return settings_by_place(study)
+
+    whole = tried(9)
+    assert whole == tried(7, 9)
+    assert len({str(one) for one in whole}) > 5
 
 
 def no(epoch: int, score: float) -> bool:

@@ -178,7 +178,7 @@ def test_a_share_of_the_memory_means_fewer_replicas_at_once_and_the_same_result(
 ) -> None:
     each = replica_bytes(small_graph, ENTRY, TINY)
     monkeypatch.setattr(replicas_module, "CPU_BATCH_BYTES", 6 * each)
-    pages = {"SC_AVPHYS_PAGES": 12, "SC_PAGE_SIZE": each}  # of which a process takes half
+    pages = {"SC_PHYS_PAGES": 24, "SC_PAGE_SIZE": each}  # of which a process takes a quarter
     with monkeypatch.context() as patch:
         patch.setattr(os, "sysconf", pages.__getitem__)
         assert replicas_at_once(small_graph, ENTRY, TINY, CPU) == 6
@@ -490,7 +490,7 @@ def test_a_resumed_training_keeps_the_batches_it_began_with(
     with pytest.raises(KeyboardInterrupt):
         fit(small_graph, mixed(), should_stop=StopAfter(14), **options)
     plan = json.loads((tmp_path / "plan.json").read_text())
-    assert plan == {"identity": "me", "plan": [[0, 1], [2, 3], [4, 5]]}
+    assert plan == {"format": 2, "identity": "me", "plan": [[0, 1], [2, 3], [4, 5]]}
     at_most(6)  # more memory than before
     assert_same_bits(fit(small_graph, mixed(), **options), undisturbed)
     assert json.loads((tmp_path / "plan.json").read_text()) == plan

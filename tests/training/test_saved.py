@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from hpgmn.calibration import fit_temperature, fit_temperatures
 from hpgmn.config import make_settings
 from hpgmn.errors import HPGMNError
+from hpgmn.formats import RUN_FORMAT
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMNSettings
@@ -23,7 +24,7 @@ from hpgmn.models.propagated import PropagatedSettings
 from hpgmn.models.stage import Replica
 from hpgmn.statistics import forms
 from hpgmn.training.replicas import Fitted, fit_replicas
-from hpgmn.training.saved import FORMAT, SavedModel, _checksum
+from hpgmn.training.saved import SavedModel, _checksum
 
 TINY = HPGMNSettings(
     hidden_dim=4,
@@ -171,13 +172,17 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
         SavedModel.read(tmp_path / "none.safetensors")
 
 
-def test_another_format_is_told(saved: Path) -> None:
-    rewrite(saved, about_of(saved) | {"format": FORMAT + 1})
-    with pytest.raises(HPGMNError, match=rf"has format {FORMAT + 1}; .* reads format {FORMAT}\."):
+def test_a_newer_format_is_told(saved: Path) -> None:
+    rewrite(saved, about_of(saved) | {"format": RUN_FORMAT + 1})
+    with pytest.raises(
+        HPGMNError, match=rf"newer hpgmn \(format {RUN_FORMAT + 1}, .* {RUN_FORMAT}\)"
+    ):
         SavedModel.read(saved)
 
 
-@pytest.mark.parametrize("about", [[], 3, {"format": FORMAT}, {"format": FORMAT, "checksum": 0}])
+@pytest.mark.parametrize(
+    "about", [[], 3, {"format": RUN_FORMAT}, {"format": RUN_FORMAT, "checksum": 0}]
+)
 def test_a_file_of_another_kind_is_told(saved: Path, about: Any) -> None:
     rewrite(saved, about)
     with pytest.raises(HPGMNError, match="is damaged or not one of ours"):

@@ -129,6 +129,7 @@ def _choose(spec: RunSpec, graph: Graph, assignments: Sequence[str]) -> Choice:
     from hpgmn.config import parse_assignments
     from hpgmn.experiments.portfolio import choose, splits_to_try
     from hpgmn.experiments.portfolio_members import members_for
+    from hpgmn.training.repeatable import repeatable
 
     members, reason = members_for(graph)
     count = len(splits_to_try(graph, spec.splits))
@@ -138,7 +139,11 @@ def _choose(spec: RunSpec, graph: Graph, assignments: Sequence[str]) -> Choice:
     )
     if reason is not None:
         note(reason)
-    with training_progress(f"{graph.name} portfolio") as step, stop_on_signal() as should_stop:
+    with (
+        training_progress(f"{graph.name} portfolio") as step,
+        stop_on_signal() as should_stop,
+        repeatable(spec.deterministic, spec.device),
+    ):
 
         def report(names: str, now: Progress) -> None:
             step(dataclasses.replace(now, stage=f"{names}, {now.stage}"))

@@ -57,8 +57,20 @@ Positive = Annotated[
 ]
 
 
+Deterministic = Annotated[
+    bool | None,
+    typer.Option(
+        "--deterministic/--not-deterministic",
+        show_default=False,
+        help="Let a GPU give the same bits each time, which takes longer; a CPU always does [no].",
+    ),
+]
+
+
 def train(
-    graph: Annotated[str, typer.Argument(help=GRAPH_HELP)],
+    graph: Annotated[
+        str | None, typer.Argument(help=f"{GRAPH_HELP} A run's config.yaml names one.")
+    ] = None,
     model: Annotated[
         list[str] | None,
         typer.Option(
@@ -68,7 +80,10 @@ def train(
     ] = None,
     config: Annotated[
         str | None,
-        typer.Option(help="A YAML file (also a run's config.yaml), or a shipped name: paper."),
+        typer.Option(
+            help="A YAML file, or a shipped name: paper. With a run's config.yaml alone the run is "
+            "trained again."
+        ),
     ] = None,
     set_: Annotated[
         list[str] | None,
@@ -88,6 +103,7 @@ def train(
         ),
     ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda [auto].")] = None,
+    deterministic: Deterministic = None,
     out_folder: Annotated[
         Path | None, typer.Option("--out", help="The run folder [runs/GRAPH-MODEL-TIME].")
     ] = None,
@@ -141,9 +157,10 @@ def train(
         raise SettingError("--resume needs --out, the folder of the interrupted run.")
     if resume and overwrite:
         raise SettingError("--resume and --overwrite exclude each other; give one.")
+    given = read_config(config) if config is not None else {}
+    graph = _named_graph(graph, given, config)
     said = {"--model": model, "--config": config}
     is_chosen = wants_portfolio(graph, portfolio, said, set_)
-    given = read_config(config) if config is not None else {}
     options = {
         "splits": splits,
         "seeds": seeds,
@@ -152,6 +169,7 @@ def train(
         "positive": positive,
         "device": device,
         "calibrate": calibration,
+        "deterministic": deterministic,
     }
     given |= {name: value for name, value in options.items() if value is not None}
     names = model_names(model or [given.get("model", "hpgmn")])
@@ -180,11 +198,39 @@ def train(
         given["device"] = place.device
         asked = _Asked(graph, given, names, assignments, set_ or [], is_chosen, resume, overwrite)
         specs, warnings = _specifications(asked, loaded)
+        _tell_changes(given, specs[0], loaded)
         if set_ and not is_chosen and wants_portfolio(graph, portfolio, said):
             note(NOT_TRIED)
         for line in warnings:  # before minutes of work
             logger.warning(line)
         _train(asked, specs, loaded, out_folder, place)
+
+
+def _named_graph(graph: str | None, given: Mapping[str, Any], config: str | None) -> str:
+    """The graph that an argument names, or else the config of a run."""
+    shards = given.get("made_with", {}).get("shards")
+    if shards is not None:
+        raise SettingError(
+            f"The config is of a run on row shards. Repeat it with `hpgmn train-shards --config "
+            f"{config} --out FOLDER`."
+        )
+    if graph is not None:
+        return graph
+    if given.get("graph") is None:
+        raise SettingError(
+            "Name the graph: a dataset's name, a graph file or folder, or tables. The config.yaml "
+            "of a run names its own (--config)."
+        )
+    return str(given["graph"])
+
+
+def _tell_changes(given: Mapping[str, Any], spec: RunSpec, graph: Graph) -> None:
+    """Say what has changed since the run of the config, where its graph is trained on again."""
+    from hpgmn.experiments.again import changes, made_with
+
+    if given.get("made_with") and given.get("graph") == spec.graph:
+        for line in changes(given, made_with(graph, spec.splits, spec.device)):
+            logger.warning(line)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -305,6 +351,7 @@ def _specification(
         calibrate=given.get("calibrate", True),
         tables=given.get("tables", {}),
         positive=positive_class(metric, seen, graph.class_names, given.get("positive")),
+        deterministic=given.get("deterministic", False),
     )
 
 
@@ -398,7 +445,6 @@ def demo(
         ):
             given = {"splits": [0, 1, 2], "model": name, "device": resolve_device("auto")}
             spec = _specification(str(path), graph, given, [])
-            spec = dataclasses.replace(spec, graph=str(path))
             prepare_folder(folder, spec, resume=False, overwrite=ours)
             if name == "hpgmn":
                 write_graph(graph, path)

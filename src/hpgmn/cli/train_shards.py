@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +14,7 @@ import typer
 
 from hpgmn.cli.console import METRIC_HELP, earlier_records, say, training_progress
 from hpgmn.cli.engines import Address, EngineName, check_engine, opened
-from hpgmn.cli.train import Positive, print_scores
+from hpgmn.cli.train import Deterministic, Positive, print_scores
 from hpgmn.errors import SettingError
 from hpgmn.locking import only_one
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from hpgmn.experiments.run import RunSpec
     from hpgmn.sharding import Shards
 
+logger = logging.getLogger(__name__)
+
 WORKERS = 2
 """Processes that Ray starts, where no option says it."""
 
@@ -29,25 +32,38 @@ _REFUSED, _FINISHED = "refused", "finished"  # what rank 0 says in the place of 
 
 
 def train_shards(
-    folder: Annotated[Path, typer.Argument(help="The row shards that `hpgmn shard` made.")],
     out_folder: Annotated[
         Path, typer.Option("--out", help="The run folder, on a disk that every rank sees.")
     ],
+    folder: Annotated[
+        Path | None,
+        typer.Argument(
+            help="The row shards that `hpgmn shard` made. A run's config.yaml names them."
+        ),
+    ] = None,
+    config: Annotated[
+        str | None,
+        typer.Option(help="The config.yaml of a run on row shards, to be trained again."),
+    ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated."),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Seeds; all read the same batches.")] = 1,
+    seeds: Annotated[int | None, typer.Option(help="Seeds; all read the same batches [1].")] = None,
     metric: Annotated[str | None, typer.Option(help=METRIC_HELP)] = None,
     positive: Positive = None,
     calibration: Annotated[
-        bool,
+        bool | None,
         typer.Option(
             "--calibration/--no-calibration",
-            help="Scale probabilities by a temperature fitted to the validation nodes.",
+            show_default=False,
+            help="Scale probabilities by a temperature fitted to the validation nodes [on].",
         ),
-    ] = True,
-    device: Annotated[str, typer.Option(help="auto, cpu (gloo) or cuda (nccl).")] = "auto",
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="auto, cpu (gloo) or cuda (nccl) [auto].")
+    ] = None,
+    deterministic: Deterministic = None,
     resume: Annotated[
         bool, typer.Option(help="Continue the interrupted run in --out, if there is one.")
     ] = False,
@@ -66,6 +82,7 @@ def train_shards(
     torchrun --standalone --nproc-per-node 2 -m hpgmn train-shards SHARDS --out RUN --resume
     """
     from hpgmn.report import write_report
+    from hpgmn.shipped import read_config
 
     if resume and overwrite:
         raise SettingError("--resume and --overwrite exclude each other; give one.")
@@ -75,12 +92,22 @@ def train_shards(
             "--workers is of --engine ray. Here processes are started by torchrun "
             "--nproc-per-node; leave --workers out."
         )
-    asked = {"seeds": seeds, "metric": metric, "positive": positive, "calibrate": calibration}
-    run = _Run(folder, out_folder, set_ or [], asked, resume=resume, overwrite=overwrite)
+    given = {} if config is None else read_config(config)
+    options = {
+        "seeds": seeds,
+        "metric": metric,
+        "positive": positive,
+        "calibrate": calibration,
+        "deterministic": deterministic,
+        "device": device,
+    }
+    given |= {name: value for name, value in options.items() if value is not None}
+    shards = _named_shards(folder, given)
+    run = _Run(shards, out_folder, set_ or [], given, resume=resume, overwrite=overwrite)
     number = (workers or WORKERS) if engine == "ray" else None
     if number is not None:  # what is wrong is said before a cluster is started
         run.specified("cpu", number)
-    with opened(engine, address, device, number) as place:
+    with opened(engine, address, given.get("device", "auto"), number) as place:
         if place.engine.is_local:
             metrics = run.here(place.device)
         else:
@@ -91,6 +118,17 @@ def train_shards(
         say(f"Run folder: {out_folder}")
 
 
+def _named_shards(folder: Path | None, given: Mapping[str, Any]) -> Path:
+    """The shards that an argument names, or else the config of a run."""
+    named = folder or given.get("made_with", {}).get("shards")
+    if named is None:
+        raise SettingError(
+            "Name the folder of the row shards, or give --config with the config.yaml of a run "
+            "on row shards."
+        )
+    return Path(named)
+
+
 @dataclasses.dataclass(frozen=True)
 class _Run:
     """A run that is asked for, in its folder; metrics are those of ``metrics.json``.
@@ -99,13 +137,13 @@ class _Run:
         shards: the folder of the row shards.
         folder: that of the run.
         assignments: settings, ``KEY=VALUE``.
-        asked: options of ``specification``.
+        given: what the options and the config say.
     """
 
     shards: Path
     folder: Path
     assignments: list[str]
-    asked: dict[str, Any]
+    given: dict[str, Any]
     _: dataclasses.KW_ONLY
     resume: bool
     overwrite: bool
@@ -120,9 +158,21 @@ class _Run:
         shards = Shards(self.shards)
         shards.shares(ranks)
         usual = DATASETS[shards.source].metric if shards.source in DATASETS else "accuracy"
-        asked = self.asked | {"metric": self.asked["metric"] or usual}
-        given = parse_assignments(self.assignments)
-        return specification(shards, given, device=device, **asked), shards
+        names = ("seeds", "metric", "positive", "calibrate", "deterministic")
+        asked = {name: self.given[name] for name in names if name in self.given}
+        settings = self.given.get("settings", {}) | parse_assignments(self.assignments)
+        spec = specification(shards, settings, device=device, **({"metric": usual} | asked))
+        self._tell_changes(shards, ranks, device)
+        return spec, shards
+
+    def _tell_changes(self, shards: Shards, ranks: int, device: str) -> None:
+        """Say what has changed since the run of the config."""
+        from hpgmn.distributed.run import made_with_shards
+        from hpgmn.experiments.again import changes
+
+        if self.given.get("made_with"):
+            for line in changes(self.given, made_with_shards(shards, ranks, device)):
+                logger.warning(line)
 
     def here(self, device: str) -> dict[str, Any] | None:
         """Train as one of torchrun's processes, or alone; the metrics on rank 0."""

@@ -23,7 +23,7 @@ from hpgmn.cli.console import (
     stop_on_signal,
 )
 from hpgmn.cli.engines import Address, EngineName, Place, check_engine, opened
-from hpgmn.cli.train import split_numbers
+from hpgmn.cli.train import Deterministic, split_numbers
 from hpgmn.errors import HPGMNError, SettingError
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ def tune(
     engine: EngineName = "local",
     address: Address = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    deterministic: Deterministic = None,
     pruning: Annotated[
         bool | None,
         typer.Option(
@@ -118,6 +119,7 @@ def tune(
         "protocol": protocol,
         "metric": metric,
         "set": set_ or None,
+        "deterministic": deterministic,
     }
     asked = {name: value for name, value in given.items() if value is not None}
     if trials == 0:
@@ -184,6 +186,7 @@ def specification(
         fixed={name: getattr(checked, name) for name in typed},
         device=device,
         pruning=sampler == "tpe" if pruning is None else pruning,
+        deterministic=bool(asked.get("deterministic")),
     )
     Choices.of(spec, graph)
     seen = seen_labels(graph, [graph.split(number) for number in spec.splits])
@@ -210,6 +213,7 @@ def _show(path: Path, source: str, asked: Mapping[str, Any], as_json: bool) -> N
                 f"only when you name it. Add --model {before['model']}."
             )
         own = {name: before[name] for name in _OPTIONS}
+        own["deterministic"] = before.get("deterministic", False)
         own["set"] = [f"{name}={word(value)}" for name, value in before["fixed"].items()]
         spec, loaded, _ = specification(source, {**own, **asked}, "cpu", None)
         now = spec.identity(loaded)

@@ -21,6 +21,7 @@ from hpgmn.cli.tables import (
     named_columns,
 )
 from hpgmn.errors import HPGMNError, SettingError, unknown_name
+from hpgmn.turns import own_turn
 from hpgmn.writing import whole
 
 if TYPE_CHECKING:
@@ -50,10 +51,9 @@ def opened(
         add: whether ``source`` holds only what is new, to be added to the trained graph.
         columns: what the user says of the columns of ``source``.
     """
-    from hpgmn.config import read_yaml
     from hpgmn.datasets import load
     from hpgmn.experiments.comparison import COMPARISON_FILE
-    from hpgmn.experiments.run import CONFIG_FILE, RunSpec
+    from hpgmn.experiments.run import CONFIG_FILE, read_spec
     from hpgmn.training.saved import MODEL_FILE, SavedModel
 
     if (run / COMPARISON_FILE).is_file():
@@ -67,7 +67,7 @@ def opened(
                 f"{run} is not a finished run folder: {name} is missing. Give the folder that "
                 "`hpgmn train` wrote; an interrupted run goes on with --resume."
             )
-    spec = RunSpec.from_dict(read_yaml(run / CONFIG_FILE))
+    spec = read_spec(run)
     model = SavedModel.read(run / MODEL_FILE, own)
     model.require_stages()
     trained = model.about["fingerprint"]
@@ -145,11 +145,6 @@ def predict(
     Tables are read as those of the training were, so options for columns are needed only where
     names differ from then.
     """
-    import numpy as np
-    import pyarrow as pa
-
-    from hpgmn.tables.preparation import original_ids
-
     if out_file.suffix not in (".csv", ".parquet"):
         raise SettingError(f"--out must end in .csv or .parquet (got '{out_file}').")
     if not 0 <= min_confidence <= 1:
@@ -161,9 +156,28 @@ def predict(
             "--add, --only-new and options for columns are about another graph than the trained "
             "one. Name it after the run folder."
         )
-    model, spec, loaded = opened(run, graph, own, add=add, columns=columns)
+    is_new = add if only_new is None else only_new
+    with own_turn(say):  # before torch is loaded
+        opened_run = opened(run, graph, own, add=add, columns=columns)
+        _predict(opened_run, split, is_new, min_confidence, out_file)
+
+
+def _predict(
+    opened_run: tuple[SavedModel, RunSpec, Graph],
+    split: int | None,
+    only_new: bool,
+    min_confidence: float,
+    out_file: Path,
+) -> None:
+    """Compute and write the predictions of one split's models."""
+    import numpy as np
+    import pyarrow as pa
+
+    from hpgmn.tables.preparation import original_ids
+
+    model, spec, loaded = opened_run
     number, places = seeds_of(model, spec, split)
-    nodes, which = _wanted(model, loaded, add if only_new is None else only_new)
+    nodes, which = _wanted(model, loaded, only_new)
     chances = model.choose(places).mean_probabilities(loaded, nodes=nodes).numpy()
     names = np.asarray(model.class_names, dtype=object)
     ids = loaded.node_ids if loaded.node_ids is not None else np.arange(loaded.num_nodes)

@@ -15,6 +15,7 @@ A folder is written with its edges sorted, so that they are an adjacency matrix 
 | ``train_mask``, ``val_mask``, ``test_mask`` | (N, S) booleans, one column for each split |
 | ``<family>_train_mask``, … | a further family of splits, such as ``geom`` |
 | ``edge_weight``, ``node_ids``, ``class_names``, ``feature_names`` | optional, as in ``Graph`` |
+| ``format`` | the version of this list of arrays; may be left out |
 
 The name of a graph is not stored: it is the name of its file or folder (without ``.graph``).
 """
@@ -31,6 +32,7 @@ import scipy.sparse as sp
 
 from hpgmn.edges import SortedEdges
 from hpgmn.errors import GraphError
+from hpgmn.formats import GRAPH_FORMAT, refuse_newer
 from hpgmn.graph import Array, Graph, Splits
 from hpgmn.parsing import TooLargeError, read_archive, read_array, require_file
 from hpgmn.writing import unwritable, whole, whole_folder
@@ -59,6 +61,7 @@ _KINDS = {
     "node_ids": _TEXT,
     "class_names": _TEXT,
     "feature_names": _TEXT,
+    "format": _WHOLE,
 }
 _CSR = ("x_indptr", "x_indices", "x_data", "x_shape")
 _EDGES = ("edges_indptr", "edges_indices", "edges_data", "edges_places")
@@ -171,6 +174,7 @@ def _arrays(graph: Graph, *, in_folder: bool) -> dict[str, Array]:
     """The arrays of a graph file or folder by name."""
     x: Any = graph.x
     arrays: dict[str, Array] = {
+        "format": np.asarray(GRAPH_FORMAT),
         "directed": np.asarray(graph.directed),
         "y": graph.y,
         "class_names": np.asarray(graph.class_names, dtype=np.str_),
@@ -241,6 +245,9 @@ def _checked_arrays(path: Path) -> dict[str, Array]:
         raise _fault(
             path, f"it is cut short or damaged ({error})", "copy or write it again"
         ) from None
+    version = arrays.get("format")
+    if version is not None and version.shape == () and version.dtype.kind in "iu":
+        refuse_newer(_called(path), int(version), GRAPH_FORMAT)  # before an array is missed
     for name, array in arrays.items():
         kinds, called = _kind(name)
         if array.dtype.kind not in kinds:

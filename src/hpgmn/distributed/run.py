@@ -24,6 +24,7 @@ from hpgmn.distributed.ranks import Ranks
 from hpgmn.distributed.rows import Rows
 from hpgmn.distributed.training import STAGE, ParallelTraining, check_settings, fit
 from hpgmn.errors import HPGMNError, SettingError
+from hpgmn.experiments.again import surroundings
 from hpgmn.experiments.predictions import NodeTable
 from hpgmn.experiments.run import (
     HISTORY_FILE,
@@ -32,6 +33,7 @@ from hpgmn.experiments.run import (
     STATE_FOLDER,
     RunSpec,
     roles,
+    write_config,
     write_history,
 )
 from hpgmn.experiments.run_metrics import Result, run_metrics
@@ -52,6 +54,7 @@ from hpgmn.training.checks import (
     sought_class,
 )
 from hpgmn.training.denormals import without_denormals
+from hpgmn.training.repeatable import repeatable
 from hpgmn.training.replicas import Progress
 from hpgmn.training.saved import MODEL_FILE, SavedModel
 from hpgmn.training.state import TrainState
@@ -76,6 +79,7 @@ def specification(
     positive: str | None = None,
     device: str = "cpu",
     calibrate: bool = True,
+    deterministic: bool = False,
 ) -> RunSpec:
     """The run that is asked for on row shards; what can be refused is refused here.
 
@@ -89,6 +93,7 @@ def specification(
             for the rarer.
         device: "cpu" or "cuda".
         calibrate: whether a temperature is fitted to the validation nodes.
+        deterministic: whether a GPU is to give the same bits each time.
     """
     given = {**shards.settings, **(settings or {})}
     if not shards.settings.get("batch_size") and "batch_size" not in (settings or {}):
@@ -114,6 +119,7 @@ def specification(
         positive=sought_class(metric, rarest, shards.class_names, positive),
         device=device,
         calibrate=calibrate,
+        deterministic=deterministic,
     )
 
 
@@ -198,7 +204,14 @@ def run_on_shards(
         The content of ``metrics.json`` on rank 0, None on others.
     """
     run = _OneRun(spec, shards, folder, ranks)
-    return without_denormals(lambda interrupted: run.work(report, interrupted.is_set))
+    with repeatable(spec.deterministic, ranks.device):
+        return without_denormals(lambda interrupted: run.work(report, interrupted.is_set))
+
+
+def made_with_shards(shards: Shards, ranks: int, device: str) -> dict[str, Any]:
+    """What the same bits depend on beside the specification, as ``config.yaml`` holds it."""
+    about = {"shards": str(shards.folder.resolve()), "shards_content": shards.identity}
+    return {**about, "ranks": ranks, **surroundings(device)}
 
 
 class _OneRun:
@@ -221,6 +234,8 @@ class _OneRun:
             logger.warning(line)
         if self.ranks.is_first:
             self.state_folder.mkdir(parents=True, exist_ok=True)
+            made = made_with_shards(self.shards, self.ranks.size, self.spec.device)
+            write_config(self.folder, self.spec, made)
         self.ranks.wait()
         path = self.state_folder / STATE_FILE
         is_begun = self.ranks.is_first and path.exists()

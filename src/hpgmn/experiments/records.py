@@ -15,6 +15,7 @@ from hpgmn.errors import HPGMNError
 from hpgmn.evaluation import Difference, Score, independent_values
 from hpgmn.experiments import paper
 from hpgmn.experiments.run import METRICS_FILE
+from hpgmn.formats import RUN_FORMAT, refuse_newer
 from hpgmn.models import MODELS
 from hpgmn.parsing import parse_json, read_json
 from hpgmn.shipped import settings_for
@@ -62,6 +63,7 @@ def _record(path: Path) -> Record:
         metrics = read_json(path)
     except ValueError as error:
         raise HPGMNError(f"{path} is not valid JSON ({error}).") from None
+    refuse_newer(path, metrics.get("format"), RUN_FORMAT)
     return checked_record(path.parent.name, metrics, path)
 
 

@@ -24,9 +24,11 @@ from hpgmn import __version__
 from hpgmn.calibration import calibrated
 from hpgmn.config import make_settings, read_yaml
 from hpgmn.errors import HPGMNError, SettingError
+from hpgmn.experiments.again import made_with
 from hpgmn.experiments.machine import forget_peak_memory
 from hpgmn.experiments.predictions import NodeTable
 from hpgmn.experiments.run_metrics import Result, run_metrics
+from hpgmn.formats import RUN_FORMAT, refuse_newer
 from hpgmn.graph import Array, Graph, Split
 from hpgmn.locking import LOCK_FILE
 from hpgmn.metrics import require_metric
@@ -44,6 +46,7 @@ from hpgmn.training.checks import (
     scarce_classes,
     skewed_classes,
 )
+from hpgmn.training.repeatable import repeatable
 from hpgmn.training.replicas import Fitted, Progress, fit_replicas
 from hpgmn.training.saved import MODEL_FILE, SavedModel
 from hpgmn.writing import ENDING, sweep_folder, unwritable, whole, write_text
@@ -78,6 +81,7 @@ class RunSpec:
         device: "cpu" or "cuda".
         calibrate: whether a temperature is fitted to the validation nodes of each run.
         tables: what the user said of the columns where the graph is two tables.
+        deterministic: whether a GPU is to give the same bits each time.
     """
 
     graph: str
@@ -91,6 +95,7 @@ class RunSpec:
     calibrate: bool = True
     tables: dict[str, Any] = field(default_factory=dict)
     positive: str | None = None
+    deterministic: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """The specification as ``config.yaml`` holds it."""
@@ -104,6 +109,7 @@ class RunSpec:
             "seeds": self.seeds,
             "device": self.device,
             "calibrate": self.calibrate,
+            **({"deterministic": True} if self.deterministic else {}),
             **({"tables": dict(self.tables)} if self.tables else {}),
             "settings": dict(self.settings),
             "version": __version__,
@@ -131,12 +137,20 @@ class RunSpec:
                 calibrate=content.get("calibrate") is not False,
                 tables=dict(content.get("tables") or {}),
                 positive=content.get("positive"),
+                deterministic=bool(content.get("deterministic", False)),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise SettingError(
                 f"{CONFIG_FILE} of the run is incomplete or damaged ({error!r}). Restore it, or "
                 "train again with --overwrite."
             ) from None
+
+
+def read_spec(folder: Path) -> RunSpec:
+    """The specification of the run in a folder, which says the version of its form, too."""
+    content = read_yaml(folder / CONFIG_FILE)
+    refuse_newer(f"The run in {folder}", content.get("format"), RUN_FORMAT)
+    return RunSpec.from_dict(content)
 
 
 def resolve_device(name: str) -> str:
@@ -179,7 +193,7 @@ def earlier_run(folder: Path, *, resume: bool, overwrite: bool) -> RunSpec | Non
             "--overwrite, or choose another --out."
         )
     try:
-        return RunSpec.from_dict(read_yaml(folder / CONFIG_FILE))
+        return read_spec(folder)
     except SettingError:
         raise HPGMNError(
             f"{folder} is not a run folder (it has no {CONFIG_FILE} of a run); nothing was "
@@ -221,7 +235,7 @@ def prepare_folder(
             write_text(folder / PORTFOLIO_FILE, json.dumps(choice, indent=1) + "\n")
         elif before is None:  # of a choice that never came to a training
             (folder / PORTFOLIO_FILE).unlink(missing_ok=True)
-        _write_config(folder, spec)
+        write_config(folder, spec)
     except OSError as error:
         raise unwritable(folder, error) from None
 
@@ -281,11 +295,18 @@ def finished_run(folder: Path) -> dict[str, Any] | None:
         )
     shutil.rmtree(folder / STATE_FOLDER, ignore_errors=True)
     metrics: dict[str, Any] = read_json(folder / METRICS_FILE)
+    refuse_newer(folder / METRICS_FILE, metrics.get("format"), RUN_FORMAT)
     return metrics
 
 
-def _write_config(folder: Path, spec: RunSpec) -> None:
-    write_text(folder / CONFIG_FILE, yaml.safe_dump(spec.as_dict(), sort_keys=False))
+def write_config(folder: Path, spec: RunSpec, made: Mapping[str, Any] | None = None) -> None:
+    """Write ``config.yaml``; ``made`` says what from and with, see ``experiments/again.py``."""
+    content = {
+        "format": RUN_FORMAT,
+        **spec.as_dict(),
+        **({"made_with": dict(made)} if made else {}),
+    }
+    write_text(folder / CONFIG_FILE, yaml.safe_dump(content, sort_keys=False))
 
 
 def run(
@@ -311,7 +332,7 @@ def run(
     splits, found = check_run(spec, graph)
     entry = find_model(spec.model)
     settings = make_settings(entry.settings, spec.settings)
-    _write_config(folder, spec)
+    write_config(folder, spec, made_with(graph, spec.splits, spec.device))
     pairs = [
         (Replica(number, seed, settings), split)
         for number, split in zip(spec.splits, splits, strict=True)
@@ -323,27 +344,29 @@ def run(
     state = folder / STATE_FOLDER
     state.mkdir(exist_ok=True)
     before = _elapsed(state)
-    fitted = fit_replicas(
-        graph,
-        entry,
-        replicas,
-        [(split.train, split.val) for _, split in pairs],
-        device=spec.device,
-        metric=spec.metric,
-        positive=class_number(spec.positive, graph.class_names),
-        folder=state,
-        identity=_identity(spec, graph, entry.source),
-        report=report,
-        should_stop=should_stop,
-        memory_share=memory_share,
-    )
+    with repeatable(spec.deterministic, spec.device):
+        fitted = fit_replicas(
+            graph,
+            entry,
+            replicas,
+            [(split.train, split.val) for _, split in pairs],
+            device=spec.device,
+            metric=spec.metric,
+            positive=class_number(spec.positive, graph.class_names),
+            folder=state,
+            identity=_identity(spec, graph, entry.source),
+            report=report,
+            should_stop=should_stop,
+            memory_share=memory_share,
+        )
     own = [split for _, split in pairs]
     val = [split.val for split in own] if spec.calibrate else None
     model = SavedModel.of(entry, fitted, graph, [split.train for split in own], val)
     model.write(folder / MODEL_FILE)
     write_history(folder / HISTORY_FILE, fitted.replicas, fitted.history)
     _write_predictions(folder / PREDICTIONS_FILE, graph, fitted, own, model.temperatures)
-    guesses = model.estimator_logits(graph, spec.device)
+    with repeatable(spec.deterministic, spec.device):
+        guesses = model.estimator_logits(graph, spec.device)
     metrics = _metrics(spec, graph, fitted, own, model, guesses)
     metrics["nodes"] = {
         part: [int(getattr(split, part).sum()) for split in splits]

@@ -12,6 +12,7 @@ from torch import Tensor
 from hpgmn import __version__
 from hpgmn.evaluation import Score, calibration_report, ensemble_scores, ensemble_size, scores
 from hpgmn.experiments.machine import hardware, peak_memory_mb
+from hpgmn.formats import RUN_FORMAT
 from hpgmn.graph import Array
 from hpgmn.training.checks import class_number
 
@@ -77,6 +78,7 @@ def run_metrics(
         mean_temperatures=result.mean_temperatures,
     )
     return {
+        "format": RUN_FORMAT,
         "model": spec.model,
         "graph": graph,
         "splits": list(spec.splits),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpgmn.errors import HPGMNError
+from hpgmn.formats import STUDY_FORMAT, refuse_newer
 from hpgmn.locking import locked
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 STUDY_NAME = "hpgmn tune"
 IDENTITY = "search"
 """The study's attribute that says what is searched."""
+FORMAT = "format"
+"""The study's attribute that counts changes of what is kept in it."""
 
 _SQLITE = b"SQLite format 3\0"
 _TABLES = {
@@ -33,6 +36,7 @@ _WORDS = {
     "values": "the values to try",
 }
 """How differences are named whose key is no option."""
+_SOMETIMES = ("deterministic", "positive")  # keys that only some searches have
 
 
 def study_exists(path: Path) -> bool:
@@ -110,9 +114,11 @@ def open_study(path: Path) -> Iterator[Study]:
             "another version of Optuna. Choose another --study."
         ) from None
     try:
-        yield optuna.create_study(
+        study = optuna.create_study(
             storage=storage, study_name=STUDY_NAME, direction="maximize", load_if_exists=True
         )
+        refuse_newer(f"The study {path}", study.user_attrs.get(FORMAT), STUDY_FORMAT)
+        yield study
     except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
         reason = str(error.__cause__ or error).splitlines()[0]
         if _FULL in reason:
@@ -143,6 +149,7 @@ def claim(study: Study, path: Path, identity: Mapping[str, Any]) -> None:
     """Let a new study be of this search; refuse one that is of another, naming what differs."""
     before = identity_of(study)
     if before is None:
+        study.set_user_attr(FORMAT, STUDY_FORMAT)
         study.set_user_attr(IDENTITY, dict(identity))
     else:
         refuse_other(path, before, identity)
@@ -150,7 +157,8 @@ def claim(study: Study, path: Path, identity: Mapping[str, Any]) -> None:
 
 def refuse_other(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Refuse to continue another search than a study holds."""
-    changed = [name for name in now if before.get(name) != now[name]]
+    names = dict.fromkeys([*now, *(name for name in _SOMETIMES if name in before)])
+    changed = [name for name in names if before.get(name) != now.get(name)]
     if changed:
         named = [name for name in changed if name not in ("content", "values")]
         differences = ", ".join(_difference(name, before, now) for name in named or changed)
@@ -163,7 +171,7 @@ def refuse_other(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) 
 def _difference(name: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     if name in ("content", "values"):  # too long to show
         return f"{_WORDS[name]} changed"
-    return f"{_WORDS.get(name, name)} ({_shown(before.get(name))}, now {_shown(now[name])})"
+    return f"{_WORDS.get(name, name)} ({_shown(before.get(name))}, now {_shown(now.get(name))})"
 
 
 def _shown(value: Any) -> str:

@@ -29,9 +29,11 @@ from hpgmn.graph import Graph
 from hpgmn.models import find_model
 from hpgmn.shipped import read_config
 from hpgmn.training.checks import class_number
+from hpgmn.training.repeatable import repeatable
 from hpgmn.training.replicas import Progress
 
 if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
     from optuna.samplers import BaseSampler
     from optuna.study import Study
     from optuna.trial import FrozenTrial, Trial
@@ -45,6 +47,9 @@ SPARED_EPOCHS = 60
 """No trial is given up before."""
 SPARED_TRIALS = 5
 """Nor before so many trials have come to their end."""
+RECALLED_BEST, RECALLED_LATEST = 100, 400
+"""Of a search with more trials TPE looks at so many: the time for a suggestion grows with them, and
+those that it takes for good are never more than the best 25."""
 
 _RECORDED = ("val_score", "val_loss", "best_epoch", "seconds", "device", "version")
 
@@ -73,6 +78,7 @@ class TuneSpec:
         fixed: settings that all trials have; they are not searched.
         device: "cpu" or "cuda".
         pruning: whether hopeless trials are given up.
+        deterministic: whether a GPU is to give the same bits each time.
     """
 
     graph: str
@@ -87,6 +93,7 @@ class TuneSpec:
     device: str = "cpu"
     pruning: bool = True
     positive: str | None = None
+    deterministic: bool = False
 
     def identity(self, graph: Graph) -> dict[str, Any]:
         """What a study keeps, to be continued by the same search only."""
@@ -94,6 +101,8 @@ class TuneSpec:
         del about["device"], about["pruning"]
         if self.positive is None:  # a study of an earlier version goes on
             del about["positive"]
+        if not self.deterministic:
+            del about["deterministic"]
         about["graph"] = graph.name
         about["splits"] = list(self.splits)
         about["fixed"] = {name: plain(value) for name, value in self.fixed.items()}
@@ -208,6 +217,8 @@ class Tuning:
             words = self._choices.words_of(self._complete(known))
             names = list(words)
             self.study.enqueue_trial(words)
+        elif words := self._recalled_suggestion():
+            self.study.enqueue_trial(words)
         trial = self.study.ask()
         trial.set_user_attr("place", place)
         drawn = {}
@@ -217,6 +228,30 @@ class Tuning:
         settings = self._only_values() | drawn if known is None else known
         trial.set_user_attr("settings", self._complete(settings))
         return trial
+
+    def _recalled_suggestion(self) -> dict[str, Any]:
+        """What the sampler suggests after a part of a long search; nothing where it is short."""
+        import optuna
+
+        recalled = recalled_trials(self.study.get_trials(deepcopy=False), self._workers > 1)
+        if recalled is None:
+            return {}
+        forms: dict[str, BaseDistribution] = {
+            name: optuna.distributions.CategoricalDistribution(list(words))
+            for name, words in self._choices.items()
+        }
+        short = optuna.create_study(direction="maximize", sampler=self.study.sampler)
+        for one in recalled:
+            short.add_trial(
+                optuna.trial.create_trial(
+                    state=one.state,
+                    value=one.value if one.state.is_finished() else None,
+                    params=one.params,
+                    distributions=one.distributions,
+                    intermediate_values=one.intermediate_values,
+                )
+            )
+        return dict(short.ask(forms).params)
 
     def _known(self, place: int) -> Mapping[str, Any] | None:
         """The settings of a place, where they are known before its turn."""
@@ -282,6 +317,25 @@ class Tuning:
         self.study.tell(trial, state=TrialState.FAIL)
 
 
+def recalled_trials(trials: Sequence[FrozenTrial], is_shared: bool) -> list[FrozenTrial] | None:
+    """Of a long search the best and the latest trials, in their order; None of a short one.
+
+    Args:
+        trials: of the search.
+        is_shared: whether several are trained at a time; then those in training count, too.
+    """
+    from optuna.trial import TrialState
+
+    ended = [one for one in trials if one.state in (TrialState.COMPLETE, TrialState.PRUNED)]
+    if len(ended) <= RECALLED_BEST + RECALLED_LATEST:
+        return None
+    complete = [one for one in ended if one.state == TrialState.COMPLETE]
+    best = sorted(complete, key=lambda one: (-(one.value or 0.0), one.number))[:RECALLED_BEST]
+    chosen = {one.number: one for one in [*best, *ended[-RECALLED_LATEST:]]}
+    running = [one for one in trials if is_shared and one.state == TrialState.RUNNING]
+    return [chosen[number] for number in sorted(chosen)] + running
+
+
 def _pruner() -> Any:
     from optuna.pruners import MedianPruner
 
@@ -320,19 +374,20 @@ def train_trial(
         Its record, as :func:`~hpgmn.experiments.search.run_trials` makes it.
     """
     last_stage = list(find_model(spec.model).stages)[-1]
-    (found,) = run_trials(
-        graph,
-        spec.model,
-        [settings],
-        splits=spec.splits,
-        seeds=spec.seeds,
-        device=spec.device,
-        metric=spec.metric,
-        positive=class_number(spec.positive, graph.class_names),
-        report=Judged(last_stage, judge),
-        should_stop=should_stop,
-        memory_share=memory_share,
-    )
+    with repeatable(spec.deterministic, spec.device):
+        (found,) = run_trials(
+            graph,
+            spec.model,
+            [settings],
+            splits=spec.splits,
+            seeds=spec.seeds,
+            device=spec.device,
+            metric=spec.metric,
+            positive=class_number(spec.positive, graph.class_names),
+            report=Judged(last_stage, judge),
+            should_stop=should_stop,
+            memory_share=memory_share,
+        )
     return found
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from hpgmn.config import read_yaml
 from hpgmn.errors import HPGMNError, SettingError
+from hpgmn.formats import RUN_FORMAT, refuse_newer
 from hpgmn.graph import Array
 from hpgmn.parsing import parse_json
 
@@ -151,6 +152,7 @@ def _read_config(path: Path) -> dict[str, Any]:
         config = read_yaml(path)
     except SettingError as error:
         raise HPGMNError(f"{error} {REMEDY}") from None
+    refuse_newer(path, config.get("format"), RUN_FORMAT)
     _require(path, config, _CONFIG)
     if not isinstance(config["splits"], list) or not isinstance(config["settings"], dict):
         raise _broken(path, "must hold a list 'splits' and a mapping 'settings'")
@@ -174,6 +176,7 @@ def _read_later(path: Path) -> dict[str, Any]:
 
 def _read_metrics(path: Path) -> dict[str, Any]:
     metrics = _read_json(path)
+    refuse_newer(path, metrics.get("format"), RUN_FORMAT)
     _require(path, metrics, _METRICS)
     splits, seeds = metrics["splits"], metrics["seeds"]
     if not isinstance(splits, list) or not splits:

@@ -21,6 +21,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from hpgmn.errors import HPGMNError
+from hpgmn.formats import refuse_newer
 from hpgmn.graph import Array
 from hpgmn.parsing import parse_json, read_archive, read_array
 from hpgmn.sharding.files import are_whole
@@ -77,6 +78,7 @@ class Shards:
 
     def _describe(self, about: dict[str, Any]) -> None:
         """Take what the manifest says."""
+        refuse_newer(f"The shards in {self.folder}", about["format"], FORMAT)
         if about["format"] != FORMAT:
             raise HPGMNError(
                 f"The shards in {self.folder} are of another version of hpgmn. Make them again "

@@ -20,6 +20,7 @@ from hpgmn.datasets.files import graph_name, read_graph, write_graph
 from hpgmn.engines import Ended, Engine, Task
 from hpgmn.engines.local import LocalEngine
 from hpgmn.errors import HPGMNError, SettingError
+from hpgmn.formats import GRAPH_FORMAT, refuse_newer
 from hpgmn.graph import Array, Graph
 from hpgmn.locking import LOCK_FILE, only_one
 from hpgmn.parsing import read_json
@@ -345,6 +346,7 @@ def _in_folder(place: Path) -> _Source:
     def rows(name: str) -> RowFile:
         return RowFile(place / f"{name}.npy")
 
+    refuse_newer(f"Graph folder '{place}'", int(small("format", GRAPH_FORMAT)), GRAPH_FORMAT)
     is_sparse = not (place / "x.npy").is_file()
     size = small("x_shape", None) if is_sparse else rows("x").shape
     masks = rows("train_mask").shape if (place / "train_mask.npy").is_file() else (0, 0)

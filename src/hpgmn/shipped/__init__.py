@@ -14,6 +14,7 @@ from typing import Any
 
 from hpgmn.config import read_yaml
 from hpgmn.errors import SettingError, unknown_name
+from hpgmn.formats import RUN_FORMAT, refuse_newer
 
 _CONFIGS = ("paper",)
 
@@ -30,6 +31,9 @@ _ENTRIES: dict[str, tuple[type, str]] = {
     "device": (str, "a device's name"),
     "calibrate": (bool, "true or false"),
     "tables": (dict, "a mapping"),
+    "deterministic": (bool, "true or false"),
+    "made_with": (dict, "a mapping"),
+    "format": (int, "a whole number"),
     "version": (str, "a version"),
 }
 
@@ -82,6 +86,7 @@ def read_config(source: str) -> dict[str, Any]:
         content = read_yaml(path)
     except SettingError as error:
         raise SettingError(f"{error} Write lines such as 'lr: 0.01'.") from None
+    refuse_newer(f"The config file {path}", content.get("format"), RUN_FORMAT)
     return _checked(path, content if "settings" in content else {"settings": content})
 
 

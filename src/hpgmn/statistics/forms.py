@@ -320,5 +320,14 @@ def free_bytes(device: torch.device) -> float:
     """
     found = [free_host_bytes()]
     if device.type == "cuda":
-        found.append(torch.cuda.mem_get_info(device)[0])
+        found.append(gpu_bytes(device))
     return min(found)
+
+
+def gpu_bytes(device: torch.device) -> int:
+    """The free memory of a GPU; all of it where the same bits are asked for each time.
+
+    What fits decides how work is divided, and so about last bits.
+    """
+    free, every = torch.cuda.mem_get_info(device)
+    return every if torch.are_deterministic_algorithms_enabled() else free

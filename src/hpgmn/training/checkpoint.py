@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from hpgmn.errors import HPGMNError
+from hpgmn.formats import RUN_FORMAT, refuse_newer
 from hpgmn.models.stage import Parameters
 from hpgmn.parsing import TooLargeError, parse_json, refuse_beyond_memory, require_file
 from hpgmn.training.state import HISTORY, StageState, TrainState
@@ -81,6 +82,7 @@ def write_state(path: Path, state: TrainState, identity: str) -> None:
         tensors[f"best_epoch/{stage}"] = state.best_epoch[stage]
         tensors |= {f"history/{stage}/{key}": rows for key, rows in state.history[stage].items()}
     about: dict[str, Any] = {
+        "format": RUN_FORMAT,
         "identity": identity,
         "stages": list(state.done),
         "seconds": state.seconds,
@@ -116,6 +118,7 @@ def refuse_other(kept: object, identity: str, folder: Path) -> None:
 def read_state(path: Path, identity: str, device: torch.device | str = "cpu") -> TrainState:
     """A training state, ready to be continued; refused where it belongs to another training."""
     tensors, about = read_tensors(path, device)
+    refuse_newer(path, about.get("format"), RUN_FORMAT)
     refuse_other(about.get("identity"), identity, path.parent)
 
     def below(prefix: str) -> Parameters:

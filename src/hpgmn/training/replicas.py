@@ -18,10 +18,12 @@ from torch import Tensor
 
 from hpgmn.config import per_replica_names, settings_dict
 from hpgmn.errors import HPGMNError
+from hpgmn.formats import RUN_FORMAT, refuse_newer
 from hpgmn.graph import Array, Graph
 from hpgmn.models.own import is_own
 from hpgmn.models.stage import ModelEntry, Parameters, Replica, Stage, Task, make_task
 from hpgmn.parsing import read_json
+from hpgmn.statistics.forms import gpu_bytes
 from hpgmn.training.checkpoint import read_state, refuse_other, write_state
 from hpgmn.training.denormals import without_denormals
 from hpgmn.training.state import TrainState
@@ -100,11 +102,10 @@ def replicas_at_once(
 ) -> int:
     """How many replicas to train together, with a share of what one process would take."""
     if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        budget = int(free * 0.6 * memory_share)
-    else:
-        available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        budget = min(CPU_BATCH_BYTES, int(available // 2 * memory_share))
+        budget = int(gpu_bytes(device) * 0.6 * memory_share)
+    else:  # all memory, not what is free: how many are together may decide about last bits
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        budget = min(CPU_BATCH_BYTES, int(memory // 4 * memory_share))
     return max(1, budget // replica_bytes(graph, entry, settings))
 
 
@@ -240,11 +241,12 @@ def _plan(
     path = folder / "plan.json"
     if path.exists():
         kept = read_json(path)
+        refuse_newer(path, kept.get("format"), RUN_FORMAT)
         refuse_other(kept["identity"], identity, folder)
         plan: list[list[int]] = kept["plan"]
         return plan
     plan = make()
-    write_text(path, json.dumps({"identity": identity, "plan": plan}))
+    write_text(path, json.dumps({"format": RUN_FORMAT, "identity": identity, "plan": plan}))
     return plan
 
 

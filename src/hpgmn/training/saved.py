@@ -16,6 +16,7 @@ from torch import Tensor
 from hpgmn.calibration import calibrated, fit_temperatures, mean_logits
 from hpgmn.config import make_settings, settings_dict
 from hpgmn.errors import HPGMNError
+from hpgmn.formats import RUN_FORMAT, refuse_newer
 from hpgmn.graph import Array, Graph
 from hpgmn.models import find_model
 from hpgmn.models.label_estimator import estimator_logits
@@ -28,9 +29,6 @@ from hpgmn.training.replicas import Fitted
 from hpgmn.training.trainer import logits
 
 MODEL_FILE = "model.safetensors"
-FORMAT = 1
-"""The version of the file's form; a reader refuses what it does not know."""
-
 _TIED = (
     "diffusion",
     "adjacency",
@@ -170,7 +168,7 @@ class SavedModel:
                 )
         tensors["train_labels"] = torch.from_numpy(self.train_labels.astype(np.int32))
         about = self.about | {
-            "format": FORMAT,
+            "format": RUN_FORMAT,
             "model": self.entry.name,
             "stages": list(self.done),
             "replicas": [
@@ -206,12 +204,7 @@ class SavedModel:
     def _of_file(
         cls, path: Path, tensors: dict[str, Tensor], about: dict[str, Any], own: str | None
     ) -> SavedModel:
-        version = about.get("format")
-        if version != FORMAT:
-            raise HPGMNError(
-                f"{path} has format {version}; this version of hpgmn reads format {FORMAT}. "
-                "Use the version that wrote it, or train again."
-            )
+        refuse_newer(path, about["format"], RUN_FORMAT)
         if about.pop("checksum") != _checksum(tensors, about):
             raise _damaged(path, "its checksum differs")
         name = about.pop("model")

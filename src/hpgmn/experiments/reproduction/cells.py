@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hpgmn.config import plain
+from hpgmn.formats import CELL_FORMAT, refuse_newer
 from hpgmn.parsing import read_json
 from hpgmn.writing import write_text
 
@@ -111,15 +112,16 @@ def read_cell(folder: Path, name: str) -> CellRecord | None:
     """A cell's record; None where there is none, or none that can be read."""
     try:
         content = read_json(record_path(folder, name))
+        refuse_newer(record_path(folder, name), content.get("format"), CELL_FORMAT)
         return CellRecord(
             content["cell"], content["identity"], content["search"], content["metrics"]
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
 def write_cell(folder: Path, record: CellRecord) -> None:
     """Write a record whole: a crash leaves the old one or the new one."""
     folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(dataclasses.asdict(record), indent=1)
+    text = json.dumps({"format": CELL_FORMAT, **dataclasses.asdict(record)}, indent=1)
     write_text(record_path(folder, record.name), text + "\n")

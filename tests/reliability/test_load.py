@@ -1,0 +1,266 @@
+"""Many at once and many in a row: predictions, trainings and trials."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hpgmn.classifier import HPGMNClassifier
+from hpgmn.cli import main
+from hpgmn.datasets import read_graph, trading_network, write_graph
+from hpgmn.experiments.machine import forget_peak_memory
+from hpgmn.graph import Graph
+
+SOURCE = Path(__file__).parents[2] / "src"
+MEMORY_MB = 16 * 1024
+NEEDLESS = {"torch_geometric", "matplotlib", "optuna", "numba", "ray", "sqlalchemy", "networkx"}
+NEEDLESS |= {"sklearn", "PIL", "tensorboard", "pyarrow.dataset", "pyarrow.flight"}
+QUICK = {"epochs": 2, "estimator_epochs": 2, "hidden_dim": 4, "num_patterns": 3}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A finished run folder, and its graph beside it."""
+    folder = tmp_path_factory.mktemp("load")
+    write_graph(trading_network(num_nodes=200, seed=0).graph, folder / "graph.npz")
+    options = [word for name, value in QUICK.items() for word in ("--set", f"{name}={value}")]
+    words = ["train", str(folder / "graph.npz"), "--model", "hpgmn", "--splits", "0", *options]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hpgmn.cli.several.explain_and_report", lambda *_: None)
+        assert main([*words, "--device", "cpu", "--out", str(folder / "run")]) == 0
+    yield folder / "run"
+    shutil.rmtree(folder)
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Turns are taken among the processes of a test alone."""
+    (folder / "tmp").mkdir(exist_ok=True)
+    more = {"TMPDIR": str(folder / "tmp"), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SOURCE)}
+    return os.environ | more
+
+
+# Predictions.
+
+PREDICT = (
+    "import sys; from hpgmn.cli import main; assert main(sys.argv[1:]) == 0; "
+    "print(*sys.modules, sep='\\n')"
+)
+
+
+def memory_mb(processes: list[subprocess.Popen[bytes]]) -> float:
+    """What processes take together, shared pages counted once."""
+    total = 0
+    for process in processes:
+        try:
+            lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
+            total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+        except (OSError, ValueError):  # it has ended
+            continue
+    return total / 1024
+
+
+def content(folder: Path) -> dict[str, tuple[bytes, int]]:
+    return {
+        str(path.relative_to(folder)): (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.mark.soak
+@pytest.mark.slow
+def test_predictions_that_are_started_together_all_succeed(
+    run: Path, tmp_path: Path, soak: Any
+) -> None:
+    assert main(["predict", str(run), "--out", str(tmp_path / "alone.csv")]) == 0
+    before, started = content(run), time.monotonic()
+    count = soak.amount(4, 100)
+    command = [sys.executable, "-c", PREDICT, "predict", str(run), "--out"]
+    told = tmp_path / "told.txt"
+    with told.open("w") as file:
+        processes = [
+            subprocess.Popen(
+                [*command, str(tmp_path / f"{number}.csv")],
+                env=environment(tmp_path),
+                stdout=file if number == 0 else subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            for number in range(count)
+        ]
+    most, at_once = 0.0, 0
+    while running := [process for process in processes if process.poll() is None]:
+        most, at_once = max(most, memory_mb(running)), max(at_once, len(running))
+        time.sleep(0.5 if soak.is_long else 0.2)
+    assert [process.returncode for process in processes] == [0] * count
+    assert at_once == count
+    assert most < MEMORY_MB
+    loaded = set(told.read_text().split())
+    assert "torch" in loaded
+    assert not loaded & NEEDLESS
+    alone = (tmp_path / "alone.csv").read_bytes()
+    assert all((tmp_path / f"{number}.csv").read_bytes() == alone for number in range(count))
+    assert content(run) == before
+    soak.record(
+        "predict-together",
+        "Predictions started together on one run folder all succeed with the same result within "
+        "16 GiB, and write nothing into it.",
+        processes_at_once=count,
+        megabytes_together_at_most=round(most),
+        seconds_for_all=round(time.monotonic() - started),
+    )
+
+
+# Trainings.
+
+
+def state_of_process() -> dict[str, float]:
+    """What a leak would let grow."""
+    forget_peak_memory("cpu")
+    lines = Path("/proc/self/status").read_text().splitlines()
+    resident = next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
+    return {
+        "resident_mb": resident,
+        "files": len(os.listdir("/proc/self/fd")),
+        "threads": threading.active_count(),
+        "tensors": sum(issubclass(type(one), torch.Tensor) for one in gc.get_objects()),
+        "objects": len(gc.get_objects()),
+    }
+
+
+def train_one_of_each(graph: Graph, number: int) -> int:
+    """A training by each of three ways in; returns how many there were."""
+    from hpgmn.config import make_settings
+    from hpgmn.models import find_model
+    from hpgmn.models.stage import Replica
+    from hpgmn.training.replicas import fit_replicas
+
+    split = graph.split(0)
+    for name in ("hpgmn", "fsgnn"):
+        entry = find_model(name)
+        known = {"epochs": 2, "hidden_dim": 4}
+        settings = make_settings(entry.settings, QUICK if name == "hpgmn" else known)
+        fit_replicas(graph, entry, [Replica(0, number, settings)], [(split.train, split.val)])
+    model = HPGMNClassifier(seed=number, **QUICK).fit(graph, split=0)
+    assert model.predict(graph).shape == (graph.num_nodes,)
+    return 3
+
+
+@pytest.mark.soak
+@pytest.mark.slow
+def test_trainings_in_a_row_leave_nothing_behind(soak: Any) -> None:
+    """Graphs come and go, as in a service; half of the trainings are on the same one."""
+    kept = trading_network(num_nodes=150, seed=0).graph
+    wanted = soak.amount(30, 500)
+    done = number = 0
+    middle: dict[str, float] = {}
+    while done < wanted:
+        number += 1
+        graph = kept if number % 2 else trading_network(num_nodes=150, seed=number).graph
+        done += train_one_of_each(graph, number)
+        del graph
+        if not middle and done >= wanted // 3:
+            middle = state_of_process()
+    end = state_of_process()
+    growth = {name: end[name] - middle[name] for name in end}
+    assert growth["resident_mb"] < 8
+    assert growth["files"] <= 0
+    assert growth["threads"] <= 0
+    assert growth["tensors"] <= 0
+    assert growth["objects"] < 1000
+    soak.record(
+        "many-trainings",
+        "Trainings in one process leave no memory, file, thread or tensor behind.",
+        trainings=done,
+        megabytes_grown_over_the_last_two_thirds=round(growth["resident_mb"], 1),
+    )
+
+
+# Trials.
+
+
+def filled_study(path: Path, graph: Graph, count: int) -> Any:
+    """A study with so many finished trials, and what is searched in it.
+
+    Optuna commits trial by trial, which takes minutes, so the tables are filled directly.
+    """
+    from optuna.distributions import CategoricalDistribution, distribution_to_json
+
+    from hpgmn.experiments.study_file import claim, open_study
+    from hpgmn.experiments.tuning import Choices, TuneSpec
+
+    spec = TuneSpec(str(path.with_name("graph.npz")), splits=(0,), fixed={"epochs": 2})
+    with open_study(path) as study:
+        claim(study, path, spec.identity(graph))
+    random, choices = np.random.default_rng(0), Choices.of(spec, graph)
+    forms = {name: CategoricalDistribution(list(words)) for name, words in choices.items()}
+    texts = {name: distribution_to_json(form) for name, form in forms.items()}
+    tables: dict[str, list[tuple[Any, ...]]] = {
+        "trials (trial_id, number, study_id, state, datetime_start, datetime_complete)": [],
+        "trial_values (trial_id, objective, value, value_type)": [],
+        "trial_params (trial_id, param_name, param_value, distribution_json)": [],
+        "trial_user_attributes (trial_id, key, value_json)": [],
+    }
+    trials, values, params, attributes = tables.values()
+    day = "2026-01-01 00:00:00"
+    for place in range(count):
+        own, score = place + 1, float(random.random())
+        drawn = {name: int(random.integers(len(words))) for name, words in choices.items()}
+        settings = {name: list(choices[name])[number] for name, number in drawn.items()}
+        record = {"val_score": [score], "val_loss": [1.0], "best_epoch": [1], "seconds": 1.0}
+        trials.append((own, place, 1, "COMPLETE", day, day))
+        values.append((own, 0, score, "FINITE"))
+        params += [(own, name, number, texts[name]) for name, number in drawn.items()]
+        about = {"place": place, "settings": settings, "record": record}
+        attributes += [(own, name, json.dumps(value)) for name, value in about.items()]
+    with closing(sqlite3.connect(path)) as database, database:
+        for table, rows in tables.items():
+            places = ", ".join("?" * len(rows[0]))
+            names = table[table.index("(") :]
+            database.executemany(f"INSERT INTO {table.split()[0]} {names} VALUES ({places})", rows)
+    return spec
+
+
+@pytest.mark.soak
+@pytest.mark.slow
+def test_a_long_search_suggests_its_next_trial_within_a_second(tmp_path: Path, soak: Any) -> None:
+    from hpgmn.experiments.study_file import open_study
+    from hpgmn.experiments.tuning import Tuning
+
+    write_graph(trading_network(num_nodes=100, seed=0).graph, tmp_path / "graph.npz")
+    graph = read_graph(tmp_path / "graph.npz")
+    count = soak.amount(2000, 10_000)
+    spec = filled_study(tmp_path / "study.db", graph, count)
+    began = time.monotonic()
+    with open_study(tmp_path / "study.db") as study:
+        tuning = Tuning(study, spec, graph)
+        assert tuning.places(count + 3) == [count, count + 1, count + 2]
+        opened = time.monotonic() - began
+        seconds = []
+        for place in range(count, count + 3):
+            began = time.process_time()  # the machine may have other work
+            trial = tuning.begin(place)
+            seconds.append(time.process_time() - began)
+            tuning.abandon(trial)
+    assert sorted(seconds)[1] < 1
+    soak.record(
+        "long-search",
+        "A search with many trials suggests the next one within a second.",
+        trials_in_the_study=count,
+        seconds_to_suggest=round(sorted(seconds)[1], 2),
+        seconds_to_open=round(opened, 1),
+    )

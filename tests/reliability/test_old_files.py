@@ -1,0 +1,283 @@
+"""Old files are read, files from the future say that they are: every kind of file that we write."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from hpgmn.cli import main
+from hpgmn.errors import HPGMNError
+from hpgmn.experiments.records import read_records
+from hpgmn.experiments.study_file import claim, open_study
+from hpgmn.formats import CELL_FORMAT, GRAPH_FORMAT, RUN_FORMAT, STUDY_FORMAT
+from hpgmn.report import write_report
+
+OLD = Path(__file__).parent / "old_run"
+
+
+@pytest.fixture(autouse=True)
+def _no_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpgmn.cli.several.explain_and_report", lambda *_: None)
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """The run of the first form, where its config says that its graph is."""
+    folder = tmp_path / "old"
+    shutil.copytree(OLD, folder)
+    for path in folder.rglob("*"):
+        if path.suffix in (".yaml", ".json"):
+            text = path.read_text(encoding="utf-8")
+            path.write_text(text.replace("FOLDER", str(folder)), encoding="utf-8")
+    return folder
+
+
+def about_of(path: Path) -> dict[str, Any]:
+    with safe_open(str(path), "pt") as file:
+        about: dict[str, Any] = json.loads(file.metadata()["about"])
+    return about
+
+
+def rewrite(path: Path, **changes: Any) -> None:
+    """Change what a file of tensors says about itself."""
+    about = about_of(path) | changes
+    save_file(load_file(path), path, metadata={"about": json.dumps(about)})
+
+
+def same_columns(one: Path, other: Path) -> None:
+    with one.open(newline="") as first, other.open(newline="") as second:
+        ours, theirs = list(csv.DictReader(first)), list(csv.DictReader(second))
+    assert len(ours) == len(theirs) == 100
+    for mine, its in zip(ours, theirs, strict=True):
+        assert list(mine) == list(its)
+        for name, value in its.items():
+            if name in ("node_id", "prediction"):
+                assert mine[name] == value
+            else:
+                assert float(mine[name]) == pytest.approx(float(value), rel=1e-4)
+
+
+# The previous form.
+
+
+def test_an_old_run_predicts_what_it_did(old: Path, tmp_path: Path) -> None:
+    assert "format" not in yaml.safe_load((old / "finished" / "config.yaml").read_text())
+    assert about_of(old / "finished" / "model.safetensors")["format"] == 1
+    assert main(["predict", str(old / "finished"), "--out", str(tmp_path / "now.csv")]) == 0
+    same_columns(tmp_path / "now.csv", OLD / "predictions.csv")
+
+
+def test_an_old_run_is_evaluated_explained_and_reported(
+    old: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = str(old / "finished")
+    assert main(["evaluate", run, "--json"]) == 0
+    scores = json.loads(capsys.readouterr().out)["score"]
+    kept = json.loads((OLD / "finished" / "metrics.json").read_text())["test_score"]
+    assert scores == pytest.approx(kept)
+    assert main(["explain", run, "--node", "3", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)
+    write_report(old / "finished")
+    assert "accuracy" in (old / "finished" / "report.html").read_text(encoding="utf-8")
+
+
+def test_an_old_config_gives_the_run_again(old: Path, tmp_path: Path) -> None:
+    words = ["--config", str(old / "finished" / "config.yaml"), "--out", str(tmp_path / "again")]
+    assert main(["train", *words]) == 0
+    before = json.loads((old / "finished" / "metrics.json").read_text())
+    again = json.loads((tmp_path / "again" / "metrics.json").read_text())
+    assert again["format"] == RUN_FORMAT
+    for key in ("splits", "seeds", "epochs", "model", "metric"):
+        assert again[key] == before[key]
+    assert again["test_score"] == pytest.approx(before["test_score"])
+    was = load_file(old / "finished" / "model.safetensors")
+    now = load_file(tmp_path / "again" / "model.safetensors")
+    assert list(was) == list(now)
+    for name, value in was.items():
+        np.testing.assert_allclose(now[name], value, rtol=1e-3, atol=1e-5)
+
+
+def old_identity(folder: Path) -> str:
+    """What the first form called a training: config, graph, labels, the code of one's own."""
+    from hpgmn.datasets import load
+
+    graph = load(str(folder.parent / "graph.npz"))
+    about = [yaml.safe_load((folder / "config.yaml").read_text()), graph.fingerprint]
+    parts = json.dumps([*about, graph.y.tolist(), ""], sort_keys=True)
+    return hashlib.sha256(parts.encode()).hexdigest()
+
+
+def test_an_old_interrupted_run_goes_on(old: Path) -> None:
+    folder = old / "interrupted"
+    identity = old_identity(folder)  # names the graph's path, which is another here
+    rewrite(folder / "state" / "state-000.safetensors", identity=identity)
+    plan = json.loads((folder / "state" / "plan.json").read_text()) | {"identity": identity}
+    (folder / "state" / "plan.json").write_text(json.dumps(plan))
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    words = [f"{name}={','.join(v) if isinstance(v, list) else v}" for name, v in _set(config)]
+    options = [word for one in words for word in ("--set", one)]
+    asked = ["train", str(old / "graph.npz"), "--model", "hpgmn", "--splits", "0", "--seeds", "2"]
+    where = ["--device", "cpu", "--resume", "--out", str(folder)]
+    assert main([*asked, *options, *where]) == 0
+    finished = load_file(old / "finished" / "model.safetensors")
+    resumed = load_file(folder / "model.safetensors")
+    for name, value in finished.items():
+        np.testing.assert_allclose(resumed[name], value, rtol=1e-3, atol=1e-5)
+    assert yaml.safe_load((folder / "config.yaml").read_text())["format"] == RUN_FORMAT
+
+
+def _set(config: dict[str, Any]) -> list[tuple[str, Any]]:
+    """The settings that the first command changed."""
+    changed = ("hidden_dim", "num_patterns", "estimator_hidden", "epochs", "estimator_epochs")
+    return [(name, config["settings"][name]) for name in (*changed, "statistics", "neighbors")]
+
+
+# Files from the future.
+
+
+def newer_config(old: Path) -> list[str]:
+    path = old / "finished" / "config.yaml"
+    path.write_text(f"format: {RUN_FORMAT + 1}\nunheard_of: 1\n" + path.read_text())
+    return ["predict", str(old / "finished"), "--out", str(old / "out.csv")]
+
+
+def newer_given_config(old: Path) -> list[str]:
+    newer_config(old)
+    return ["train", "--config", str(old / "finished" / "config.yaml"), "--out", str(old / "new")]
+
+
+def newer_config_to_overwrite(old: Path) -> list[str]:
+    newer_config(old)
+    return ["train", str(old / "graph.npz"), "--out", str(old / "finished"), "--overwrite"]
+
+
+def newer_metrics(old: Path) -> list[str]:
+    path = old / "finished" / "metrics.json"
+    path.write_text(json.dumps({"format": RUN_FORMAT + 1, "other": 1}))
+    config = str(old / "finished" / "config.yaml")
+    return ["train", "--config", config, "--out", str(old / "finished"), "--resume"]
+
+
+def newer_model(old: Path) -> list[str]:
+    rewrite(old / "finished" / "model.safetensors", format=RUN_FORMAT + 1)
+    return ["evaluate", str(old / "finished")]
+
+
+def _resumed(old: Path) -> list[str]:
+    folder = old / "interrupted"
+    return ["train", "--config", str(folder / "config.yaml"), "--out", str(folder), "--resume"]
+
+
+def newer_state(old: Path) -> list[str]:
+    rewrite(old / "interrupted" / "state" / "state-000.safetensors", format=RUN_FORMAT + 1)
+    path = old / "interrupted" / "state" / "plan.json"
+    path.write_text(json.dumps({"identity": old_identity(old / "interrupted"), "plan": [[0, 1]]}))
+    return _resumed(old)
+
+
+def newer_plan(old: Path) -> list[str]:
+    path = old / "interrupted" / "state" / "plan.json"
+    path.write_text(json.dumps({"format": RUN_FORMAT + 1, "batches": []}))
+    return _resumed(old)
+
+
+def newer_graph(old: Path) -> list[str]:
+    with np.load(old / "graph.npz") as kept:
+        arrays = dict(kept) | {"format": np.asarray(GRAPH_FORMAT + 1)}
+    del arrays["directed"]
+    save: Any = np.savez
+    save(old / "graph.npz", **arrays)
+    return ["train", str(old / "graph.npz"), "--out", str(old / "new")]
+
+
+def _folder_of_arrays(old: Path) -> str:
+    from hpgmn.datasets import read_graph, write_graph
+
+    write_graph(read_graph(old / "graph.npz"), old / "big.graph")
+    assert np.load(old / "big.graph" / "format.npy") == GRAPH_FORMAT
+    np.save(old / "big.graph" / "format.npy", np.asarray(GRAPH_FORMAT + 1))
+    return str(old / "big.graph")
+
+
+def newer_graph_folder(old: Path) -> list[str]:
+    return ["train", _folder_of_arrays(old), "--out", str(old / "new")]
+
+
+def newer_graph_folder_to_shard(old: Path) -> list[str]:
+    np.save(old / "labels.npy", np.zeros(100, np.int64))
+    words = ["shard", _folder_of_arrays(old), "--out", str(old / "shards")]
+    return [*words, "--labels", str(old / "labels.npy")]
+
+
+def newer_shards(old: Path) -> list[str]:
+    (old / "shards").mkdir()
+    (old / "shards" / "manifest.json").write_text(json.dumps({"format": 99}))
+    return ["train-shards", str(old / "shards"), "--out", str(old / "new")]
+
+
+def newer_study(old: Path) -> list[str]:
+    with open_study(old / "study.db") as study:
+        claim(study, old / "study.db", {"model": "hpgmn"})
+        assert study.user_attrs["format"] == STUDY_FORMAT
+        study.set_user_attr("format", STUDY_FORMAT + 1)
+    words = ["tune", str(old / "graph.npz"), "--study", str(old / "study.db"), "--splits", "0"]
+    return [*words, "--trials", "2"]
+
+
+FUTURE: list[Callable[[Path], list[str]]] = [
+    *(newer_config, newer_given_config, newer_config_to_overwrite, newer_metrics),
+    *(newer_model, newer_state, newer_plan, newer_graph, newer_graph_folder),
+    *(newer_graph_folder_to_shard, newer_shards, newer_study),
+]
+
+
+@pytest.mark.parametrize("spoil", FUTURE, ids=lambda one: one.__name__)
+def test_a_file_from_the_future_says_so(
+    old: Path, capsys: pytest.CaptureFixture[str], spoil: Callable[[Path], list[str]]
+) -> None:
+    words = spoil(old)
+    before = {path: path.stat().st_mtime_ns for path in old.rglob("*") if path.is_file()}
+    capsys.readouterr()
+    assert main(words) == 2
+    told = capsys.readouterr().err
+    assert "was written by a newer hpgmn (format " in told
+    assert "Update hpgmn: pip install -U hpgmn" in told
+    changed = [path for path, when in before.items() if path.stat().st_mtime_ns != when]
+    assert [path.name for path in changed if path.suffix != ".txt"] in ([], ["config.yaml"])
+
+
+def test_the_readers_of_runs_refuse_newer_ones(old: Path) -> None:
+    newer_config(old)
+    with pytest.raises(HPGMNError, match="was written by a newer hpgmn"):
+        write_report(old / "finished")
+    newer_metrics(old)
+    with pytest.raises(HPGMNError, match="was written by a newer hpgmn"):
+        read_records(old)
+
+
+def test_the_record_of_a_newer_cell_is_not_done_again(tmp_path: Path) -> None:
+    from hpgmn.experiments.reproduction.cells import CellRecord, read_cell, write_cell
+
+    cell = {"graph": "texas", "model": "mlp", "variant": "plain"}
+    write_cell(tmp_path, CellRecord(cell, "me", None, {}))
+    assert read_cell(tmp_path, "texas-mlp-plain") == CellRecord(cell, "me", None, {})
+    path = tmp_path / "texas-mlp-plain.json"
+    content = json.loads(path.read_text())
+    assert content["format"] == CELL_FORMAT
+    without = {name: value for name, value in content.items() if name != "format"}
+    path.write_text(json.dumps(without))  # as before there was a version
+    assert read_cell(tmp_path, "texas-mlp-plain") == CellRecord(cell, "me", None, {})
+    path.write_text(json.dumps({"format": CELL_FORMAT + 1}))
+    with pytest.raises(HPGMNError, match="was written by a newer hpgmn"):
+        read_cell(tmp_path, "texas-mlp-plain")
