@@ -11,7 +11,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PER_CORE = 8
@@ -33,45 +33,51 @@ def own_turn(told: Callable[[str], None] = lambda line: None) -> Iterator[None]:
     Args:
         told: is told in a sentence that others come first.
     """
-    cores = os.cpu_count() or 1
-    file = _opened(os.getpid() % (PER_CORE * cores))
-    if file is None:
-        yield
-        return
+    held = None
+    with suppress(OSError):  # no folder, or no locks in it
+        held = _awaited(_folder(), PER_CORE * (os.cpu_count() or 1), told)
     try:
-        began, is_told = time.monotonic(), False
-        while not _is_locked(file):
-            waited = time.monotonic() - began
-            if waited > PATIENCE_SECONDS:
-                break
-            if waited > QUIET_SECONDS and not is_told:
-                is_told = True
-                told(f"Waiting: more than {PER_CORE * cores} predictions run on this machine.")
-            time.sleep(LOOK_SECONDS)
         yield
     finally:
-        os.close(file)
+        if held is not None:
+            os.close(held)
 
 
-def _opened(place: int) -> int | None:
-    """The file whose lock is a turn, in a folder of the user's own; None where there is none."""
-    folder = Path(tempfile.gettempdir()) / f"hpgmn-turns-{os.getuid()}"
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        if folder.is_symlink() or folder.stat().st_uid != os.getuid():  # made by somebody else
+def _awaited(folder: Path, number: int, told: Callable[[str], None]) -> int | None:
+    """The locked file of a place that is free, as soon as there is one; None after too long."""
+    began, is_told = time.monotonic(), False
+    while True:
+        for place in range(number):
+            held = _place(folder / f"{place:04d}")
+            if held is not None:
+                return held
+        waited = time.monotonic() - began
+        if waited > PATIENCE_SECONDS:
             return None
-        return os.open(folder / f"{place:04d}", flags, 0o600)
-    except OSError:
-        return None
+        if waited > QUIET_SECONDS and not is_told:
+            is_told = True
+            told(f"Waiting: {number} other predictions run on this machine.")
+        time.sleep(LOOK_SECONDS)
 
 
-def _is_locked(file: int) -> bool:
-    """Whether the lock is this process's now, or cannot be had at all."""
+def _folder() -> Path:
+    """The folder of the places, the user's own."""
+    folder = Path(tempfile.gettempdir()) / f"hpgmn-turns-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+        raise PermissionError(f"{folder} was made by somebody else")
+    return folder
+
+
+def _place(path: Path) -> int | None:
+    """The open file of a place, locked; None where it is another's."""
+    held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return False
+        os.close(held)
+        return None
     except OSError:
-        return True  # a file system without locks: nobody waits
-    return True
+        os.close(held)
+        raise
+    return held
