@@ -76,7 +76,7 @@ def _is_begun_only(database: sqlite3.Connection) -> bool:
         return False
     if "studies" not in tables:
         return True
-    return database.execute("SELECT count(*) FROM studies").fetchone() == (0,)
+    return bool(database.execute("SELECT count(*) FROM studies").fetchone() == (0,))
 
 
 @contextmanager

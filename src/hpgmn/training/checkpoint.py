@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from torch import Tensor
 from hpgmn.errors import HPGMNError
 from hpgmn.models.stage import Parameters
 from hpgmn.training.state import HISTORY, StageState, TrainState
-from hpgmn.writing import whole
+from hpgmn.writing import SEAL, whole
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
@@ -24,7 +25,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
     ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with whole(path) as draft:
         try:
-            save_file(ready, draft, metadata={"about": json.dumps(about)})
+            words = json.dumps(about)
+            save_file(ready, draft, metadata={"about": words, SEAL: _checksum(ready, words)})
         except SafetensorError as error:  # a full disk, for one
             number = re.search(r"os error (\d+)", str(error))
             raise OSError(*((int(number[1]), "") if number else (str(error),))) from None
@@ -36,9 +38,13 @@ def read_tensors(
     """What :func:`write_tensors` wrote; nothing is unpickled."""
     try:
         with safe_open(str(path), framework="pt", device=str(device)) as file:
-            about = json.loads((file.metadata() or {})["about"])
+            said = file.metadata() or {}
+            about = json.loads(said["about"])
             names = list(file.keys())
-            return {name: file.get_tensor(name) for name in names}, about
+            tensors = {name: file.get_tensor(name) for name in names}
+        if SEAL in said and said[SEAL] != _checksum(tensors, said["about"]):  # older: none
+            raise ValueError("its checksum differs")
+        return tensors, about
     except FileNotFoundError:
         raise HPGMNError(f"The file {path} does not exist.") from None
     except (SafetensorError, KeyError, ValueError, OSError) as error:
@@ -46,6 +52,16 @@ def read_tensors(
             f"The file {path} is damaged or not one of ours ({type(error).__name__}). "
             "Restore it, or train again with --overwrite."
         ) from None
+
+
+def _checksum(tensors: Mapping[str, Tensor], about: str) -> str:
+    """Of all that a file holds: about half a second for each gigabyte."""
+    found = zlib.crc32(about.encode())
+    for name, tensor in sorted(tensors.items()):
+        found = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), found)
+        content = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        found = zlib.crc32(content.numpy().data, found)
+    return str(found)
 
 
 def write_state(path: Path, state: TrainState, identity: str) -> None:

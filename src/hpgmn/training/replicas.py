@@ -25,7 +25,7 @@ from hpgmn.training.checkpoint import read_state, refuse_other, write_state
 from hpgmn.training.denormals import without_denormals
 from hpgmn.training.state import TrainState
 from hpgmn.training.trainer import logits, train
-from hpgmn.writing import write_text
+from hpgmn.writing import opened, sealed, write_text
 
 SAVE_SECONDS = 20.0
 """A running training saves its state this often."""
@@ -238,12 +238,19 @@ def _plan(
         return make()
     path = folder / "plan.json"
     if path.exists():
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        refuse_other(kept["identity"], identity, folder)
-        plan: list[list[int]] = kept["plan"]
-        return plan
+        try:
+            kept = opened(json.loads(path.read_text(encoding="utf-8")))
+            known, plan = kept["identity"], kept["plan"]
+        except (OSError, ValueError, KeyError) as error:
+            raise HPGMNError(
+                f"The file {path} is damaged ({error}). Restore it, or train again with "
+                "--overwrite."
+            ) from None
+        refuse_other(known, identity, folder)
+        found: list[list[int]] = plan
+        return found
     plan = make()
-    write_text(path, json.dumps({"identity": identity, "plan": plan}))
+    write_text(path, json.dumps(sealed({"identity": identity, "plan": plan})))
     return plan
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hpgmn.config import plain
-from hpgmn.writing import write_text
+from hpgmn.writing import opened, sealed, write_text
 
 TUNED, SHIPPED = "tuned", "shipped"
 """The two variants that tables compare: settings from the common search, and those that ship."""
@@ -109,7 +109,7 @@ def remedy(path: Path) -> str:
 def read_cell(folder: Path, name: str) -> CellRecord | None:
     """A cell's record; None where there is none, or none that can be read."""
     try:
-        content = json.loads(record_path(folder, name).read_text(encoding="utf-8"))
+        content = opened(json.loads(record_path(folder, name).read_text(encoding="utf-8")))
         return CellRecord(
             content["cell"], content["identity"], content["search"], content["metrics"]
         )
@@ -120,5 +120,5 @@ def read_cell(folder: Path, name: str) -> CellRecord | None:
 def write_cell(folder: Path, record: CellRecord) -> None:
     """Write a record whole: a crash leaves the old one or the new one."""
     folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(dataclasses.asdict(record), indent=1)
+    text = json.dumps(sealed(dataclasses.asdict(record)), indent=1)
     write_text(record_path(folder, record.name), text + "\n")

@@ -27,7 +27,7 @@ from hpgmn.experiments.search import best_trials, planned_trials, run_trials
 from hpgmn.graph import Graph
 from hpgmn.models import find_model
 from hpgmn.training.replicas import Progress
-from hpgmn.writing import write_text
+from hpgmn.writing import opened, sealed, write_text
 
 CELLS_FOLDER, SEARCH_FOLDER, WORK_FOLDER = "cells", "search", "work"
 """Below the folder of a reproduction: finished records, searches and final runs under way."""
@@ -206,7 +206,7 @@ def _search(
         records = _train_group(cell, graph, [trials[place] for place in missing], way)
         found |= dict(zip(missing, records, strict=True))
         path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({**start, "trials": found}, indent=1) + "\n"
+        text = json.dumps(sealed({**start, "trials": found}), indent=1) + "\n"
         write_text(path, text)
         way.keep(text)
     every = [found[place] for place in range(len(trials))]
@@ -227,7 +227,7 @@ def _search(
 def _begun(path: Path, cell: Cell, graph: Graph) -> dict[int, dict[str, Any]]:
     """The finished trials of a search that was killed, by their number."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = opened(json.loads(path.read_text(encoding="utf-8")))
         every = {int(place): trial for place, trial in content["trials"].items()}
         return _still_valid(cell, graph, content, every)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
