@@ -361,7 +361,7 @@ def _used_ids(run: Path) -> dict[int, list[str]]:
             filters=chosen,
             page_checksum_verification=True,
         )
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
         raise HPGMNError(
             f"{run / PREDICTIONS_FILE} is damaged ({type(error).__name__}). Restore it, or train "
             "again with --overwrite."

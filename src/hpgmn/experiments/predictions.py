@@ -83,7 +83,7 @@ def guessed_labels(path: Path, class_names: Sequence[str], split: int) -> Array:
             nodes.append(own["node"].to_numpy())
             found = pc.fill_null(pc.index_in(words, value_set=names), -1)
             labels.append(found.to_numpy(zero_copy_only=False))
-    except (OSError, pa.ArrowException, KeyError) as error:
+    except (OSError, ValueError, pa.ArrowException, KeyError) as error:
         raise HPGMNError(f"{path} cannot be read ({error}). Train the run again.") from None
     order, values = np.concatenate(nodes), np.concatenate(labels)
     if not len(order):

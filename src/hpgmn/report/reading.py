@@ -257,7 +257,7 @@ def _read_confusion(path: Path, classes: list[str] | None) -> tuple[tuple[str, .
         table = table.cast(pa.schema([(name, pa.string()) for name in table.column_names]))
         table = table.filter(pc.equal(table["role"], "test")).drop_columns("role").drop_null()
         pairs = table.group_by(["label", "prediction"]).aggregate([([], "count_all")]).to_pylist()
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise _broken(path, f"is damaged or not a Parquet file ({type(error).__name__})") from None
     if classes is None:
         classes = [
