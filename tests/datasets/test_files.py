@@ -243,14 +243,14 @@ def test_a_folder_that_was_changed_is_refused(
 ) -> None:
     path = tmp_path / "g.graph"
     write_graph(full_graph(), path)
-    content = (path / "y.npy").read_bytes()
-    (path / "y.npy").write_bytes(content[:-8] + bytes([content[-8] ^ 1]) + content[-7:])
-    with pytest.raises(GraphError, match=r"y\.npy was changed since .* delete checksums\.json"):
+    content = (path / "x.npy").read_bytes()
+    (path / "x.npy").write_bytes(content[:-4] + bytes([content[-4] ^ 1]) + content[-3:])
+    with pytest.raises(GraphError, match=r"x\.npy was changed since .* delete checksums\.json"):
         read_graph(path)
     monkeypatch.setattr(files, "CHECKED_BYTES", 0)  # of a large one sizes alone are compared
     read_graph(path)
-    (path / "y.npy").write_bytes(content + b" ")
-    with pytest.raises(GraphError, match=r"y\.npy is missing or has another size"):
+    (path / "x.npy").write_bytes(content + b" ")
+    with pytest.raises(GraphError, match=r"x\.npy is missing or has another size"):
         read_graph(path)
     (path / files.CHECKSUMS).write_text("[]")
     with pytest.raises(GraphError, match=r"checksums\.json is damaged \(no description\)"):
