@@ -42,6 +42,8 @@ def read_tensors(
             about = json.loads(said["about"])
             names = list(file.keys())
             tensors = {name: file.get_tensor(name) for name in names}
+        if set(said) - {"about", SEAL}:
+            raise ValueError("it holds more than was written")
         if SEAL in said and said[SEAL] != _checksum(tensors, said["about"]):  # older: none
             raise ValueError("its checksum differs")
         return tensors, about
