@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import json
 import os
 import signal
 import subprocess
@@ -15,7 +16,17 @@ import pytest
 
 from hpgmn import writing
 from hpgmn.errors import HPGMNError
-from hpgmn.writing import sweep_folder, unwritable, whole, whole_folder, write_bytes, write_text
+from hpgmn.writing import (
+    refused,
+    sealed,
+    sweep_folder,
+    unsealed,
+    unwritable,
+    whole,
+    whole_folder,
+    write_bytes,
+    write_text,
+)
 
 
 def names(folder: Path) -> set[str]:
@@ -251,3 +262,22 @@ def test_a_draft_that_is_swept_at_once_is_made_anew(
 def test_a_folder_that_cannot_be_listed_is_not_swept(tmp_path: Path) -> None:
     sweep_folder(tmp_path / "missing")
     assert names(tmp_path) == set()
+
+
+def test_a_description_that_was_changed_is_told() -> None:
+    kept = json.loads(json.dumps(sealed({"trials": {10: 0.5, 9: 0.25}, "name": "ü"})))
+    assert unsealed(kept) == {"trials": {"10": 0.5, "9": 0.25}, "name": "ü"}
+    assert sealed(sealed({"a": 1})) == sealed({"a": 1})
+    assert unsealed({"a": 1}) == {"a": 1}  # of an earlier version
+    kept["trials"]["10"] = 0.75
+    with pytest.raises(ValueError, match="its checksum differs"):
+        unsealed(kept)
+    with pytest.raises(ValueError, match="no description"):
+        unsealed([1])
+
+
+def test_errors_of_disks_are_told_from_those_of_programs() -> None:
+    told = refused(OSError(errno.EROFS, "read-only", "runs/a"))
+    assert "Cannot read or write runs/a (Read-only file system)." in str(told)
+    assert "Cannot read or write a file (No space left" in str(refused(OSError(errno.ENOSPC, "")))
+    assert refused(OSError(errno.EPIPE, "")) is None

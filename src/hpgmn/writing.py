@@ -11,20 +11,27 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import json
 import os
 import shutil
 import time
 import uuid
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from hpgmn.errors import HPGMNError
+from hpgmn.parsing import parse_json
 
 ENDING = ".unfinished"
 """What the names of drafts end in; they begin with a dot and the name of their place."""
 
 STALE_SECONDS = 24 * 60 * 60
 """So old a draft is abandoned where the file system has no locks."""
+
+SEAL = "crc32"
+"""The key of a description's checksum."""
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """What the system says where no room is left."""
@@ -71,6 +78,26 @@ def write_bytes(path: Path, content: bytes) -> None:
     """Write a file whole: a crash leaves the old one or the new one."""
     with whole(path) as draft:
         draft.write_bytes(content)
+
+
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A description with a checksum of itself, for a file whose numbers count.
+
+    >>> unsealed(sealed({"score": 0.5}))
+    {'score': 0.5}
+    """
+    plain = {key: value for key, value in content.items() if key != SEAL}
+    as_read = parse_json(json.dumps(plain))  # numbers as keys become words
+    return {**plain, SEAL: zlib.crc32(json.dumps(as_read, sort_keys=True).encode())}
+
+
+def unsealed(content: Any) -> dict[str, Any]:
+    """What was :func:`sealed`, or, as in earlier versions, was not; ValueError if it changed."""
+    if not isinstance(content, dict):
+        raise ValueError("no description")
+    if SEAL in content and sealed(content)[SEAL] != content[SEAL]:
+        raise ValueError("its checksum differs")
+    return {key: value for key, value in content.items() if key != SEAL}
 
 
 @contextlib.contextmanager

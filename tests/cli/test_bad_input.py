@@ -404,12 +404,12 @@ def test_predict_refuses_a_split_the_run_does_not_have(
     ("command", "name", "told"),
     [
         ("predict", "p.txt", "--out must end in .csv or .parquet (got 'p.txt')."),
-        ("predict", "no/p.csv", "The folder no does not exist. Make it, or choose another --out."),
-        ("predict", "/proc/p.csv", "Choose another --out."),
-        ("predict", "/proc/p.parquet", "Choose another --out."),
+        ("predict", "no/p.csv", "Make its folder, or choose another place."),
+        ("predict", "/proc/p.csv", "choose another place."),
+        ("predict", "/proc/p.parquet", "choose another place."),
         ("statistics", "s.txt", "--out must end in .npz (got 's.txt')."),
         ("statistics", "no/s.npz", "The folder no does not exist. Make it, or choose another --"),
-        ("statistics", "/proc/s.npz", "Choose another --out."),
+        ("statistics", "/proc/s.npz", "choose another place."),
     ],
 )
 def test_a_place_that_cannot_be_written_is_told(

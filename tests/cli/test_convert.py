@@ -159,13 +159,17 @@ def test_graphml_becomes_a_graph_file(hpgmn: Command, tmp_path: Path) -> None:
     assert made.class_names == ("x", "y")
 
 
-def test_an_existing_graph_is_replaced(hpgmn: Command, tables: Path) -> None:
+def test_an_existing_graph_is_replaced_when_asked(hpgmn: Command, tables: Path) -> None:
     for out in ("mine.npz", "mine"):
         assert hpgmn("convert", tables, "--out", out).code == 0
-        assert hpgmn("convert", tables, "--out", out, "--label", "", "--split-column", "").code == 2
+        refused = hpgmn("convert", tables, "--out", out)
+        assert refused.code == 2
+        assert f"{out} exists. Replace it with --overwrite, or choose another" in refused.err
+        again = ("convert", tables, "--out", out, "--overwrite")
+        assert hpgmn(*again, "--label", "", "--split-column", "").code == 2
         drop = [word for name in ("class", "split", "a0") for word in ("--drop", name)]
         bare = ["--label", "", "--split-column", "", *drop]
-        assert hpgmn("convert", tables, "--out", out, *bare).code == 0
+        assert hpgmn(*again, *bare).code == 0
         assert read_graph(out).num_features == 4
         assert read_graph(out).num_classes == 0
 

@@ -212,6 +212,7 @@ def test_a_folder_is_no_place_for_a_file(tmp_path: Path) -> None:
 def folder_with(path: Path, **changes: Any) -> Path:
     """The full graph's folder with some arrays changed, or left out where None."""
     write_graph(full_graph(), path)
+    (path / files.CHECKSUMS).unlink()  # the change is meant
     for name, array in changes.items():
         (path / f"{name}.npy").unlink(missing_ok=True)
         if array is not None:
@@ -230,11 +231,32 @@ def test_a_folder_holds_the_arrays_of_a_file_and_sorted_edges(tmp_path: Path) ->
         arrays["edges_indices"] = np.array([1, 2, 2, 2], np.int32)
         arrays["edges_data"] = arrays.pop("edge_weight")
         members = sorted(path.name for path in (tmp_path / "full.graph").iterdir())
-        assert members == sorted(f"{name}.npy" for name in arrays)
+        assert members == sorted([*(f"{name}.npy" for name in arrays), files.CHECKSUMS])
         for name, array in arrays.items():
             held = np.load(tmp_path / "full.graph" / f"{name}.npy", allow_pickle=False)
             np.testing.assert_array_equal(held, array)
             assert held.dtype == array.dtype
+
+
+def test_a_folder_that_was_changed_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "g.graph"
+    write_graph(full_graph(), path)
+    content = (path / "x.npy").read_bytes()
+    (path / "x.npy").write_bytes(content[:-4] + bytes([content[-4] ^ 1]) + content[-3:])
+    with pytest.raises(GraphError, match=r"x\.npy was changed since .* delete checksums\.json"):
+        read_graph(path)
+    monkeypatch.setattr(files, "CHECKED_BYTES", 0)  # of a large one sizes alone are compared
+    read_graph(path)
+    (path / "x.npy").write_bytes(content + b" ")
+    with pytest.raises(GraphError, match=r"x\.npy is missing or has another size"):
+        read_graph(path)
+    (path / files.CHECKSUMS).write_text("[]")
+    with pytest.raises(GraphError, match=r"checksums\.json is damaged \(no description\)"):
+        read_graph(path)
+    (path / files.CHECKSUMS).unlink()
+    read_graph(path)  # of an earlier version, or changed on purpose
 
 
 def test_the_order_of_edges_is_kept_where_they_were_not_sorted(tmp_path: Path) -> None:

@@ -224,7 +224,8 @@ def test_a_study_whose_making_was_killed_is_made_to_its_end(tmp_path: Path, left
     with open_study(path):
         pass
     with closing(sqlite3.connect(path)) as database:
-        database.execute("DELETE FROM studies")
+        for name in ("studies", "study_directions"):
+            database.execute(f"DELETE FROM {name}")
         names = [
             row[0]
             for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")

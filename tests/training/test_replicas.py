@@ -37,6 +37,7 @@ from hpgmn.training.replicas import (
     replicas_at_once,
 )
 from hpgmn.training.trainer import TrainState, logits, train
+from hpgmn.writing import unsealed
 
 CPU = torch.device("cpu")
 ENTRY = MODELS["hpgmn"]
@@ -489,11 +490,11 @@ def test_a_resumed_training_keeps_the_batches_it_began_with(
     options = {"folder": tmp_path, "identity": "me"}
     with pytest.raises(KeyboardInterrupt):
         fit(small_graph, mixed(), should_stop=StopAfter(14), **options)
-    plan = json.loads((tmp_path / "plan.json").read_text())
+    plan = unsealed(json.loads((tmp_path / "plan.json").read_text()))
     assert plan == {"format": 2, "identity": "me", "plan": [[0, 1], [2, 3], [4, 5]]}
     at_most(6)  # more memory than before
     assert_same_bits(fit(small_graph, mixed(), **options), undisturbed)
-    assert json.loads((tmp_path / "plan.json").read_text()) == plan
+    assert unsealed(json.loads((tmp_path / "plan.json").read_text())) == plan
 
 
 def test_states_are_saved_now_and_then(

@@ -358,6 +358,7 @@ def _new_masks(model: SavedModel, graph: Graph, run: Path) -> list[Array]:
 
 def _used_ids(run: Path) -> dict[int, list[str]]:
     """For each split the ids of its train and validation nodes, as the run's predictions say."""
+    import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
@@ -366,7 +367,18 @@ def _used_ids(run: Path) -> dict[int, list[str]]:
     if not (run / PREDICTIONS_FILE).is_file():
         return {}
     chosen = (pc.field("seed") == 0) & pc.field("role").isin(["train", "val"])
-    table = pq.read_table(run / PREDICTIONS_FILE, columns=["split", "node_id"], filters=chosen)
+    try:
+        table = pq.read_table(
+            run / PREDICTIONS_FILE,
+            columns=["split", "node_id"],
+            filters=chosen,
+            page_checksum_verification=True,
+        )
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        raise HPGMNError(
+            f"{run / PREDICTIONS_FILE} is damaged ({type(error).__name__}). Restore it, or train "
+            "again with --overwrite."
+        ) from None
     found: dict[int, list[str]] = {}
     for split, name in zip(*(table[key].to_pylist() for key in ("split", "node_id")), strict=True):
         found.setdefault(split, []).append(name)

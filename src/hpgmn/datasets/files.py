@@ -22,6 +22,7 @@ The name of a graph is not stored: it is the name of its file or folder (without
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from pathlib import Path
@@ -34,8 +35,8 @@ from hpgmn.edges import SortedEdges
 from hpgmn.errors import GraphError
 from hpgmn.formats import GRAPH_FORMAT, refuse_newer
 from hpgmn.graph import Array, Graph, Splits
-from hpgmn.parsing import TooLargeError, read_archive, read_array, require_file
-from hpgmn.writing import unwritable, whole, whole_folder
+from hpgmn.parsing import TooLargeError, read_archive, read_array, read_json, require_file
+from hpgmn.writing import sealed, unsealed, unwritable, whole, whole_folder
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +68,12 @@ _CSR = ("x_indptr", "x_indices", "x_data", "x_shape")
 _EDGES = ("edges_indptr", "edges_indices", "edges_data", "edges_places")
 _MASK = re.compile(r"(?:(?P<family>.+)_)?(?P<part>train|val|test)_mask")
 _MAPPED_BYTES = 1 << 20  # smaller arrays are read at once
+
+CHECKSUMS = "checksums.json"
+"""Of the files of a graph folder; files that were changed since are refused."""
+
+CHECKED_BYTES = 1 << 30
+"""Of a larger folder sizes alone are compared: its files are mapped, not read."""
 
 FOLDER_ENDING = ".graph"
 """What the name of a graph folder may end in."""
@@ -154,6 +161,35 @@ def write_graph(graph: Graph, path: str | Path) -> None:
     with whole_folder(path) as draft:
         for name, array in arrays.items():
             np.save(draft / f"{name}.npy", array, allow_pickle=False)
+        said = {path.name: [path.stat().st_size, _checksum(path)] for path in draft.iterdir()}
+        (draft / CHECKSUMS).write_text(json.dumps(sealed(said)) + "\n", encoding="utf-8")
+
+
+def _checksum(path: Path) -> int:
+    """Of a whole file, read in parts."""
+    found, room = 0, memoryview(bytearray(1 << 20))
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(room):
+            found = zlib.crc32(room[:count], found)
+    return found
+
+
+def _refuse_changed(path: Path) -> None:
+    """Refuse a folder whose files are not those that were written, where that is known."""
+    if not (path / CHECKSUMS).is_file():  # of an earlier version, or made by hand
+        return
+    remedy = f"write it again; if the change was meant, delete {CHECKSUMS}"
+    try:
+        said = unsealed(read_json(path / CHECKSUMS))
+        is_small = sum(size for size, _ in said.values()) <= CHECKED_BYTES
+        for name, (size, checksum) in said.items():
+            member = path / name
+            if not member.is_file() or member.stat().st_size != size:
+                raise _fault(path, f"{name} is missing or has another size", remedy)
+            if is_small and _checksum(member) != checksum:
+                raise _fault(path, f"{name} was changed since it was written", remedy)
+    except (ValueError, TypeError) as error:
+        raise _fault(path, f"{CHECKSUMS} is damaged ({error})", remedy) from None
 
 
 def refuse_taken(path: Path) -> None:
@@ -162,7 +198,8 @@ def refuse_taken(path: Path) -> None:
         return
     other: Path | None = path
     if path.is_dir():
-        other = next((member for member in path.iterdir() if member.suffix != ".npy"), None)
+        others = (member for member in path.iterdir() if member.name != CHECKSUMS)
+        other = next((member for member in others if member.suffix != ".npy"), None)
     if other is not None:
         raise GraphError(
             f"Graph folder '{path}' could not be written: {other} is in its place. Choose another "
@@ -226,6 +263,8 @@ def _checked_arrays(path: Path) -> dict[str, Array]:
     if path.is_dir() and not is_graph_folder(path):
         raise GraphError(f"'{path}' is a folder, not a graph file; give a .npz file.")
     try:
+        if path.is_dir():
+            _refuse_changed(path)
         arrays, unread = _members(path) if path.is_dir() else _archived(path)
     except OSError as error:
         again = "copy or write it again"

@@ -320,7 +320,9 @@ class _OneRun:
         path = self.folder / PREDICTIONS_FILE
         with (
             whole(path) as draft,
-            pq.ParquetWriter(draft, pq.read_schema(self._part(0, 0))) as writer,
+            pq.ParquetWriter(
+                draft, pq.read_schema(self._part(0, 0)), write_page_checksum=True
+            ) as writer,
         ):
             for place in range(len(self.replicas)):
                 for number in range(len(self.shards)):

@@ -73,7 +73,9 @@ def guessed_labels(path: Path, class_names: Sequence[str], split: int) -> Array:
     nodes, labels = [np.zeros(0, np.int64)], [np.zeros(0, np.int32)]
     columns = ["split", "seed", "node", "role", "label", "prediction"]
     try:
-        for batch in pq.ParquetFile(path).iter_batches(columns=columns):
+        for batch in pq.ParquetFile(path, page_checksum_verification=True).iter_batches(
+            columns=columns
+        ):
             chosen = pc.and_(pc.equal(batch["split"], split), pc.equal(batch["seed"], 0))
             own = batch.filter(chosen)
             is_train = pc.equal(own["role"], "train")
@@ -81,7 +83,7 @@ def guessed_labels(path: Path, class_names: Sequence[str], split: int) -> Array:
             nodes.append(own["node"].to_numpy())
             found = pc.fill_null(pc.index_in(words, value_set=names), -1)
             labels.append(found.to_numpy(zero_copy_only=False))
-    except (OSError, pa.ArrowException, KeyError) as error:
+    except (OSError, ValueError, pa.ArrowException, KeyError) as error:
         raise HPGMNError(f"{path} cannot be read ({error}). Train the run again.") from None
     order, values = np.concatenate(nodes), np.concatenate(labels)
     if not len(order):

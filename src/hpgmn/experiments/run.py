@@ -479,5 +479,7 @@ def _write_predictions(
         for replica, split, own, guess in zip(fitted.replicas, splits, chances, best, strict=True):
             about = NodeTable(nodes, ids, roles(split), graph.y, graph.class_names)
             table = about.with_predictions(replica, guess, own)
-            writer = writer or stack.enter_context(pq.ParquetWriter(draft, table.schema))
+            writer = writer or stack.enter_context(
+                pq.ParquetWriter(draft, table.schema, write_page_checksum=True)
+            )
             writer.write_table(table)

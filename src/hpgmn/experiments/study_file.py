@@ -85,8 +85,7 @@ def _is_begun_only(database: sqlite3.Connection) -> bool:
         return False
     if "studies" not in tables:
         return True
-    (number,) = database.execute("SELECT count(*) FROM studies").fetchone()
-    return bool(number == 0)
+    return bool(database.execute("SELECT count(*) FROM studies").fetchone() == (0,))
 
 
 @contextmanager

@@ -255,11 +255,12 @@ def _read_confusion(path: Path, classes: list[str] | None) -> tuple[tuple[str, .
         missing = [name for name in _PREDICTIONS if name not in names]
         if missing:
             raise _broken(path, f"lacks the columns {', '.join(missing)}")
-        table = pq.read_table(path, columns=["role", "label", "prediction"])
+        columns = ["role", "label", "prediction"]
+        table = pq.read_table(path, columns=columns, page_checksum_verification=True)
         table = table.cast(pa.schema([(name, pa.string()) for name in table.column_names]))
         table = table.filter(pc.equal(table["role"], "test")).drop_columns("role").drop_null()
         pairs = table.group_by(["label", "prediction"]).aggregate([([], "count_all")]).to_pylist()
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise _broken(path, f"is damaged or not a Parquet file ({type(error).__name__})") from None
     if classes is None:
         classes = [

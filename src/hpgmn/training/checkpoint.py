@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from hpgmn.formats import RUN_FORMAT, refuse_newer
 from hpgmn.models.stage import Parameters
 from hpgmn.parsing import TooLargeError, parse_json, refuse_beyond_memory, require_file
 from hpgmn.training.state import HISTORY, StageState, TrainState
-from hpgmn.writing import whole
+from hpgmn.writing import SEAL, whole
 
 MOST_TENSORS = 20_000
 """A file of more is refused: safetensors takes longer and longer for each."""
@@ -29,7 +30,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
     ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with whole(path) as draft:
         try:
-            save_file(ready, draft, metadata={"about": json.dumps(about)})
+            words = json.dumps(about)
+            save_file(ready, draft, metadata={"about": words, SEAL: _checksum(ready, words)})
         except SafetensorError as error:  # a full disk, for one
             number = re.search(r"os error (\d+)", str(error))
             raise OSError(*((int(number[1]), "") if number else (str(error),))) from None
@@ -42,11 +44,17 @@ def read_tensors(
     try:
         _refuse_too_much(path)
         with safe_open(str(path), framework="pt", device=str(device)) as file:
-            about = parse_json((file.metadata() or {})["about"])
+            said = file.metadata() or {}
+            about = parse_json(said["about"])
             if not isinstance(about, dict):
                 raise ValueError("no description")
             names = list(file.keys())
-            return {name: file.get_tensor(name) for name in names}, about
+            tensors = {name: file.get_tensor(name) for name in names}
+        if set(said) - {"about", SEAL}:
+            raise ValueError("it holds more than was written")
+        if SEAL in said and said[SEAL] != _checksum(tensors, said["about"]):  # older: none
+            raise ValueError("its checksum differs")
+        return tensors, about
     except FileNotFoundError:
         raise HPGMNError(f"The file {path} does not exist.") from None
     except TooLargeError as error:
@@ -70,6 +78,16 @@ def _refuse_too_much(path: Path) -> None:
         count = file.read(min(length, size)).count(b'"data_offsets"')
     if count > MOST_TENSORS:
         raise TooLargeError(f"it says that it holds {count:,} tensors")
+
+
+def _checksum(tensors: Mapping[str, Tensor], about: str) -> str:
+    """Of all that a file holds: about half a second for each gigabyte."""
+    found = zlib.crc32(about.encode())
+    for name, tensor in sorted(tensors.items()):
+        found = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), found)
+        content = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        found = zlib.crc32(content.numpy().data, found)
+    return str(found)
 
 
 def write_state(path: Path, state: TrainState, identity: str) -> None:

@@ -28,7 +28,7 @@ from hpgmn.training.checkpoint import read_state, refuse_other, write_state
 from hpgmn.training.denormals import without_denormals
 from hpgmn.training.state import TrainState
 from hpgmn.training.trainer import logits, train
-from hpgmn.writing import write_text
+from hpgmn.writing import sealed, unsealed, write_text
 
 SAVE_SECONDS = 20.0
 """A running training saves its state this often."""
@@ -240,13 +240,21 @@ def _plan(
         return make()
     path = folder / "plan.json"
     if path.exists():
-        kept = read_json(path)
-        refuse_newer(path, kept.get("format"), RUN_FORMAT)
-        refuse_other(kept["identity"], identity, folder)
-        plan: list[list[int]] = kept["plan"]
-        return plan
+        try:
+            kept = read_json(path)
+            refuse_newer(path, kept.get("format"), RUN_FORMAT)
+            kept = unsealed(kept)
+            known, plan = kept["identity"], kept["plan"]
+        except (OSError, ValueError, KeyError, AttributeError) as error:
+            raise HPGMNError(
+                f"The file {path} is damaged ({error}). Restore it, or train again with "
+                "--overwrite."
+            ) from None
+        refuse_other(known, identity, folder)
+        found: list[list[int]] = plan
+        return found
     plan = make()
-    write_text(path, json.dumps({"format": RUN_FORMAT, "identity": identity, "plan": plan}))
+    write_text(path, json.dumps(sealed({"format": RUN_FORMAT, "identity": identity, "plan": plan})))
     return plan
 
 

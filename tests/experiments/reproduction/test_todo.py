@@ -139,7 +139,7 @@ def test_the_lock_of_a_killed_process_is_gone(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(HPGMNError, match="Choose another --out"), only_one(tmp_path / "file" / "x"):
+    with pytest.raises(HPGMNError, match="Choose another place"), only_one(tmp_path / "file" / "x"):
         pass
 
 

@@ -23,6 +23,7 @@ from hpgmn.experiments.run import RunSpec, prepare_folder, run
 from hpgmn.experiments.search import planned_trials, run_trials
 from hpgmn.graph import Graph, Splits
 from hpgmn.models import find_model
+from hpgmn.writing import unsealed
 
 SHORT = {"epochs": 4, "patience": 0}
 CELL = Cell(
@@ -186,7 +187,7 @@ def test_a_changed_default_is_a_changed_trial(
     """The first trial of gcn is its defaults."""
     do(CELL, out)
     calls.take()
-    content = json.loads((out / "cells" / f"{CELL.name}.json").read_text())
+    content = unsealed(json.loads((out / "cells" / f"{CELL.name}.json").read_text()))
     content["search"]["defaults"]["layers"] += 1  # as if it was another one on that day
     (out / "cells" / f"{CELL.name}.json").write_text(json.dumps(content))
     changed = sum("layers" not in trial["settings"] for trial in content["search"]["trials"])
@@ -198,7 +199,7 @@ def test_a_changed_default_is_a_changed_trial(
 def test_a_setting_that_came_later_changes_nothing(out: Path, calls: Calls) -> None:
     first = do(CELL, out)
     calls.take()
-    content = json.loads((out / "cells" / f"{CELL.name}.json").read_text())
+    content = unsealed(json.loads((out / "cells" / f"{CELL.name}.json").read_text()))
     del content["search"]["defaults"]["precision"]
     del content["metrics"]["config"]["settings"]["precision"]
     (out / "cells" / f"{CELL.name}.json").write_text(json.dumps(content))

@@ -17,7 +17,7 @@ from typing import Any
 from hpgmn.config import plain
 from hpgmn.formats import CELL_FORMAT, refuse_newer
 from hpgmn.parsing import read_json
-from hpgmn.writing import write_text
+from hpgmn.writing import sealed, unsealed, write_text
 
 TUNED, SHIPPED = "tuned", "shipped"
 """The two variants that tables compare: settings from the common search, and those that ship."""
@@ -113,6 +113,7 @@ def read_cell(folder: Path, name: str) -> CellRecord | None:
     try:
         content = read_json(record_path(folder, name))
         refuse_newer(record_path(folder, name), content.get("format"), CELL_FORMAT)
+        content = unsealed(content)
         return CellRecord(
             content["cell"], content["identity"], content["search"], content["metrics"]
         )
@@ -123,5 +124,5 @@ def read_cell(folder: Path, name: str) -> CellRecord | None:
 def write_cell(folder: Path, record: CellRecord) -> None:
     """Write a record whole: a crash leaves the old one or the new one."""
     folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"format": CELL_FORMAT, **dataclasses.asdict(record)}, indent=1)
+    text = json.dumps(sealed({"format": CELL_FORMAT, **dataclasses.asdict(record)}), indent=1)
     write_text(record_path(folder, record.name), text + "\n")

@@ -19,7 +19,7 @@ from hpgmn.experiments.paper import DEFECTIVE, TABLE_1
 from hpgmn.experiments.reproduction.cells import identity
 from hpgmn.graph import Array, Graph
 from hpgmn.parsing import read_json
-from hpgmn.writing import write_text
+from hpgmn.writing import sealed, unsealed, write_text
 
 SOUND_TWIN = {defective: sound for sound, defective in DEFECTIVE.items()}
 """Graph with a defect → the same graph without it."""
@@ -229,7 +229,7 @@ def facts_path(folder: Path, graph: str) -> Path:
 def read_facts(folder: Path, graph: str) -> Facts | None:
     """A graph's facts; None where there are none, or none that can be read."""
     try:
-        return Facts(**read_json(facts_path(folder, graph)))
+        return Facts(**unsealed(read_json(facts_path(folder, graph))))
     except (OSError, ValueError, TypeError):
         return None
 
@@ -249,5 +249,6 @@ def do_facts(name: str, folder: Path) -> Facts:
         return kept
     facts = graph_facts(graph, twin)
     folder.mkdir(parents=True, exist_ok=True)
-    write_text(facts_path(folder, name), json.dumps(dataclasses.asdict(facts), indent=1) + "\n")
+    content = json.dumps(sealed(dataclasses.asdict(facts)), indent=1)
+    write_text(facts_path(folder, name), content + "\n")
     return facts

@@ -28,7 +28,7 @@ from hpgmn.graph import Graph
 from hpgmn.models import find_model
 from hpgmn.parsing import read_json
 from hpgmn.training.replicas import Progress
-from hpgmn.writing import write_text
+from hpgmn.writing import sealed, unsealed, write_text
 
 CELLS_FOLDER, SEARCH_FOLDER, WORK_FOLDER = "cells", "search", "work"
 """Below the folder of a reproduction: finished records, searches and final runs under way."""
@@ -207,7 +207,7 @@ def _search(
         records = _train_group(cell, graph, [trials[place] for place in missing], way)
         found |= dict(zip(missing, records, strict=True))
         path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({**start, "trials": found}, indent=1) + "\n"
+        text = json.dumps(sealed({**start, "trials": found}), indent=1) + "\n"
         write_text(path, text)
         way.keep(text)
     every = [found[place] for place in range(len(trials))]
@@ -228,7 +228,7 @@ def _search(
 def _begun(path: Path, cell: Cell, graph: Graph) -> dict[int, dict[str, Any]]:
     """The finished trials of a search that was killed, by their number."""
     try:
-        content = read_json(path)
+        content = unsealed(read_json(path))
         every = {int(place): trial for place, trial in content["trials"].items()}
         return _still_valid(cell, graph, content, every)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -1,0 +1,237 @@
+"""Bytes that change or are missing are told, or the file is made anew; no other number is read."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import hpgmn as package
+from hpgmn.errors import HPGMNError
+from hpgmn.experiments.predictions import guessed_labels
+from hpgmn.experiments.reproduction.cells import CellRecord, read_cell, write_cell
+from hpgmn.graph import Graph
+from hpgmn.sharding import Shards, shard
+from hpgmn.statistics import StatisticsSettings
+from hpgmn.statistics.entries import draft, publish, read_entry, save_array
+from hpgmn.training.checkpoint import read_tensors, write_tensors
+from hpgmn.training.saved import SavedModel
+from hpgmn.writing import sealed, unsealed
+
+pytestmark = pytest.mark.soak
+
+Read = Callable[[Path], Any]
+KEY = "0123456789" * 4
+
+
+def model(graph: Graph, folder: Path) -> tuple[Path, Read]:
+    classifier = package.HPGMNClassifier(epochs=2, estimator_epochs=2, hidden_dim=4)
+    classifier.fit(graph).save(folder)
+
+    def read(path: Path) -> Any:
+        found = SavedModel.read(path)
+        parts = [(s, n, v.numpy().tobytes()) for s, p in found.done.items() for n, v in p.items()]
+        return parts, found.train_labels.tolist(), found.about, found.temperatures, found.replicas
+
+    return folder / "model.safetensors", read
+
+
+def state(graph: Graph, folder: Path) -> tuple[Path, Read]:
+    tensors = {"a": torch.rand(7, 3), "b": torch.arange(5), "c": torch.tensor(True)}
+    write_tensors(folder / "state", tensors, {"identity": "me", "seconds": {"main": 0.25}})
+
+    def read(path: Path) -> Any:
+        found, about = read_tensors(path)
+        return {k: (v.dtype, v.shape, v.numpy().tobytes()) for k, v in found.items()}, about
+
+    return folder / "state", read
+
+
+def graph_file(graph: Graph, folder: Path) -> tuple[Path, Read]:
+    package.write_graph(graph, folder / "g.npz")
+    return folder / "g.npz", read_graph
+
+
+def graph_array(name: str) -> Callable[[Graph, Path], tuple[Path, Read]]:
+    def made(graph: Graph, folder: Path) -> tuple[Path, Read]:
+        package.write_graph(graph, folder / "g.graph")
+        return folder / "g.graph" / name, lambda path: read_graph(path.parent)
+
+    return made
+
+
+def read_graph(path: Path) -> Any:
+    graph = package.read_graph(path)
+    masks = [getattr(graph.splits, part).tobytes() for part in ("train", "val", "test")]
+    return graph.fingerprint, graph.y.tolist(), graph.class_names, masks
+
+
+def record(graph: Graph, folder: Path) -> tuple[Path, Read]:
+    cell = {"graph": "texas", "model": "mlp", "variant": "tuned"}
+    metrics = {"test_score": [0.8125, 0.84375], "config": {"settings": {"lr": 0.01}}}
+    write_cell(folder, CellRecord(cell, "5d", {"trials": [{"val_score": [0.5]}]}, metrics))
+    return folder / "texas-mlp-tuned.json", lambda path: read_cell(folder, "texas-mlp-tuned")
+
+
+def plan(graph: Graph, folder: Path) -> tuple[Path, Read]:
+    (folder / "plan.json").write_text(json.dumps(sealed({"identity": "me", "plan": [[0, 2], [1]]})))
+
+    def read(path: Path) -> Any:
+        found = unsealed(json.loads(path.read_text(encoding="utf-8")))
+        return found["identity"], found["plan"]
+
+    return folder / "plan.json", read
+
+
+def entry(graph: Graph, folder: Path) -> tuple[Path, Read]:
+    with draft(folder, KEY) as place:
+        said = {"rows": save_array(place / "rows.npy", np.random.default_rng(0).random((20, 5)))}
+        publish(place, KEY, {"kind": "rows"}, said)
+    return folder / KEY / "rows.npy", lambda path: read_entry(folder, KEY)["rows"].tobytes()
+
+
+def predictions(graph: Graph, folder: Path) -> tuple[Path, Read]:
+    import pyarrow as pa
+
+    names = np.asarray(graph.class_names)
+    count = graph.num_nodes
+    table = pa.table(
+        {
+            "split": np.zeros(count, np.int64),
+            "seed": np.zeros(count, np.int64),
+            "node": np.arange(count),
+            "role": ["train", "test"] * (count // 2),
+            "label": names[graph.y],
+            "prediction": names[::-1][graph.y],
+        }
+    )
+    with pq.ParquetWriter(folder / "p.parquet", table.schema, write_page_checksum=True) as writer:
+        writer.write_table(table)
+    return folder / "p.parquet", lambda path: guessed_labels(path, names.tolist(), 0).tolist()
+
+
+def shards(graph: Graph, folder: Path) -> tuple[Path, Read]:
+    settings = StatisticsSettings(statistics=("class_counts",), neighbors="undirected")
+    shard(graph, folder / "shards", graph.y, settings, ranges=2)
+
+    def read(path: Path) -> Any:
+        found = Shards(folder / "shards")
+        found.check()
+        return [found.y(part).tolist() for part in range(len(found))]
+
+    path = next((folder / "shards").glob("rows-*1/class_counts*"))
+    return path, read
+
+
+KINDS: dict[str, Callable[[Graph, Path], tuple[Path, Read]]] = {
+    "model.safetensors": model,
+    "state": state,
+    "plan": plan,
+    "graph.npz": graph_file,
+    "edges of a graph folder": graph_array("edges_indices.npy"),
+    "attributes of a graph folder": graph_array("x.npy"),
+    "checksums of a graph folder": graph_array("checksums.json"),
+    "entry of the cache": entry,
+    "description of an entry": lambda graph, folder: (
+        folder / KEY / "entry.json",
+        entry(graph, folder)[1],
+    ),
+    "record": record,
+    "predictions.parquet": predictions,
+    "shard": shards,
+}
+TOLD = (HPGMNError, ValueError, OSError, LookupError, TypeError, AttributeError)
+"""The last ones are those that the cache and the reader of a plan turn into a word or work."""
+
+
+def damages(content: bytes, count: int, draw: random.Random) -> Iterator[tuple[str, bytes]]:
+    """A file with a bit turned, a byte of another value, a part zeroed, or its end missing."""
+    for number in range(count):
+        place = draw.randrange(len(content))
+        if number % 4 == 0:
+            yield (
+                f"bit of byte {place}",
+                _put(content, place, bytes([content[place] ^ 1 << draw.randrange(8)])),
+            )
+        elif number % 4 == 1:
+            other = draw.choice([value for value in range(256) if value != content[place]])
+            yield f"byte {place} as {other}", _put(content, place, bytes([other]))
+        elif number % 4 == 2:
+            size = draw.randint(1, 64)
+            changed = _put(content, place, bytes(len(content[place : place + size])))
+            if changed != content:
+                yield f"{size} bytes from {place} as 0", changed
+        else:
+            yield f"cut at {place}", content[:place]
+
+
+def _put(content: bytes, place: int, new: bytes) -> bytes:
+    return content[:place] + new + content[place + len(new) :]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_damaged_file_is_read_as_good(
+    soak: Any, small_graph: Graph, tmp_path: Path, kind: str
+) -> None:
+    path, read = KINDS[kind](small_graph, tmp_path)
+    expected, content = read(path), path.read_bytes()
+    told = same = 0
+    for what, damaged in damages(content, soak.amount(short=24, long=600), random.Random(kind)):
+        path.write_bytes(damaged)
+        try:
+            found = read(path)
+        except HPGMNError:
+            told += 1
+        except TOLD:
+            assert kind in ("entry of the cache", "description of an entry", "plan"), what
+            told += 1
+        else:
+            if found is None:  # it is made anew
+                told += 1
+                continue
+            assert found == expected, f"{kind}, {what}: another content was read as good"
+            same += 1  # a byte that means nothing, such as the date in an archive
+    path.write_bytes(content)
+    assert read(path) == expected
+    assert told > same
+    soak.record(
+        f"corrupt-{kind.replace(' ', '-')}",
+        f"A changed byte never gives another content: {kind}.",
+        damages_told=told,
+        without_effect=same,
+    )
+
+
+def test_a_training_does_not_go_on_from_a_damaged_plan_or_state(
+    commands: Any, moments_of: Any, small_graph: Graph, tmp_path: Path
+) -> None:
+    package.write_graph(small_graph, tmp_path / "g.npz")
+    words = ("train", "g.npz", "--model", "mlp", "--splits", "0,1", "--device", "cpu", "--out")
+    words += ("run", "--set", "epochs=60", "--set", "patience=0")
+    before = (
+        "import hpgmn.training.replicas as replicas\n"
+        "replicas.SAVE_SECONDS = 0.01\nreplicas.replicas_at_once = lambda *_: 1\n"
+    )
+    options = {"folder": tmp_path, "before": before}
+    assert commands(*words, **options, moment=moments_of(touch=40)).code == -9
+    shutil.copytree(tmp_path / "run" / "state", tmp_path / "kept")
+    for name in ("plan.json", "state-000.safetensors"):
+        path = tmp_path / "run" / "state" / name
+        content = bytearray(path.read_bytes())
+        content[-12] ^= 1
+        path.write_bytes(content)
+        answer = commands(*words, "--resume", **options)
+        assert answer.code == 2, answer.err
+        assert f"{name} is damaged" in answer.err
+        assert "Restore it, or train again with --overwrite." in answer.err
+        shutil.copy(tmp_path / "kept" / name, path)
+    answer = commands(*words, "--resume", **options)
+    assert answer.code == 0, answer.err
