@@ -44,7 +44,7 @@ def scaled(graph: Graph, factor: float, nodes: Any = slice(None), **options: Any
 def test_a_learning_rate_without_bounds_is_named(
     model: str, small_graph: Graph, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Every model stops, with stage, epoch, split and seed, and names lr; or keeps a sound epoch."""
+    """A model stops with stage, epoch, split and seed, and names lr; or keeps a sound epoch."""
     told = ""
     classifier = HPGMNClassifier(model=model, epochs=8, lr=1e30, seed=5)
     try:
