@@ -128,7 +128,10 @@ def test_cuda_is_refused_where_there_is_none(
 
 
 CONFIGS = {
-    "broken": ("a: [1,\nb: 2", "is not valid YAML at line 2. Correct it. Write lines such as 'lr: 0.01'."),
+    "broken": (
+        "a: [1,\nb: 2",
+        "is not valid YAML at line 2. Correct it. Write lines such as 'lr: 0.01'.",
+    ),
     "a list": ("- lr", "must hold 'name: value' lines"),
     "empty": ("", "must hold 'name: value' lines"),
     "not text": ("\x00", "is not valid YAML"),

@@ -3,6 +3,8 @@
 Every case is a name, what makes the input, and a part of the sentence that only this fault has.
 """
 
+# ruff: noqa: E501 (a line for each case)
+
 from __future__ import annotations
 
 import io
@@ -197,7 +199,18 @@ def convert(nodes: str = NODES, edges: str = EDGES, *options: str) -> Words:
 def listed(text: str, name: str = "list.txt") -> Words:
     tables()
     Path(name).write_text(text, encoding="utf-8")
-    return ["convert", name, "--nodes", "t/nodes.csv", "--label", "", "--drop", "label", "--out", "g.npz"]
+    return [
+        "convert",
+        name,
+        "--nodes",
+        "t/nodes.csv",
+        "--label",
+        "",
+        "--drop",
+        "label",
+        "--out",
+        "g.npz",
+    ]
 
 
 TABLES: dict[str, tuple[Make, str]] = {

@@ -192,6 +192,7 @@ class ParquetTable(Table):
         """See ``Table``."""
         with readable(self.path):
             for batch in self._file.iter_batches(batch_size=rows, columns=list(kinds)):
+                batch.validate(full=True)  # text in a damaged file may be none
                 yield batch.select(list(kinds))
 
 
@@ -331,7 +332,7 @@ def readable(path: Path) -> Iterator[None]:
         yield
     except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
         reason = " ".join(str(getattr(error, "strerror", None) or error).split()).rstrip(".")
-        if "invalid UTF8" in reason:
+        if "invalid utf8" in reason.lower():
             raise GraphError(f"{path.name} {_UTF8.format('')}") from None
         ragged = _RAGGED.search(reason)
         if ragged is not None:
