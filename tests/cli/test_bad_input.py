@@ -481,4 +481,4 @@ def test_a_training_that_diverges_is_told(hpgmn: Command, graph_file: Path, tiny
     answer = hpgmn("train", graph_file, *tiny(lr=1e38, estimator_lr=1e38), "--out", "run")
     assert answer.code == 2
     assert "was never finite" in answer.err
-    assert "Lower lr" in answer.err
+    assert "Lower estimator_lr" in answer.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
@@ -33,7 +34,8 @@ def read_graphml(path: Path) -> GraphML:
     if not path.is_file():
         raise GraphError(f"GraphML file '{path}' does not exist or is no file; check the path.")
     try:
-        graph = networkx.read_graphml(path)
+        with warnings.catch_warnings(action="ignore"):  # of keys without a type: they are text
+            graph = networkx.read_graphml(path)
     except (networkx.NetworkXError, SyntaxError, LookupError, ValueError, OSError) as error:
         reason = " ".join(str(error).split()).rstrip(".")
         raise GraphError(
