@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from hpgmn.errors import GraphError, HPGMNError
-from hpgmn.tables.sources import HeldTable
+from hpgmn.tables.sources import HeldTable, without_nat
 
 _NOTHING = ("None", "nan", "NaT", "<NA>")  # how missing values of Python and pandas are spelt
 
@@ -91,7 +91,7 @@ def _columns(rows: Sequence[Mapping[str, Any]], defaults: Mapping[str, Any]) -> 
     for name in names:
         values = [row.get(name, defaults.get(name)) for row in rows]
         try:
-            columns[str(name)] = pa.array(values)
+            columns[str(name)] = pa.array(without_nat(values))
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             columns[str(name)] = _text(values)
     return columns

@@ -357,6 +357,14 @@ def _ragged(path: Path, row: int, wanted: int, got: int) -> GraphError:
     )
 
 
+def without_nat(values: Iterable[Any]) -> list[Any]:
+    """Values of a column, None for NumPy's "not a time": beside numbers pyarrow crashes on it."""
+    return [
+        None if isinstance(one, np.datetime64 | np.timedelta64) and np.isnat(one) else one
+        for one in values
+    ]
+
+
 def plain(column: Any) -> Any:
     """A column of a type that arithmetic knows, null where a float is not a number."""
     if pa.types.is_dictionary(column.type):
