@@ -249,7 +249,7 @@ def test_any_run_specification(fuzz: Any) -> None:
         if not changes:
             assert spec.as_dict() | RIGHT == spec.as_dict() | {"version": "1.0"}
 
-    fuzz("config.yaml of runs", cases, check, short=60, long=2000)
+    fuzz("configs of runs", cases, check, short=60, long=2000)
 
 
 def test_any_assignments(fuzz: Any) -> None:
@@ -267,7 +267,7 @@ def test_any_assignments(fuzz: Any) -> None:
     def check(case: list[str]) -> None:
         check_settings(make_settings(MODELS["hpgmn"].settings, parse_assignments(case)))
 
-    fuzz("--set", st.lists(pairs, max_size=2), check, short=60, long=2000)
+    fuzz("assignments", st.lists(pairs, max_size=2), check, short=60, long=2000)
 
 
 SMALL: dict[str, Any] = {
