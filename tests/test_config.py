@@ -310,7 +310,7 @@ def test_yaml_file_gives_its_mapping(tmp_path: Path) -> None:
         (b"", "must hold 'name: value' lines"),
         (b"- lr\n- gate\n", "must hold 'name: value' lines"),
         (b"just words", "must hold 'name: value' lines"),
-        (b"lr: \xff\xfe", "Cannot read the config file"),
+        (b"lr: \xff\xfe", "is not UTF-8 text. Save it"),
     ],
 )
 def test_a_wrong_yaml_file_is_named_with_its_fault(

@@ -289,12 +289,18 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """A YAML mapping from a file, or a SettingError that names the file and the line."""
     try:
         content = read_config(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(f"Cannot read the config file {path}: {error}.") from None
+    except UnicodeDecodeError:
+        raise SettingError(
+            f"The config file {path} is not UTF-8 text. Save it with the encoding UTF-8."
+        ) from None
+    except OSError as error:
+        raise SettingError(
+            f"Cannot read the config file {path} ({error.strerror or error}). Check the path."
+        ) from None
     except yaml.YAMLError as error:
         place = getattr(error, "problem_mark", None)
         line = f" at line {place.line + 1}" if place else ""
-        raise SettingError(f"The config file {path} is not valid YAML{line}.") from None
+        raise SettingError(f"The config file {path} is not valid YAML{line}. Correct it.") from None
     except (ValueError, OverflowError) as error:
         raise SettingError(
             f"The config file {path} cannot be used ({error}). Keep to 'name: value' lines."

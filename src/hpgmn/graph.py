@@ -148,7 +148,7 @@ class Graph(Conversions):
             numbers = (
                 "only split 0" if len(self.splits) == 1 else f"splits 0 to {len(self.splits) - 1}"
             )
-            raise GraphError(f"Graph '{self.name}' has {numbers} (got {index}).")
+            raise GraphError(f"Graph '{self.name}' has {numbers} (got {index}). Choose one.")
         return self.splits[index]
 
     def with_splits(self, splits: Splits) -> Graph:

@@ -23,6 +23,7 @@ import tokenize
 import warnings
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -111,9 +112,19 @@ def _values(node: Any, known: dict[int, int]) -> int:
             known[id(node)] = 1
         else:
             pairs = isinstance(node, yaml.MappingNode)
+            if pairs:
+                _refuse_repeated([key for key, _ in node.value])
             members = [one for pair in node.value for one in pair] if pairs else node.value
             known[id(node)] = 1 + sum(_values(member, known) for member in members)
     return known[id(node)]
+
+
+def _refuse_repeated(keys: list[Any]) -> None:
+    """Refuse a name that is given twice: which value is meant, nobody knows."""
+    names = Counter(key.value for key in keys if isinstance(key, yaml.ScalarNode))
+    for name, count in names.most_common(1):
+        if count > 1:
+            raise ValueError(f"'{name}' is there twice")
 
 
 def read_array(path: Path, mapped: Literal["r", "c"] | None = None) -> Array:

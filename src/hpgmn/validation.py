@@ -219,7 +219,8 @@ def _texts(what: str, given: Any) -> list[str]:
     if isinstance(given, str | bytes | Mapping | Set) or not isinstance(given, Iterable):
         raise GraphError(f"{what} must be a list of names (got {type(given).__name__}).")
     if getattr(given, "ndim", 1) != 1:
-        raise GraphError(f"{what} must be a list of names (got shape {tuple(given.shape)}).")
+        shape = tuple(getattr(given, "shape", ()))
+        raise GraphError(f"{what} must be a list of names (got shape {shape}).")
     if isinstance(given, np.ndarray) and given.dtype.kind == "U":
         _refuse_no_text(what, given)
     if hasattr(given, "detach"):  # the numbers of a tensor, not small tensors

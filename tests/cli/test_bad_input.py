@@ -128,7 +128,10 @@ def test_cuda_is_refused_where_there_is_none(
 
 
 CONFIGS = {
-    "broken": ("a: [1,\nb: 2", "is not valid YAML at line 2. Write lines such as 'lr: 0.01'."),
+    "broken": (
+        "a: [1,\nb: 2",
+        "is not valid YAML at line 2. Correct it. Write lines such as 'lr: 0.01'.",
+    ),
     "a list": ("- lr", "must hold 'name: value' lines"),
     "empty": ("", "must hold 'name: value' lines"),
     "not text": ("\x00", "is not valid YAML"),
@@ -478,4 +481,4 @@ def test_a_training_that_diverges_is_told(hpgmn: Command, graph_file: Path, tiny
     answer = hpgmn("train", graph_file, *tiny(lr=1e38, estimator_lr=1e38), "--out", "run")
     assert answer.code == 2
     assert "was never finite" in answer.err
-    assert "Lower lr" in answer.err
+    assert "Lower estimator_lr" in answer.err

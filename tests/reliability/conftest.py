@@ -277,7 +277,7 @@ LONGEST_MESSAGE = 1500
 """Characters; whoever gives a name of a million characters does not want to read it again."""
 
 _REMEDY = re.compile(
-    r"\bIt has: \w|\b[Dd]ivide\b"
+    r"\b(It has|Nearest ids): +\S|\b[Dd]ivide\b"
     r"|\b(must|needs?|takes?|[Gg]ive|[Cc]hoose|[Uu]se|[Ss]et|[Aa]dd|[Rr]emove|[Rr]eplace|[Rr]ename"
     r"|[Cc]heck|[Ww]rite|[Ss]tore|[Ss]ave|[Kk]eep|[Ll]eave|[Ll]ower|[Ll]abel|[Tt]ake|[Rr]un"
     r"|[Tt]rain|[Rr]estore|[Cc]opy|[Pp]ut|[Cc]orrect|[Tt]urn|[Nn]ame|[Nn]umber|[Tt]ranspose"

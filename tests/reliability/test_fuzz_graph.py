@@ -227,4 +227,4 @@ def test_any_arguments_of_a_graph(fuzz: Any) -> None:
             assert graph.node_ids is not None
             assert graph.node_ids.tolist() == [str(name) for name in names]
 
-    fuzz("Graph", arguments(), check, short=250, long=5000)
+    fuzz("Graph", arguments(), check, short=150, long=5000)

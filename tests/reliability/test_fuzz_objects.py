@@ -197,7 +197,7 @@ def test_any_tables(fuzz: Any) -> None:
             words = [None if one == -1 else graph.class_names[one] for one in graph.y.tolist()]
             assert words == nodes["label"]
 
-    fuzz("from_tables", tables(), check, short=150, long=4000)
+    fuzz("from_tables", tables(), check, short=80, long=4000)
 
 
 @st.composite
@@ -248,7 +248,7 @@ def test_any_network(fuzz: Any) -> None:
         assert list(zip(*graph.edge_index.tolist(), strict=True)) == wanted
         assert graph.directed == network.is_directed()
 
-    fuzz("from_networkx", networks(), check, short=100, long=2500)
+    fuzz("from_networkx", networks(), check, short=60, long=2500)
     with pytest.raises(Exception, match="networkx graph"):
         from_networkx({"a": ["b"]})
 

@@ -139,7 +139,7 @@ def test_any_values_of_settings(fuzz: Any) -> None:
     def check(case: tuple[str, dict[Any, Any]]) -> None:
         check_settings(make_settings(MODELS[case[0]].settings, case[1]))
 
-    fuzz("settings", cases(), check, short=400, long=4000)
+    fuzz("settings", cases(), check, short=150, long=4000)
 
 
 ENTRIES = [
@@ -227,7 +227,7 @@ def test_any_config_file(fuzz: Any, tmp_path: Path) -> None:
             assert all(type(number) is int for number in spec.splits)
             assert yaml.safe_load(yaml.safe_dump(spec.as_dict()))["settings"] == given["settings"]
 
-    fuzz("config files", config_texts(), check, short=150, long=2000)
+    fuzz("config files", config_texts(), check, short=80, long=2000)
 
 
 def test_any_run_specification(fuzz: Any) -> None:
@@ -249,7 +249,7 @@ def test_any_run_specification(fuzz: Any) -> None:
         if not changes:
             assert spec.as_dict() | RIGHT == spec.as_dict() | {"version": "1.0"}
 
-    fuzz("config.yaml of runs", cases, check, short=150, long=2000)
+    fuzz("configs of runs", cases, check, short=60, long=2000)
 
 
 def test_any_assignments(fuzz: Any) -> None:
@@ -267,7 +267,7 @@ def test_any_assignments(fuzz: Any) -> None:
     def check(case: list[str]) -> None:
         check_settings(make_settings(MODELS["hpgmn"].settings, parse_assignments(case)))
 
-    fuzz("--set", st.lists(pairs, max_size=2), check, short=200, long=2000)
+    fuzz("assignments", st.lists(pairs, max_size=2), check, short=60, long=2000)
 
 
 SMALL: dict[str, Any] = {
@@ -324,4 +324,4 @@ def test_any_hyperparameters_of_the_estimator(fuzz: Any, small_graph: Graph) -> 
         assert math.isfinite(model.score(graph))
         assert set(model.predict(graph)) <= {0, 1, 2}
 
-    fuzz("hyperparameters", cases(), check, short=60, long=1200)
+    fuzz("hyperparameters", cases(), check, short=40, long=1200)

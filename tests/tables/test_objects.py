@@ -338,3 +338,16 @@ def test_columns_of_edges_that_nothing_uses_are_told(caplog: pytest.LogCaptureFi
     edges = {"source": ["a"], "target": ["b"], "paid": [3.0], "when": ["now"]}
     any_tables(NODES, edges)
     assert caplog.messages == ["edges: ignored: 'paid' (weight=\"paid\" uses it), 'when'."]
+
+
+def test_no_time_beside_a_number_is_a_missing_value() -> None:
+    """As objects they crashed pyarrow, and so the process."""
+    pd = pytest.importorskip("pandas")
+    mixed = [np.datetime64("NaT"), np.int64(3), [1]]
+    nodes = {"id": ["a", "b", "c"], "age": [np.datetime64("NaT"), np.int64(3), np.int64(4)]}
+    edges = {"source": ["a"], "target": ["b"]}
+    frame = pd.DataFrame({name: pd.Series(own, dtype=object) for name, own in nodes.items()})
+    for table in (nodes, frame):
+        assert any_tables(table, edges).num_nodes == 3
+    with pytest.raises(GraphError, match="Give every column values of one type"):
+        from_tables(nodes | {"age": mixed}, edges)

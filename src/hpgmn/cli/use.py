@@ -69,6 +69,11 @@ def opened(
             )
     spec = read_spec(run)
     model = SavedModel.read(run / MODEL_FILE, own)
+    if spec.model != model.entry.name:
+        raise HPGMNError(
+            f"{run} holds the {CONFIG_FILE} of {spec.model} beside the {MODEL_FILE} of "
+            f"{model.entry.name}. Restore the files of one run."
+        )
     model.require_stages()
     trained = model.about["fingerprint"]
     fitted = model.about.get("preparation")  # older files: none

@@ -25,6 +25,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import zlib
 from pathlib import Path
 from typing import Any
 

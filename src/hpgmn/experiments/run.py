@@ -133,7 +133,7 @@ class RunSpec:
                 seeds=int(content["seeds"]),
                 protocol=content.get("protocol"),
                 metric=str(content["metric"]),
-                device=content.get("device") or "cpu",
+                device=str(content.get("device") or "cpu"),
                 calibrate=content.get("calibrate") is not False,
                 tables=dict(content.get("tables") or {}),
                 positive=content.get("positive"),

@@ -216,7 +216,7 @@ def row_lengths(matrix: sp.csr_array) -> Array:
     lengths: Array = np.sqrt(np.asarray(squared).reshape(-1)).astype(np.float32)
     if _are_odd(lengths).any():
         exact = matrix.astype(np.float64)
-        return np.sqrt(np.asarray(exact.multiply(exact).sum(axis=1)).reshape(-1))
+        lengths = np.sqrt(np.asarray(exact.multiply(exact).sum(axis=1)).reshape(-1))
     return lengths
 
 

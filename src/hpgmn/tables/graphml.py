@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from hpgmn.errors import GraphError, HPGMNError
-from hpgmn.tables.sources import HeldTable
+from hpgmn.tables.sources import HeldTable, without_nat
 
 _NOTHING = ("None", "nan", "NaT", "<NA>")  # how missing values of Python and pandas are spelt
 
@@ -33,7 +34,8 @@ def read_graphml(path: Path) -> GraphML:
     if not path.is_file():
         raise GraphError(f"GraphML file '{path}' does not exist or is no file; check the path.")
     try:
-        graph = networkx.read_graphml(path)
+        with warnings.catch_warnings(action="ignore"):  # of keys without a type: they are text
+            graph = networkx.read_graphml(path)
     except (networkx.NetworkXError, SyntaxError, LookupError, ValueError, OSError) as error:
         # SyntaxError: of XML, also entities that grow without end; those outside are never fetched.
         reason = " ".join(str(error).split()).rstrip(".")
@@ -90,7 +92,7 @@ def _columns(rows: Sequence[Mapping[str, Any]], defaults: Mapping[str, Any]) -> 
     for name in names:
         values = [row.get(name, defaults.get(name)) for row in rows]
         try:
-            columns[str(name)] = pa.array(values)
+            columns[str(name)] = pa.array(without_nat(values))
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             columns[str(name)] = _text(values)
     return columns

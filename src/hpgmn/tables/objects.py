@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from hpgmn.errors import GraphError, HPGMNError, SettingError
@@ -21,7 +22,7 @@ from hpgmn.tables.joining import as_in, preparation_of
 from hpgmn.tables.layout import Columns, arranged
 from hpgmn.tables.preparation import Preparation
 from hpgmn.tables.reading import read_tables
-from hpgmn.tables.sources import HeldTable
+from hpgmn.tables.sources import HeldTable, without_nat
 
 logger = logging.getLogger(__name__)
 
@@ -218,10 +219,13 @@ def _table(value: Any, what: str) -> pa.Table:
             return value
         if type(value).__module__.split(".")[0] == "pandas" and hasattr(value, "columns"):
             named = any(level is not None for level in value.index.names)
-            frame = value.reset_index() if named else value
+            frame = (value.reset_index() if named else value).copy(deep=False)
+            for place, kind in enumerate(frame.dtypes):
+                if kind == object:  # noqa: E721 (a type of NumPy)
+                    frame.isetitem(place, _objects(without_nat(frame.iloc[:, place])))
             return pa.Table.from_pandas(frame, preserve_index=False)
         if isinstance(value, Mapping):
-            return pa.table({str(name): pa.array(list(own)) for name, own in value.items()})
+            return pa.table({str(name): pa.array(without_nat(own)) for name, own in value.items()})
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         reason = "; ".join(" ".join(str(part).split()) for part in error.args).rstrip(".")
         raise GraphError(
@@ -232,6 +236,13 @@ def _table(value: Any, what: str) -> pa.Table:
         f"The table of {what} must be a pandas DataFrame, a pyarrow Table or a mapping of columns "
         f"(got {type(value).__name__})."
     )
+
+
+def _objects(values: list[Any]) -> Array:
+    """Values as an array of objects, lists among them included."""
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array
 
 
 def _spread(nodes: pa.Table) -> tuple[pa.Table, dict[str, list[str]]]:

@@ -200,6 +200,7 @@ class ParquetTable(Table):
         """See ``Table``."""
         with readable(self.path):
             for batch in self._file.iter_batches(batch_size=rows, columns=list(kinds)):
+                batch.validate(full=True)  # text in a damaged file may be none
                 yield batch.select(list(kinds))
 
 
@@ -348,7 +349,7 @@ def readable(path: Path) -> Iterator[None]:
                 f"{path.name} has a row of more than {_BLOCK_BYTES >> 20} MiB; a quote may not be "
                 "closed. Correct the row."
             ) from None
-        if "invalid UTF8" in reason:
+        if "invalid utf8" in reason.lower():
             raise GraphError(f"{path.name} {_UTF8.format('')}") from None
         ragged = _RAGGED.search(reason)
         if ragged is not None:
@@ -371,6 +372,14 @@ def _ragged(path: Path, row: int, wanted: int, got: int) -> GraphError:
     return GraphError(
         f"{where} {got:,} values for {columns}. Put values that hold the separator into quotes."
     )
+
+
+def without_nat(values: Iterable[Any]) -> list[Any]:
+    """Values of a column, None for NumPy's "not a time": beside numbers pyarrow crashes on it."""
+    return [
+        None if isinstance(one, np.datetime64 | np.timedelta64) and np.isnat(one) else one
+        for one in values
+    ]
 
 
 def plain(column: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -50,6 +51,47 @@ def _damaged(path: Path, fault: str) -> HPGMNError:
         f"The file {path} is damaged or not one of ours ({fault}). Restore it, or train again "
         "with --overwrite."
     )
+
+
+def _fault(
+    tensors: Mapping[str, Tensor],
+    about: Mapping[str, Any],
+    replicas: int,
+    node_ids: Array | None,
+    scales: Sequence[Sequence[float]],
+    own: bool,
+) -> str | None:
+    """What in a file does not go together; None where all does.
+
+    Args:
+        tensors: by name.
+        about: the rest of the description.
+        replicas: R.
+        node_ids: names of the nodes, if there are any.
+        scales: temperatures, none or R of each kind.
+        own: whether it is the user's own model, whose parameters may be of any type.
+    """
+    nodes, classes = int(about["num_nodes"]), list(about["class_names"])
+    for name, value in tensors.items():
+        if len(value) != replicas or not replicas:
+            return f"{name} is of {len(value)} runs, the description of {replicas}"
+        if "/" in name and not own and value.dtype != torch.float32:
+            return f"{name} is of type {value.dtype}"
+        if not value.isfinite().all():
+            return f"{name} is not finite"
+    labels = tensors["train_labels"]
+    if labels.shape != (replicas, nodes) or labels.is_floating_point():
+        return f"train_labels is of shape {tuple(labels.shape)} and type {labels.dtype}"
+    if labels.numel() and not -1 <= int(labels.min()) <= int(labels.max()) < len(classes):
+        return f"train_labels names a class beyond the {len(classes)} there are"
+    if node_ids is not None and node_ids.shape != (nodes,):
+        return f"{node_ids.size} node_ids for {nodes} nodes"
+    for scale in scales:
+        if scale and len(scale) != replicas:
+            return f"{len(scale)} temperatures for {replicas} runs"
+        if not all(math.isfinite(one) and one > 0 for one in scale):
+            return "a temperature is not above 0"
+    return None
 
 
 def refuse_not_finite(logits: Tensor, graph: Graph, nodes: Array | None = None) -> None:
@@ -197,7 +239,7 @@ class SavedModel:
         tensors, about = read_tensors(path)
         try:
             return cls._of_file(path, tensors, about, own)
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
             raise _damaged(path, f"{type(error).__name__}: {error}") from None
 
     @classmethod
@@ -233,16 +275,13 @@ class SavedModel:
             Replica(one["split"], one["seed"], make_settings(entry.settings, one["settings"]))
             for one in about.pop("replicas")
         ]
-        for key, value in tensors.items():
-            if not value.isfinite().all():
-                raise _damaged(path, f"{key} is not finite")
         node_ids = about.pop("node_ids")
         labels = tensors["train_labels"].numpy().astype(np.int64)
         names = None if node_ids is None else np.asarray(node_ids)
         scales = [about.pop(f"{kind}temperatures", []) for kind in ("", "mean_")]  # older: none
-        for scale in scales:
-            if scale and len(scale) != len(replicas):
-                raise _damaged(path, f"{len(scale)} temperatures for {len(replicas)} runs")
+        fault = _fault(tensors, about, len(replicas), names, scales, is_own(entry.name))
+        if fault is not None:
+            raise _damaged(path, fault)
         return cls(entry, replicas, done, labels, about, names, *scales)
 
     @property

@@ -245,13 +245,13 @@ def end(state: TrainState, stage: Stage, replicas: Sequence[Replica], why: Why) 
     current = state.current
     assert current is not None
     require_a_best(current, stage, replicas, why)
-    name, replicas = current.name, current.best_score.shape[0]
+    name, number = current.name, current.best_score.shape[0]
     state.done[name] = current.best
     state.best_score[name] = current.best_score
     state.best_loss[name] = current.best_loss
     state.best_epoch[name] = current.best_epoch
     state.history[name] = {
-        key: torch.stack(rows).cpu() if rows else torch.empty(0, replicas)
+        key: torch.stack(rows).cpu() if rows else torch.empty(0, number)
         for key, rows in current.history.items()
     }
     state.current = None

@@ -75,7 +75,8 @@ def largest(value: Any, nodes: Tensor, place: int = 0) -> float | None:
         value = value.rows(some, place)
     if isinstance(value, Tensor):
         if value.layout != torch.strided:
-            value = value.to_sparse_coo().coalesce().values()
+            coo: Any = value
+            value = coo.to_sparse_coo().coalesce().values()
         return float(value.detach().float().abs().max()) if value.numel() else 0.0
     if isinstance(value, Mapping):
         value = list(value.values())
@@ -88,7 +89,7 @@ def largest(value: Any, nodes: Tensor, place: int = 0) -> float | None:
 def _unusual(stage: Stage, replica: Replica, place: int) -> tuple[str, float]:
     """The setting of the loss or the steps that is farthest above its default, and its value."""
     settings = replica.settings
-    defaults = {info.name: info.default for info in dataclasses.fields(settings)}
+    defaults: dict[str, Any] = {info.name: info.default for info in dataclasses.fields(settings)}
     lr = "estimator_lr" if stage.name == "estimator" and "estimator_lr" in defaults else "lr"
     decay = lr.replace("lr", "weight_decay")
     names = [decay] + [f"{name}_weight" for name in (*stage.penalty_weights, "consistency")]
