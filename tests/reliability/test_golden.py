@@ -1,7 +1,7 @@
 """Numbers that must not change unnoticed; ``golden.json`` holds them as they were.
 
 They say nothing about being right, which other tests do. Who changes one on purpose says so in
-CHANGELOG.md under "Changed numbers", and writes them anew with
+CHANGELOG.md under "Numbers", and writes them anew with
 
     PYTHONPATH=src OMP_NUM_THREADS=1 python tests/reliability/test_golden.py
 
