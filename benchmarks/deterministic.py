@@ -1,4 +1,4 @@
-"""What ``--deterministic`` costs on this machine: seconds with and without, and whether bits repeat.
+"""What ``--deterministic`` costs here: seconds with and without, and whether bits repeat.
 
 PYTHONPATH=src python benchmarks/deterministic.py
 """
