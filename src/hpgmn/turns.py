@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-PER_CORE = 8
+PER_CORE = 4
 """So many processes of a user are at work at a time for each core of the machine."""
 PATIENCE_SECONDS = 600.0
 """Whoever has waited so long goes ahead: those before may be stopped for good."""

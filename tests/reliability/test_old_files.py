@@ -254,7 +254,10 @@ def test_a_file_from_the_future_says_so(
     assert "was written by a newer hpgmn (format " in told
     assert "Update hpgmn: pip install -U hpgmn" in told
     changed = [path for path, when in before.items() if path.stat().st_mtime_ns != when]
-    assert [path.name for path in changed if path.suffix != ".txt"] in ([], ["config.yaml"])
+    assert [path.name for path in changed if path.suffix != ".txt"] in (
+        [],
+        ["config.yaml"],
+    )  # of run()
 
 
 def test_the_readers_of_runs_refuse_newer_ones(old: Path) -> None:

@@ -154,15 +154,15 @@ def predict(
         raise SettingError(f"--out must end in .csv or .parquet (got '{out_file}').")
     if not 0 <= min_confidence <= 1:
         raise SettingError(f"--min-confidence must be 0 to 1 (got {min_confidence:g}).")
-    columns = named_columns(id_, label, None, source, target, weight, None)
-    columns = dataclasses.replace(columns, drop_unknown_edges=drop_unknown_edges)
-    if graph is None and (add or only_new or columns.as_dict()):
-        raise SettingError(
-            "--add, --only-new and options for columns are about another graph than the trained "
-            "one. Name it after the run folder."
-        )
     is_new = add if only_new is None else only_new
-    with own_turn(say):  # before torch is loaded
+    with own_turn(say):  # before pyarrow and torch are loaded
+        columns = named_columns(id_, label, None, source, target, weight, None)
+        columns = dataclasses.replace(columns, drop_unknown_edges=drop_unknown_edges)
+        if graph is None and (add or only_new or columns.as_dict()):
+            raise SettingError(
+                "--add, --only-new and options for columns are about another graph than the "
+                "trained one. Name it after the run folder."
+            )
         opened_run = opened(run, graph, own, add=add, columns=columns)
         _predict(opened_run, split, is_new, min_confidence, out_file)
 

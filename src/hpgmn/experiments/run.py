@@ -235,7 +235,8 @@ def prepare_folder(
             write_text(folder / PORTFOLIO_FILE, json.dumps(choice, indent=1) + "\n")
         elif before is None:  # of a choice that never came to a training
             (folder / PORTFOLIO_FILE).unlink(missing_ok=True)
-        write_config(folder, spec)
+        if before is None or not resume:  # that of a resumed run says more
+            write_config(folder, spec)
     except OSError as error:
         raise unwritable(folder, error) from None
 
