@@ -340,7 +340,7 @@ def readable(path: Path) -> Iterator[None]:
         raise GraphError(
             f"'{path}' takes more memory than there is. Free some, or split the table."
         ) from None
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError, OSError) as error:
+    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
         reason = " ".join(str(getattr(error, "strerror", None) or error).split()).rstrip(".")
         if "straddling object" in reason:
             raise GraphError(
