@@ -27,6 +27,7 @@ from hpgmn.experiments.run import (
     roles,
     run,
 )
+from hpgmn.experiments.run_metrics import read_metrics
 from hpgmn.graph import Graph, Split
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.models.stage import Replica
@@ -170,7 +171,7 @@ def test_a_run_leaves_no_state_behind(small_graph: Graph, tmp_path: Path) -> Non
         *("config.yaml", "metrics.json", "history.jsonl", "predictions.parquet"),
         "model.safetensors",
     }
-    assert json.loads((tmp_path / "metrics.json").read_text()) == metrics
+    assert read_metrics(tmp_path / "metrics.json") == metrics
 
 
 def test_the_same_specification_gives_the_same_result(small_graph: Graph, tmp_path: Path) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from hpgmn.errors import HPGMNError
 from hpgmn.experiments.run import RunSpec
-from hpgmn.experiments.run_metrics import Result, run_metrics
+from hpgmn.experiments.run_metrics import Result, read_metrics, run_metrics, write_metrics
+from hpgmn.formats import RUN_FORMAT
 
 SPEC = RunSpec("somewhere", "hpgmn", {"epochs": 4}, (3,), seeds=2)
 SUMMARY = {"num_nodes": 9, "class_names": ["no", "yes"]}
@@ -80,3 +84,28 @@ def test_without_test_nodes_or_with_one_seed_there_is_less() -> None:
     found = run_metrics(replace(SPEC, seeds=1), result(**one), "g", SUMMARY)
     assert found["test_score"] == [0.75]
     assert "ensemble" not in found
+
+
+def test_metrics_that_were_changed_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.json"
+    write_metrics(path, {"format": RUN_FORMAT, "test_score": [0.25], 3: "a number as key"})
+    assert read_metrics(path) == {
+        "format": RUN_FORMAT,
+        "test_score": [0.25],
+        "3": "a number as key",
+    }
+    path.write_text(path.read_text().replace("0.25", "0.75"))
+    with pytest.raises(
+        HPGMNError, match=r"metrics\.json is damaged: its checksum differs\. Restore"
+    ):
+        read_metrics(path)
+    path.write_text('{"test_score": [0.5]}')  # of an earlier version
+    assert read_metrics(path) == {"test_score": [0.5]}
+    path.write_text(json.dumps({"format": RUN_FORMAT + 1}))
+    with pytest.raises(HPGMNError, match="written by a newer hpgmn"):
+        read_metrics(path)
+    path.write_text("[]")
+    with pytest.raises(HPGMNError, match=r"is damaged: no description\. Restore it, or train"):
+        read_metrics(path)
+    with pytest.raises(HPGMNError, match=r"^Cannot read .*No such file.*train that run again"):
+        read_metrics(tmp_path / "none.json")

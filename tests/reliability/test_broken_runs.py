@@ -23,7 +23,7 @@ from hpgmn.datasets.files import write_graph
 from hpgmn.experiments.run import RunSpec, prepare_folder, run
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
-from hpgmn.training.saved import _checksum
+from hpgmn.training.checkpoint import _checksum
 
 TINY = {
     "hidden_dim": 4,

@@ -18,6 +18,7 @@ import hpgmn as package
 from hpgmn.errors import HPGMNError
 from hpgmn.experiments.predictions import guessed_labels
 from hpgmn.experiments.reproduction.cells import CellRecord, read_cell, write_cell
+from hpgmn.experiments.run_metrics import read_metrics, write_metrics
 from hpgmn.graph import Graph
 from hpgmn.sharding import Shards, shard
 from hpgmn.statistics import StatisticsSettings
@@ -81,6 +82,12 @@ def record(graph: Graph, folder: Path) -> tuple[Path, Read]:
     return folder / "texas-mlp-tuned.json", lambda path: read_cell(folder, "texas-mlp-tuned")
 
 
+def metrics(graph: Graph, folder: Path) -> tuple[Path, Read]:
+    said = {"format": 2, "test_score": [0.8125, 0.84375], "config": {"settings": {"lr": 0.01}}}
+    write_metrics(folder / "metrics.json", said)
+    return folder / "metrics.json", read_metrics
+
+
 def plan(graph: Graph, folder: Path) -> tuple[Path, Read]:
     (folder / "plan.json").write_text(json.dumps(sealed({"identity": "me", "plan": [[0, 2], [1]]})))
 
@@ -135,6 +142,7 @@ KINDS: dict[str, Callable[[Graph, Path], tuple[Path, Read]]] = {
     "model.safetensors": model,
     "state": state,
     "plan": plan,
+    "metrics.json": metrics,
     "graph.npz": graph_file,
     "edges of a graph folder": graph_array("edges_indices.npy"),
     "attributes of a graph folder": graph_array("x.npy"),

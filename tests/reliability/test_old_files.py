@@ -278,7 +278,7 @@ def test_the_record_of_a_newer_cell_is_not_done_again(tmp_path: Path) -> None:
     path = tmp_path / "texas-mlp-plain.json"
     content = json.loads(path.read_text())
     assert content["format"] == CELL_FORMAT
-    without = {name: value for name, value in content.items() if name != "format"}
+    without = {name: content[name] for name in content.keys() - {"format", "crc32"}}
     path.write_text(json.dumps(without))  # as before there was a version
     assert read_cell(tmp_path, "texas-mlp-plain") == CellRecord(cell, "me", None, {})
     path.write_text(json.dumps({"format": CELL_FORMAT + 1}))

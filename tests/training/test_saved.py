@@ -23,8 +23,9 @@ from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.models.propagated import PropagatedSettings
 from hpgmn.models.stage import Replica
 from hpgmn.statistics import forms
+from hpgmn.training.checkpoint import _checksum
 from hpgmn.training.replicas import Fitted, fit_replicas
-from hpgmn.training.saved import SavedModel, _checksum
+from hpgmn.training.saved import SavedModel
 
 TINY = HPGMNSettings(
     hidden_dim=4,

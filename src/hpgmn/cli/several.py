@@ -295,12 +295,12 @@ def _several_elsewhere(
 def _others_in(folder: Path, runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The metrics of finished runs of other models in the same folder, on the same splits."""
     from hpgmn.experiments.run import METRICS_FILE
-    from hpgmn.parsing import read_json
+    from hpgmn.experiments.run_metrics import read_metrics
 
     keys = ("graph", "metric", "positive", "splits", "seeds")
     found = []
     for path in sorted(folder.glob(f"*/{METRICS_FILE}")):
-        metrics: dict[str, Any] = read_json(path)
+        metrics = read_metrics(path)
         is_new = metrics["model"] not in [run["model"] for run in runs]
         if is_new and all(metrics.get(key) == runs[0].get(key) for key in keys):
             found.append(metrics)
@@ -312,14 +312,13 @@ def _one_of_several(
 ) -> dict[str, Any]:
     """The metrics of one model's run; a finished one is read."""
     from hpgmn.experiments.run import METRICS_FILE, REPORT_FILE, prepare_folder
-    from hpgmn.parsing import read_json
+    from hpgmn.experiments.run_metrics import read_metrics
 
     own = folder / folder_name(spec.model)
     with only_one(own, "training"):
         if resume and (own / REPORT_FILE).exists() and (own / METRICS_FILE).exists():
             prepare_folder(own, spec, resume=resume, overwrite=overwrite)  # refuses other options
-            found: dict[str, Any] = read_json(own / METRICS_FILE)
-            return found
+            return read_metrics(own / METRICS_FILE)
         return train_into(spec, graph, own, resume=resume, overwrite=overwrite)
 
 

@@ -264,8 +264,6 @@ def _checked_arrays(path: Path) -> dict[str, Array]:
     if path.is_dir() and not is_graph_folder(path):
         raise GraphError(f"'{path}' is a folder, not a graph file; give a .npz file.")
     try:
-        if path.is_dir():
-            _refuse_changed(path)
         arrays, unread = _members(path) if path.is_dir() else _archived(path)
     except OSError as error:
         again = "copy or write it again"
@@ -288,6 +286,8 @@ def _checked_arrays(path: Path) -> dict[str, Array]:
     version = arrays.get("format")
     if version is not None and version.shape == () and version.dtype.kind in "iu":
         refuse_newer(_called(path), int(version), GRAPH_FORMAT)  # before an array is missed
+    if path.is_dir():
+        _refuse_changed(path)
     for name, array in arrays.items():
         kinds, called = _kind(name)
         if array.dtype.kind not in kinds:

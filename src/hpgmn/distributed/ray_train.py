@@ -19,7 +19,8 @@ from hpgmn.distributed.run import run_on_shards
 from hpgmn.engines.cluster import connected, require_ray
 from hpgmn.errors import HPGMNError
 from hpgmn.experiments.run import METRICS_FILE, STATE_FOLDER, RunSpec
-from hpgmn.parsing import parse_json, read_json
+from hpgmn.experiments.run_metrics import read_metrics
+from hpgmn.parsing import parse_json
 from hpgmn.sharding import Shards
 from hpgmn.training.replicas import Progress
 from hpgmn.writing import write_text
@@ -66,8 +67,7 @@ def run_with_ray(
                 _train(train, torch_train, spec, shards, folder, workers, retries)
         finally:
             shutil.rmtree(folder / RAY_FOLDER, ignore_errors=True)
-    metrics: dict[str, Any] = read_json(folder / METRICS_FILE)
-    return metrics
+    return read_metrics(folder / METRICS_FILE)
 
 
 def ray_train_modules() -> tuple[ModuleType, ModuleType]:

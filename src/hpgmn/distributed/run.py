@@ -36,7 +36,7 @@ from hpgmn.experiments.run import (
     write_config,
     write_history,
 )
-from hpgmn.experiments.run_metrics import Result, run_metrics
+from hpgmn.experiments.run_metrics import Result, run_metrics, write_metrics
 from hpgmn.graph import Array, Split
 from hpgmn.metrics import require_metric
 from hpgmn.models import find_model
@@ -58,7 +58,7 @@ from hpgmn.training.repeatable import repeatable
 from hpgmn.training.replicas import Progress
 from hpgmn.training.saved import MODEL_FILE, SavedModel
 from hpgmn.training.state import TrainState
-from hpgmn.writing import whole, write_text
+from hpgmn.writing import whole
 
 logger = logging.getLogger(__name__)
 
@@ -265,7 +265,7 @@ class _OneRun:
             }
             metrics["warnings"] = warnings
             metrics["seconds"] = before + time.perf_counter() - started
-            write_text(self.folder / METRICS_FILE, json.dumps(metrics, indent=1) + "\n")
+            write_metrics(self.folder / METRICS_FILE, metrics)
             shutil.rmtree(self.state_folder)
         self.ranks.wait()
         return metrics

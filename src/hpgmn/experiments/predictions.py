@@ -17,6 +17,7 @@ from hpgmn.models.stage import Replica
 from hpgmn.parsing import read_json
 from hpgmn.training.checkpoint import read_tensors
 from hpgmn.training.saved import MODEL_FILE
+from hpgmn.writing import unsealed
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def refuse_other_graph(metrics: Path, num_nodes: int, fingerprint: str | None) -
     """
     run = metrics.parent
     try:
-        about = read_json(metrics)
+        about = unsealed(read_json(metrics))
         before = int(about["graph_summary"]["num_nodes"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise HPGMNError(

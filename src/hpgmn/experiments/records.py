@@ -20,6 +20,7 @@ from hpgmn.models import MODELS
 from hpgmn.parsing import parse_json, read_json
 from hpgmn.shipped import settings_for
 from hpgmn.statistics import averaged
+from hpgmn.writing import unsealed
 
 _NEEDED = (
     *("graph", "model", "metric", "splits", "seeds", "test_score", "test_score_mean"),
@@ -64,6 +65,10 @@ def _record(path: Path) -> Record:
     except ValueError as error:
         raise HPGMNError(f"{path} is not valid JSON ({error}).") from None
     refuse_newer(path, metrics.get("format"), RUN_FORMAT)
+    try:
+        metrics = unsealed(metrics)
+    except ValueError as error:
+        raise HPGMNError(f"{path} is damaged: {error}. Train that run again.") from None
     return checked_record(path.parent.name, metrics, path)
 
 

@@ -27,7 +27,7 @@ from hpgmn.errors import HPGMNError, SettingError
 from hpgmn.experiments.again import made_with
 from hpgmn.experiments.machine import forget_peak_memory
 from hpgmn.experiments.predictions import NodeTable
-from hpgmn.experiments.run_metrics import Result, run_metrics
+from hpgmn.experiments.run_metrics import Result, read_metrics, run_metrics, write_metrics
 from hpgmn.formats import RUN_FORMAT, refuse_newer
 from hpgmn.graph import Array, Graph, Split
 from hpgmn.locking import LOCK_FILE
@@ -295,9 +295,7 @@ def finished_run(folder: Path) -> dict[str, Any] | None:
             "with --overwrite."
         )
     shutil.rmtree(folder / STATE_FOLDER, ignore_errors=True)
-    metrics: dict[str, Any] = read_json(folder / METRICS_FILE)
-    refuse_newer(folder / METRICS_FILE, metrics.get("format"), RUN_FORMAT)
-    return metrics
+    return read_metrics(folder / METRICS_FILE)
 
 
 def write_config(folder: Path, spec: RunSpec, made: Mapping[str, Any] | None = None) -> None:
@@ -377,7 +375,7 @@ def run(
     if (folder / PORTFOLIO_FILE).exists():
         metrics["portfolio"] = read_json(folder / PORTFOLIO_FILE)
     metrics["seconds"] = before + time.perf_counter() - started
-    write_text(folder / METRICS_FILE, json.dumps(metrics, indent=1) + "\n")
+    write_metrics(folder / METRICS_FILE, metrics)
     shutil.rmtree(state)
     return metrics
 

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import datetime
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from hpgmn import __version__
+from hpgmn.errors import HPGMNError
 from hpgmn.evaluation import Score, calibration_report, ensemble_scores, ensemble_size, scores
 from hpgmn.experiments.machine import hardware, peak_memory_mb
-from hpgmn.formats import RUN_FORMAT
+from hpgmn.formats import RUN_FORMAT, refuse_newer
 from hpgmn.graph import Array
+from hpgmn.parsing import read_json
 from hpgmn.training.checks import class_number
+from hpgmn.writing import sealed, unsealed, write_text
 
 if TYPE_CHECKING:
     from hpgmn.experiments.run import RunSpec
@@ -49,6 +54,25 @@ class Result:
     history: Mapping[str, Mapping[str, Tensor]]
     seconds: Mapping[str, float]
     guesses: Tensor | None = None
+
+
+def write_metrics(path: Path, metrics: Mapping[str, Any]) -> None:
+    """Write ``metrics.json``, with a checksum of itself."""
+    write_text(path, json.dumps(sealed(metrics), indent=1) + "\n")
+
+
+def read_metrics(path: Path) -> dict[str, Any]:
+    """What ``metrics.json`` says; one that was changed or cut is refused."""
+    remedy = "Restore it, or train that run again with --overwrite."
+    try:
+        found = read_json(path)
+        if isinstance(found, dict):
+            refuse_newer(path, found.get("format"), RUN_FORMAT)
+        return unsealed(found)
+    except OSError as error:
+        raise HPGMNError(f"Cannot read {path} ({error.strerror or error}). {remedy}") from None
+    except ValueError as error:
+        raise HPGMNError(f"{path} is damaged: {error}. {remedy}") from None
 
 
 def run_metrics(

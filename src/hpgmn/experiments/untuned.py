@@ -26,6 +26,7 @@ from hpgmn.experiments.records import (
 )
 from hpgmn.experiments.reproduction.cells import SHIPPED, TUNED, read_cell, remedy
 from hpgmn.parsing import read_json
+from hpgmn.writing import unsealed
 
 BAR, WEBKB_BAR, SIMPLE_BAR = -1.5, -3.0, -1.0
 """Points that the portfolio may stay below tuned settings (WebKB graphs), and below the better of
@@ -90,7 +91,7 @@ def read_untuned(folder: Path, cells: Path) -> list[Untuned]:
     found = {}
     for path in sorted(folder.glob("*.json")):
         try:
-            metrics = read_json(path)
+            metrics = unsealed(read_json(path))
             chosen = str(metrics["portfolio"]["chosen"])
         except (ValueError, KeyError, TypeError):
             raise HPGMNError(f"{path} is not the metrics.json of a portfolio's run.") from None

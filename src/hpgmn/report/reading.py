@@ -20,6 +20,7 @@ from hpgmn.errors import HPGMNError, SettingError
 from hpgmn.formats import RUN_FORMAT, refuse_newer
 from hpgmn.graph import Array
 from hpgmn.parsing import parse_json
+from hpgmn.writing import unsealed
 
 CURVES = ("loss", "val_loss", "val_score")
 METRICS_FILE, AUDIT_FILE = "metrics.json", "audit.json"
@@ -177,6 +178,10 @@ def _read_later(path: Path) -> dict[str, Any]:
 def _read_metrics(path: Path) -> dict[str, Any]:
     metrics = _read_json(path)
     refuse_newer(path, metrics.get("format"), RUN_FORMAT)
+    try:
+        metrics = unsealed(metrics)
+    except ValueError as error:
+        raise _broken(path, f"is damaged: {error}") from None
     _require(path, metrics, _METRICS)
     splits, seeds = metrics["splits"], metrics["seeds"]
     if not isinstance(splits, list) or not splits:

@@ -19,7 +19,9 @@ from hpgmn.formats import RUN_FORMAT, refuse_newer
 from hpgmn.models.stage import Parameters
 from hpgmn.parsing import TooLargeError, parse_json, refuse_beyond_memory, require_file
 from hpgmn.training.state import HISTORY, StageState, TrainState
-from hpgmn.writing import SEAL, whole
+from hpgmn.writing import whole
+
+_CHECKSUM = "checksum"
 
 MOST_TENSORS = 20_000
 """A file of more is refused: safetensors takes longer and longer for each."""
@@ -30,8 +32,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
     ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with whole(path) as draft:
         try:
-            words = json.dumps(about)
-            save_file(ready, draft, metadata={"about": words, SEAL: _checksum(ready, words)})
+            said = {**about, _CHECKSUM: _checksum(ready, about)}
+            # One entry: safetensors writes several in any order, and files would differ.
+            save_file(ready, draft, metadata={"about": json.dumps(said)})
         except SafetensorError as error:  # a full disk, for one
             number = re.search(r"os error (\d+)", str(error))
             raise OSError(*((int(number[1]), "") if number else (str(error),))) from None
@@ -46,14 +49,12 @@ def read_tensors(
         with safe_open(str(path), framework="pt", device=str(device)) as file:
             said = file.metadata() or {}
             about = parse_json(said["about"])
-            if not isinstance(about, dict):
-                raise ValueError("no description")
+            if not isinstance(about, dict) or len(said) > 1:
+                raise ValueError("no description of ours")
             names = list(file.keys())
             tensors = {name: file.get_tensor(name) for name in names}
-        if set(said) - {"about", SEAL}:
-            raise ValueError("it holds more than was written")
-        if SEAL in said and said[SEAL] != _checksum(tensors, said["about"]):  # older: none
-            raise ValueError("its checksum differs")
+        refuse_newer(path, about.get("format"), RUN_FORMAT)
+        _refuse_changed(tensors, about)
         return tensors, about
     except FileNotFoundError:
         raise HPGMNError(f"The file {path} does not exist.") from None
@@ -62,10 +63,15 @@ def read_tensors(
             f"The file {path} cannot be read: {error}. Free some memory, or use another machine."
         ) from None
     except (SafetensorError, KeyError, ValueError, OSError) as error:
+        reason = str(error) if isinstance(error, _ChangedError) else type(error).__name__
         raise HPGMNError(
-            f"The file {path} is damaged or not one of ours ({type(error).__name__}). "
+            f"The file {path} is damaged or not one of ours ({reason}). "
             "Restore it, or train again with --overwrite."
         ) from None
+
+
+class _ChangedError(ValueError):
+    """A file is not what was written."""
 
 
 def _refuse_too_much(path: Path) -> None:
@@ -80,14 +86,27 @@ def _refuse_too_much(path: Path) -> None:
         raise TooLargeError(f"it says that it holds {count:,} tensors")
 
 
-def _checksum(tensors: Mapping[str, Tensor], about: str) -> str:
-    """Of all that a file holds: about half a second for each gigabyte."""
-    found = zlib.crc32(about.encode())
+def _refuse_changed(tensors: Mapping[str, Tensor], about: dict[str, Any]) -> None:
+    """Take the checksum out of a description, and refuse a file that has another.
+
+    States of the first format have none.
+    """
+    if _CHECKSUM not in about and about.get("format", 1) == 1:
+        return
+    if about.pop(_CHECKSUM, None) != _checksum(tensors, about):
+        raise _ChangedError("its checksum differs")
+
+
+def _checksum(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> int:
+    """Changes with any bit of what a file holds; takes about half a second for each gigabyte."""
+    is_typed = about.get("format", 1) != 1
+    found = zlib.crc32(json.dumps(about, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
-        found = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), found)
+        kind = f" {tensor.dtype}" if is_typed else ""
+        found = zlib.crc32(f"{name}{tuple(tensor.shape)}{kind}".encode(), found)
         content = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
         found = zlib.crc32(content.numpy().data, found)
-    return str(found)
+    return found
 
 
 def write_state(path: Path, state: TrainState, identity: str) -> None:
@@ -136,7 +155,6 @@ def refuse_other(kept: object, identity: str, folder: Path) -> None:
 def read_state(path: Path, identity: str, device: torch.device | str = "cpu") -> TrainState:
     """A training state, ready to be continued; refused where it belongs to another training."""
     tensors, about = read_tensors(path, device)
-    refuse_newer(path, about.get("format"), RUN_FORMAT)
     refuse_other(about.get("identity"), identity, path.parent)
 
     def below(prefix: str) -> Parameters:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +15,7 @@ from torch import Tensor
 from hpgmn.calibration import calibrated, fit_temperatures, mean_logits
 from hpgmn.config import make_settings, settings_dict
 from hpgmn.errors import HPGMNError
-from hpgmn.formats import RUN_FORMAT, refuse_newer
+from hpgmn.formats import RUN_FORMAT
 from hpgmn.graph import Array, Graph
 from hpgmn.models import find_model
 from hpgmn.models.label_estimator import estimator_logits
@@ -35,15 +33,6 @@ _TIED = (
     "adjacency",
     "neighbor_adjacency",
 )  # statistics whose columns are the nodes trained on
-
-
-def _checksum(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> int:
-    """A number that changes with any bit of a model: a damaged file is told, not used."""
-    found = zlib.crc32(json.dumps(about, sort_keys=True).encode())
-    for name in sorted(tensors):
-        found = zlib.crc32(f"{name}{tuple(tensors[name].shape)}".encode(), found)
-        found = zlib.crc32(tensors[name].detach().cpu().contiguous().numpy().data, found)
-    return found
 
 
 def _damaged(path: Path, fault: str) -> HPGMNError:
@@ -225,7 +214,7 @@ class SavedModel:
             "temperatures": self.temperatures,
             "mean_temperatures": self.mean_temperatures,
         }
-        write_tensors(path, tensors, about | {"checksum": _checksum(tensors, about)})
+        write_tensors(path, tensors, about)
 
     @classmethod
     def read(cls, path: Path, own: str | None = None) -> SavedModel:
@@ -246,9 +235,6 @@ class SavedModel:
     def _of_file(
         cls, path: Path, tensors: dict[str, Tensor], about: dict[str, Any], own: str | None
     ) -> SavedModel:
-        refuse_newer(path, about["format"], RUN_FORMAT)
-        if about.pop("checksum") != _checksum(tensors, about):
-            raise _damaged(path, "its checksum differs")
         name = about.pop("model")
         if is_own(name) and own is None:
             raise HPGMNError(
