@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpgmn.errors import HPGMNError
-from hpgmn.locking import only_one
+from hpgmn.locking import LOCK_FILE, only_one
 
 HOLDER = """
 import sys, time
@@ -59,3 +59,14 @@ def test_a_file_system_without_locks_is_worked_on(
     monkeypatch.setattr(fcntl, "flock", missing)
     with only_one(tmp_path, "work"):
         assert (tmp_path / ".lock").exists()
+
+
+def test_no_lock_is_written_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / LOCK_FILE).symlink_to(tmp_path / "outside")
+    with (
+        pytest.raises(HPGMNError, match=r"Cannot write .*symbolic links.*Choose another place"),
+        only_one(tmp_path / "run", "training"),
+    ):
+        pass
+    assert not (tmp_path / "outside").exists()

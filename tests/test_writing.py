@@ -221,9 +221,74 @@ def test_drafts_of_the_killed_go_and_those_at_work_stay(tmp_path: Path) -> None:
             second.kill()
             second.wait()
     assert len(names(tmp_path)) == 3
-    (tmp_path / "a.unfinished").write_text("of an earlier version")
+    (tmp_path / "book.unfinished").write_text("no draft of ours")
+    os.mkfifo(tmp_path / f".a.{'0' * 32}.unfinished")  # a reader would wait for ever
+    (tmp_path / f".a.{'1' * 32}.unfinished").symlink_to(tmp_path)
     sweep_folder(tmp_path)
-    assert content(tmp_path) == {"a": "whole", "other": "text"}
+    assert names(tmp_path) == {
+        *("a", "other", "book.unfinished"),
+        *(f".a.{digit * 32}.unfinished" for digit in "01"),
+    }
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from hpgmn.writing import write_text
+
+for number in range(300):
+    write_text(Path(sys.argv[1]), "x" * number)
+"""
+
+
+def test_writers_of_one_place_take_no_draft_from_each_other(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WRITER, str(tmp_path / "a")]
+    writers = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    assert [writer.communicate(timeout=100)[1] for writer in writers] == [""] * 4
+    assert content(tmp_path) == {"a": "x" * 299}
+
+
+def test_a_folder_between_two_names_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where names cannot be exchanged: a kill after the old one was moved away."""
+    place, before = tmp_path / "a", os.rename
+    with whole_folder(place) as draft:
+        (draft / "old").write_text("1")
+
+    class Killed(BaseException):
+        pass
+
+    def killed(source: Path, target: Path) -> None:
+        if not place.exists():
+            raise Killed
+        before(source, target)
+
+    monkeypatch.setattr(writing, "_exchanged", lambda *_: False)
+    with monkeypatch.context() as patch:
+        patch.setattr(writing.os, "rename", killed)
+        with pytest.raises(Killed), whole_folder(place) as draft:
+            (draft / "new").write_text("1")
+    sweep_folder(tmp_path)
+    [kept] = tmp_path.iterdir()
+    assert content(kept) == {"old": "1"}
+    for number in (2, 3):
+        with whole_folder(place) as draft:
+            (draft / f"{number}").write_text("1")
+    assert names(tmp_path) == {"a"}
+    assert content(place) == {"3": "1"}
+
+
+def test_a_place_that_is_a_link_stays_one(tmp_path: Path) -> None:
+    for name in ("far", "new"):
+        (tmp_path / "a").unlink(missing_ok=True)
+        (tmp_path / "far").mkdir(exist_ok=True)
+        (tmp_path / "a").symlink_to("far")
+        with whole_folder(tmp_path / "a") as draft:
+            (draft / name).write_text("1")
+        assert (tmp_path / "a").is_symlink()
+        assert content(tmp_path / "far") == {name: "1"}
+    assert names(tmp_path) == {"a", "far"}
 
 
 def test_without_locks_drafts_are_known_by_their_age(
@@ -233,7 +298,7 @@ def test_without_locks_drafts_are_known_by_their_age(
         raise OSError(errno.ENOSYS, "Function not implemented")
 
     monkeypatch.setattr(fcntl, "flock", missing)
-    young, old = tmp_path / ".a.1.unfinished", tmp_path / ".a.2.unfinished"
+    young, old = (tmp_path / f".a.{digit * 32}.unfinished" for digit in "12")
     for draft in (young, old):
         draft.mkdir()
     os.utime(old, (0, 0))

@@ -209,7 +209,8 @@ def _archive(file: IO[bytes], wanted: Callable[[str], bool]) -> tuple[dict[str, 
         for member in archive.infolist():
             name = member.filename.removesuffix(".npy")
             if name == member.filename or not wanted(name):
-                others.append(name)
+                with archive.open(member):  # refuses one that has another name in its own place
+                    others.append(name)
                 continue
             if name in members:
                 raise ValueError(f"array '{name}' is in it twice")

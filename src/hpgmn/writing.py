@@ -13,6 +13,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import shutil
 import time
 import uuid
@@ -22,10 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from hpgmn.errors import HPGMNError
-from hpgmn.parsing import parse_json
 
 ENDING = ".unfinished"
 """What the names of drafts end in; they begin with a dot and the name of their place."""
+
+_NAME, _OLD = re.compile(rf"\..+\.[0-9a-f]{{32}}{re.escape(ENDING)}"), ".old"
 
 STALE_SECONDS = 24 * 60 * 60
 """So old a draft is abandoned where the file system has no locks."""
@@ -87,6 +89,8 @@ def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
     {'score': 0.5}
     """
     plain = {key: value for key, value in content.items() if key != SEAL}
+    from hpgmn.parsing import parse_json  # which loads NumPy, and a command's help should not
+
     as_read = parse_json(json.dumps(plain))  # numbers as keys become words
     return {**plain, SEAL: zlib.crc32(json.dumps(as_read, sort_keys=True).encode())}
 
@@ -134,6 +138,8 @@ def whole_folder(path: Path) -> Iterator[Path]:
     Raises:
         HPGMNError: the folder cannot be written.
     """
+    if path.is_symlink():
+        path = path.resolve()
     with _drafts(path) as draft:
         yield draft
         for member in sorted(draft.iterdir()):
@@ -163,7 +169,7 @@ def sweep(path: Path) -> None:
     start = f".{path.name}."
     with contextlib.suppress(OSError):  # it is done again with the next draft
         for name in os.listdir(path.parent):
-            if name.startswith(start) and name.endswith(ENDING):
+            if name.startswith(start) and is_draft(name):
                 _remove_abandoned(path.parent / name)
 
 
@@ -171,8 +177,19 @@ def sweep_folder(folder: Path) -> None:
     """Remove the drafts that killed writers have left in a folder, whatever they were to be."""
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
-            if name.endswith(ENDING):
+            if is_draft(name):
                 _remove_abandoned(folder / name)
+
+
+def is_draft(name: str) -> bool:
+    """Whether a folder of that name is a draft of ours: it may be removed, no other is.
+
+    >>> is_draft(".a.json.0123456789abcdef0123456789abcdef.unfinished")
+    True
+    >>> is_draft("book.unfinished")
+    False
+    """
+    return _NAME.fullmatch(name) is not None
 
 
 def _draft(path: Path) -> Path:
@@ -195,20 +212,22 @@ def _begun(path: Path) -> tuple[Path, int]:
 
 def _remove_abandoned(draft: Path) -> None:
     with contextlib.suppress(OSError):  # gone meanwhile, or at work
-        held = os.open(draft, os.O_RDONLY | os.O_CLOEXEC)
+        held = os.open(draft, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return
-        except OSError:
-            if time.time() - draft.stat().st_mtime < STALE_SECONDS:
-                return
+            if _is_abandoned(draft, held):
+                shutil.rmtree(draft, ignore_errors=True)
         finally:
-            os.close(held)
-        if draft.is_dir():
-            shutil.rmtree(draft, ignore_errors=True)
-        else:
-            draft.unlink()  # as earlier versions wrote them
+            os.close(held)  # not before: a writer that has just made the folder waits for it
+
+
+def _is_abandoned(draft: Path, held: int) -> bool:
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return time.time() - draft.stat().st_mtime >= STALE_SECONDS
+    return True
 
 
 def _force(path: Path) -> None:
@@ -233,14 +252,18 @@ def _exchange(draft: Path, path: Path) -> None:
             raise
     if _exchanged(draft, path):
         return
-    old = _draft(path)  # two renames, where the system has no single one
+    # Two renames, where the system has no single one. A kill between them leaves the old folder
+    # under a name that nobody sweeps.
+    old = _draft(path).with_suffix(_OLD)
     os.rename(path, old)
     try:
         os.rename(draft, path)
     except OSError:
         os.rename(old, path)
         raise
-    shutil.rmtree(old, ignore_errors=True)
+    for name in os.listdir(path.parent):
+        if name.startswith(f".{path.name}.") and is_draft(f"{name.removesuffix(_OLD)}{ENDING}"):
+            shutil.rmtree(path.with_name(name), ignore_errors=True)
 
 
 def _exchanged(one: Path, other: Path) -> bool:

@@ -130,7 +130,7 @@ def test_two_skewed_classes_are_shown_as_roc_auc(hpgmn: Command, tmp_path: Path)
 def test_a_split_that_is_not_there_is_refused(hpgmn: Command, graph_file: Path) -> None:
     answer = hpgmn("audit", graph_file, "--split", 2)
     assert (answer.code, answer.out) == (2, "")
-    assert answer.err == "Error: Graph 'small' has splits 0 to 1 (got 2).\n"
+    assert answer.err == "Error: Graph 'small' has splits 0 to 1 (got 2). Choose one.\n"
 
 
 def test_an_unknown_protocol_is_refused(hpgmn: Command, graph_file: Path) -> None:

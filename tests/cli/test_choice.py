@@ -151,6 +151,8 @@ def test_a_run_says_and_keeps_what_was_chosen(hpgmn: Command, graph_file: Path) 
     assert kept["splits"] == [0, 1]
     assert config["model"] == metrics["model"] == chosen["model"]
     assert config["settings"] == config["settings"] | chosen["settings"]
+    extra = {name: config.pop(name) for name in ("format", "made_with")}
+    assert extra["format"] == metrics["format"]
     assert metrics["config"] == config
     # The table, the one left out, and the sentence.
     assert "Portfolio: accuracy %" in answer.out

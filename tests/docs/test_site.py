@@ -335,7 +335,7 @@ def test_the_pages_have_commands() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["trian texas", "train texas --sedes 3", "bench grwoth", "train --splits 0"]
+    "line", ["trian texas", "train texas --sedes 3", "bench grwoth", "audit --split 0"]
 )
 def test_the_check_sees_wrong_commands(line: str) -> None:
     with pytest.raises(Exception, match=r"no command|no option|[Mm]issing"):

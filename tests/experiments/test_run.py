@@ -19,6 +19,7 @@ from hpgmn.config import settings_dict
 from hpgmn.errors import GraphError, HPGMNError, SettingError
 from hpgmn.experiments import run as module
 from hpgmn.experiments.run import (
+    REPORT_FILE,
     RunSpec,
     check_run,
     finished_run,
@@ -444,3 +445,32 @@ def test_without_test_nodes_there_is_no_average(small_graph: Graph, tmp_path: Pa
     )
     prepare_folder(tmp_path / "run", SPEC, resume=False, overwrite=False)
     assert "ensemble" not in run(SPEC, graph, tmp_path / "run")
+
+
+def test_a_run_that_is_being_replaced_is_finished_no_more(
+    small_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after the first file was removed, whichever that is."""
+    run(SPEC, small_graph, tmp_path)
+    (tmp_path / REPORT_FILE).touch()
+    before = Path.unlink
+
+    def killed(path: Path, missing_ok: bool = False) -> None:
+        before(path, missing_ok)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", killed)
+        with pytest.raises(KeyboardInterrupt):
+            prepare_folder(tmp_path, SPEC, resume=False, overwrite=True)
+    prepare_folder(tmp_path, SPEC, resume=True, overwrite=False)
+    assert finished_run(tmp_path) is None
+    run(SPEC, small_graph, tmp_path)
+    assert read_metrics(tmp_path / "metrics.json")["splits"] == list(SPEC.splits)
+
+
+def test_files_of_others_are_neither_drafts_nor_nothing(small_graph: Graph, tmp_path: Path) -> None:
+    (tmp_path / "book.unfinished").write_text("mine")
+    with pytest.raises(HPGMNError, match="exists"):
+        prepare_folder(tmp_path, SPEC, resume=False, overwrite=False)
+    assert (tmp_path / "book.unfinished").read_text() == "mine"

@@ -270,3 +270,29 @@ def test_a_full_disk_is_told_while_a_study_is_made_and_used(
     monkeypatch.setattr(optuna.storages, "RDBStorage", full)
     with pytest.raises(HPGMNError, match="is full"), open_study(tmp_path / "b.db"):
         pass
+
+
+KILLED_WRITER = """
+import os, signal, sqlite3, sys
+database = sqlite3.connect(sys.argv[1], isolation_level=None)
+database.execute("PRAGMA cache_size = 1")
+database.execute("BEGIN")
+rows = [(1, f"{number}", '"' + "x" * 2000 + '"') for number in range(50)]
+query = "INSERT INTO study_user_attributes (study_id, key, value_json) VALUES (?, ?, ?)"
+database.executemany(query, rows)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_study_whose_writer_was_killed_in_the_middle_is_ours_still(tmp_path: Path) -> None:
+    """The journal that it leaves is undone, which takes the right to write."""
+    path = tmp_path / "study.db"
+    with open_study(path) as study:
+        study.set_user_attr("mine", 1)
+    killed = subprocess.run([sys.executable, "-c", KILLED_WRITER, str(path)], check=False)
+    assert killed.returncode == -9
+    assert path.with_name("study.db-journal").stat().st_size > 0
+    assert study_exists(path)
+    with open_study(path) as study:
+        assert study.user_attrs["mine"] == 1
+        assert "0" not in study.user_attrs

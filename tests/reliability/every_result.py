@@ -27,7 +27,7 @@ from hpgmn.training.replicas import fit_replicas
 
 WIDTHS = {"hidden_dim": 8, "query_dim": 8, "estimator_hidden": 8, "num_patterns": 4}
 QUICK = ["epochs=3", "estimator_epochs=3", "hidden_dim=4", "estimator_hidden=4", "num_patterns=3"]
-PASSING = ("seconds", "created", "peak_memory", "command")  # the last names folders
+PASSING = ("seconds", "created", "peak_memory", "crc32", "command")  # the last names folders
 
 
 class Own(nn.Module):

@@ -28,6 +28,8 @@ LOADED = (
 TOUCHES = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree")
 LONGEST = 120.0
 """Seconds that a command may take."""
+HUNG = 999
+"""The exit code of one that takes longer."""
 
 
 class Watch:
@@ -96,13 +98,15 @@ def answered(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         now = time.monotonic() - began
         if child:
             job = running.pop(child)
-            job["seconds"], job["code"] = now, os.waitstatus_to_exitcode(status)
+            code = os.waitstatus_to_exitcode(status)
+            job["seconds"], job["code"] = now, HUNG if job.get("hung") else code
             with contextlib.suppress(ProcessLookupError):  # its workers, if any are left
-                if job["code"] != -signal.SIGKILL:
+                if code != -signal.SIGKILL:
                     os.killpg(child, signal.SIGKILL)
             continue
         for child, job in running.items():
             if now > (LONGEST if job["seconds"] is None else job["seconds"]):
+                job["hung"] = job["seconds"] is None
                 os.kill(child, signal.SIGKILL)
         time.sleep(0.001)
     return [{"code": job["code"], "seconds": job["seconds"]} for job in jobs]

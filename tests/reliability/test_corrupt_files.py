@@ -132,10 +132,10 @@ def shards(graph: Graph, folder: Path) -> tuple[Path, Read]:
     def read(path: Path) -> Any:
         found = Shards(folder / "shards")
         found.check()
-        return [found.y(part).tolist() for part in range(len(found))]
+        name = path.name.removesuffix(".npy")
+        return [np.asarray(found.statistic(name, part)).tolist() for part in range(len(found))]
 
-    path = next((folder / "shards").glob("rows-*1/class_counts*"))
-    return path, read
+    return next((folder / "shards").glob("rows-*1/class_counts*.npy")), read
 
 
 KINDS: dict[str, Callable[[Graph, Path], tuple[Path, Read]]] = {

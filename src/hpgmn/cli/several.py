@@ -224,15 +224,16 @@ def _train_several(
     cluster: Engine | None,
 ) -> None:
     from hpgmn.experiments.comparison import COMPARISON_FILE, comparison
-    from hpgmn.writing import sweep_folder, write_text
+    from hpgmn.writing import is_draft, sweep_folder, write_text
 
-    sweep_folder(folder)
-    is_taken = any(path.name != LOCK_FILE for path in folder.iterdir())
+    names = [path.name for path in folder.iterdir()]
+    is_taken = any(name != LOCK_FILE and not is_draft(name) for name in names)
     if is_taken and not (resume or overwrite):
         raise HPGMNError(
             f"The folder {folder} exists. Continue it with --resume, replace its runs with "
             "--overwrite, or choose another --out."
         )
+    sweep_folder(folder)
     failed: dict[Path, str] = {}
     if cluster is not None:
         failed = _several_elsewhere(

@@ -49,7 +49,7 @@ from hpgmn.training.checks import (
 from hpgmn.training.repeatable import repeatable
 from hpgmn.training.replicas import Fitted, Progress, fit_replicas
 from hpgmn.training.saved import MODEL_FILE, SavedModel
-from hpgmn.writing import ENDING, sweep_folder, unwritable, whole, write_text
+from hpgmn.writing import ENDING, is_draft, sweep_folder, unwritable, whole, write_text
 
 logger = logging.getLogger(__name__)
 
@@ -58,9 +58,10 @@ PREDICTIONS_FILE, LOG_FILE, STATE_FOLDER = "predictions.parquet", "log.txt", "st
 REPORT_FILE, PORTFOLIO_FILE, EXPLORER_FILE = "report.html", "portfolio.json", "explorer.json"
 AUDIT_FILE, UNDERSTANDING_FILE = "audit.json", "understanding.json"
 
-# What a run leaves in its folder. In this order it is deleted: a run folder is known by its config.
+# What a run leaves in its folder. In this order it is deleted: a run is finished where there are
+# metrics, and a run folder is known by its config.
 _WRITTEN = (
-    *(MODEL_FILE, PREDICTIONS_FILE, HISTORY_FILE, METRICS_FILE, REPORT_FILE, LOG_FILE),
+    *(METRICS_FILE, REPORT_FILE, MODEL_FILE, PREDICTIONS_FILE, HISTORY_FILE, LOG_FILE),
     *(EXPLORER_FILE, AUDIT_FILE, UNDERSTANDING_FILE, PORTFOLIO_FILE, CONFIG_FILE),
 )
 
@@ -256,7 +257,7 @@ def _is_empty(folder: Path) -> bool:
     """Whether nothing is in a folder but what is written before the config."""
     early = (PORTFOLIO_FILE, LOCK_FILE)
     return folder.is_dir() and all(
-        path.name in early or path.name.endswith(ENDING) for path in folder.iterdir()
+        path.name in early or is_draft(path.name) for path in folder.iterdir()
     )
 
 
@@ -283,6 +284,7 @@ def _remove_run(folder: Path) -> None:
         shutil.rmtree(folder / STATE_FOLDER)
     for name in _WRITTEN:
         (folder / name).unlink(missing_ok=True)
+        (folder / f"{name}{ENDING}").unlink(missing_ok=True)  # a draft of an earlier version
 
 
 def finished_run(folder: Path) -> dict[str, Any] | None:

@@ -55,7 +55,10 @@ def study_exists(path: Path) -> bool:
             return False
         if start != _SQLITE:
             raise refusal
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+        # A search that was killed while it wrote has left a journal, which must be undone first.
+        mode = "rw" if path.with_name(f"{path.name}-journal").exists() else "ro"
+        uri = f"{path.absolute().as_uri()}?mode={mode}"
+        with closing(sqlite3.connect(uri, uri=True)) as database:
             # Optuna makes tables alone; anything else runs when a table is read or written.
             query = "SELECT count(*) FROM sqlite_master WHERE type IN ('trigger', 'view')"
             query += " OR sql LIKE 'CREATE VIRTUAL%'"

@@ -349,11 +349,20 @@ def are_whole(
         try:
             if path.stat().st_size != said["bytes"]:
                 return False
-            if checked and _checksum(path, said["skip"]) != said["crc32"]:
+            if checked and not _is_unchanged(path, said):
                 return False
         except OSError:
             return False
     return True
+
+
+def _is_unchanged(path: Path, said: Mapping[str, Any]) -> bool:
+    """Whether a file has the checksum, and before that the header, that it was written with."""
+    if said["skip"]:
+        with path.open("rb") as file:
+            if file.read(said["skip"]) != npy_header(np.dtype(said["dtype"]), (*said["shape"],)):
+                return False
+    return _checksum(path, said["skip"]) == int(said["crc32"])
 
 
 def _checksum(path: Path, skip: int) -> int:
