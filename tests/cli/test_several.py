@@ -26,6 +26,7 @@ from hpgmn.experiments.comparison import comparison
 from hpgmn.experiments.run import RunSpec
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS, find_model
+from hpgmn.writing import unsealed
 
 Command = Callable[..., Any]
 Contents = Callable[[Path], dict[str, bytes | None]]
@@ -336,7 +337,7 @@ def test_one_model_on_a_cluster_goes_on_with_its_report(
     metrics = train_one(
         spec, small_graph, folder, resume=False, overwrite=True, cluster=engine, choice={"a": 1}
     )
-    assert metrics == metrics_of(folder)
+    assert metrics == unsealed(metrics_of(folder))
     assert metrics["portfolio"] == {"a": 1}
     (folder / "report.html").unlink()
     train_one(spec, small_graph, folder, resume=True, overwrite=False, cluster=engine)
