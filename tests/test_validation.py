@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import networkx
 import numpy as np
 import pytest
 import torch
@@ -30,6 +31,14 @@ def test_names_of_a_tensor_are_its_numbers() -> None:
     assert found.tolist() == ["7", "3"]
 
 
+def test_names_may_be_views_that_have_an_order() -> None:
+    network = networkx.Graph([("b", "a")])
+    graph = Graph(X, EDGES, [1, 0], node_ids=network.nodes(), class_names={"x": 0, "y": 1}.keys())
+    assert graph.node_ids is not None
+    assert graph.node_ids.tolist() == ["b", "a"]
+    assert graph.class_names == ("x", "y")
+
+
 def test_a_name_that_no_file_can_hold_is_spelt_out() -> None:
     assert Graph(X, EDGES, name="caf\udce9").name == "caf\\udce9"
 
@@ -42,6 +51,8 @@ def test_a_name_that_no_file_can_hold_is_spelt_out() -> None:
         ({"name": None}, r"name must be text \(got NoneType\)"),
         ({"node_ids": "ab"}, r"node_ids must be a list of names \(got str\)"),
         ({"node_ids": {"a", "b"}}, r"node_ids must be a list of names \(got set\)"),
+        ({"node_ids": frozenset("ab")}, r"node_ids must be a list of names \(got frozenset\)"),
+        ({"node_ids": {"a": 0, "b": 1}}, r"node_ids must be a list of names \(got dict\)"),
         ({"node_ids": np.zeros((2, 1))}, r"node_ids must be a list of names \(got shape \(2, 1\)"),
         ({"node_ids": ["a", "a\0"]}, "node_ids holds a NUL character in name 1. Remove it"),
         ({"node_ids": ["é", "\ud800"]}, "node_ids holds half a character in name 1"),

@@ -173,8 +173,7 @@ def test_a_disk_that_says_no_at_last_is_told(
     with pytest.raises(HPGMNError, match="No space left"):
         write_text(tmp_path / "a", "new")
     assert content(tmp_path) == {"a": "old"}
-    with whole(tmp_path / "a", forced=False) as draft:
-        draft.write_text("new")
+    write_text(tmp_path / "a", "new", forced=False)
     assert content(tmp_path) == {"a": "new"}
 
 

@@ -71,10 +71,15 @@ def parse_json(text: str | bytes) -> Any:
 
 def read_json(path: Path) -> Any:
     """What a JSON file says."""
+    return parse_json(json_bytes(path).decode("utf-8"))
+
+
+def json_bytes(path: Path) -> bytes:
+    """The bytes of a JSON file, for whoever needs a digest of them, too."""
     require_file(path)
     if path.stat().st_size > LARGEST_JSON:
         raise _larger(LARGEST_JSON)
-    return parse_json(path.read_text(encoding="utf-8"))
+    return path.read_bytes()
 
 
 def read_config(path: Path) -> Any:

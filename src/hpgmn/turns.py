@@ -14,8 +14,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from hpgmn.free_memory import free_host_bytes
+
 PER_CORE = 4
-"""So many processes of a user are at work at a time for each core of the machine."""
+"""So many processes of a user are at work at a time for each core that they may use."""
+ROOM_BYTES = 2**28
+"""Each of them takes about so much; no more are let in than free memory holds."""
 PATIENCE_SECONDS = 600.0
 """Whoever has waited so long goes ahead: those before may be stopped for good."""
 LOOK_SECONDS = 0.1
@@ -35,12 +39,21 @@ def own_turn(told: Callable[[str], None] = lambda line: None) -> Iterator[None]:
     """
     held = None
     with suppress(OSError):  # no folder, or no locks in it
-        held = _awaited(_folder(), PER_CORE * (os.cpu_count() or 1), told)
+        held = _awaited(_folder(), _number(), told)
     try:
         yield
     finally:
         if held is not None:
             os.close(held)
+
+
+def _number() -> int:
+    """How many may be at work, by cores and free memory; in a container those of the container."""
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
+    return max(1, int(min(PER_CORE * cores, free_host_bytes() / ROOM_BYTES)))
 
 
 def _awaited(folder: Path, number: int, told: Callable[[str], None]) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
@@ -216,7 +216,7 @@ def class_names(given: Sequence[str] | Array | None, y: Array) -> tuple[str, ...
 
 def _texts(what: str, given: Any) -> list[str]:
     """Names of any type as text that files can hold."""
-    if isinstance(given, str | bytes | Mapping | Set) or not isinstance(given, Iterable):
+    if isinstance(given, str | bytes | set | frozenset | dict) or not isinstance(given, Iterable):
         raise GraphError(f"{what} must be a list of names (got {type(given).__name__}).")
     if getattr(given, "ndim", 1) != 1:
         shape = tuple(getattr(given, "shape", ()))

@@ -71,14 +71,20 @@ def _reason_and_remedy(error: OSError) -> str:
     return f"({reason}). {remedy}"
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text file whole: a crash leaves the old one or the new one."""
-    write_bytes(path, text.encode("utf-8"))
+def write_text(path: Path, text: str, *, forced: bool = True) -> None:
+    """Write a text file whole: a crash leaves the old one or the new one.
+
+    Args:
+        path: the place; its folder exists.
+        text: its content.
+        forced: see :func:`whole`.
+    """
+    write_bytes(path, text.encode("utf-8"), forced=forced)
 
 
-def write_bytes(path: Path, content: bytes) -> None:
+def write_bytes(path: Path, content: bytes, *, forced: bool = True) -> None:
     """Write a file whole: a crash leaves the old one or the new one."""
-    with whole(path) as draft:
+    with whole(path, forced=forced) as draft:
         draft.write_bytes(content)
 
 

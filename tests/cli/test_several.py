@@ -26,6 +26,7 @@ from hpgmn.experiments.comparison import comparison
 from hpgmn.experiments.run import RunSpec
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS, find_model
+from hpgmn.writing import unsealed
 
 Command = Callable[..., Any]
 Contents = Callable[[Path], dict[str, bytes | None]]
@@ -195,6 +196,20 @@ def test_rows_of_models_trained_before_stay_in_the_table(
     assert other.code == 2  # not the options those runs were started with
 
 
+@pytest.mark.parametrize("content", ["{", "{}", "[]"])
+def test_a_damaged_run_of_another_model_is_left_out_of_the_table(
+    hpgmn: Command, graph_file: Path, tmp_path: Path, content: str
+) -> None:
+    own = ("train", graph_file, "--set", "epochs=2", "--splits", "0", "--out", "both")
+    (tmp_path / "both" / "mlp").mkdir(parents=True)
+    (tmp_path / "both" / "mlp" / "metrics.json").write_text(content)
+    answer = hpgmn(*own, "--model", "gcn,appnp", "--overwrite")
+    assert answer.code == 0, answer.err
+    assert "mlp is left out of the table: both/mlp/metrics.json is damaged" in answer.err
+    table = json.loads((tmp_path / "both" / "comparison.json").read_text(encoding="utf-8"))
+    assert sorted(row["model"] for row in table["rows"]) == ["appnp", "gcn"]
+
+
 def test_a_config_of_another_model_is_refused(hpgmn: Command, graph_file: Path) -> None:
     answer = hpgmn("train", graph_file, "--model", "gcn", "--config", "paper")
     assert answer.code == 2
@@ -322,7 +337,7 @@ def test_one_model_on_a_cluster_goes_on_with_its_report(
     metrics = train_one(
         spec, small_graph, folder, resume=False, overwrite=True, cluster=engine, choice={"a": 1}
     )
-    assert metrics == metrics_of(folder)
+    assert metrics == unsealed(metrics_of(folder))
     assert metrics["portfolio"] == {"a": 1}
     (folder / "report.html").unlink()
     train_one(spec, small_graph, folder, resume=True, overwrite=False, cluster=engine)

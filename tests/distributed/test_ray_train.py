@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import hpgmn as package
+from hpgmn import writing
 from hpgmn.distributed import ray_train, run_on_shards, run_with_ray, specification
 from hpgmn.distributed.ranks import Ranks
 from hpgmn.errors import HPGMNError
@@ -202,6 +203,7 @@ def test_wrong_numbers_of_workers_are_refused(
 
 def test_progress_goes_through_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_train, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(writing.os, "fsync", pytest.fail)  # the next note replaces it anyway
     path = tmp_path / "progress.json"
     told: list[Progress] = []
     first, second = (Progress(0, 1, "main", epoch, 9, 0.5, 0.25) for epoch in (1, 2))

@@ -19,6 +19,8 @@ import torch
 import hpgmn as package
 from hpgmn.calibration import calibrated
 from hpgmn.cli import main
+from hpgmn.config import read_yaml
+from hpgmn.distributed import run as module
 from hpgmn.distributed.ranks import Ranks
 from hpgmn.distributed.run import count_labels, run_on_shards, specification
 from hpgmn.errors import HPGMNError, SettingError
@@ -279,6 +281,35 @@ def test_what_the_rows_were_made_with_is_not_set_again(
     allowed = {"class_counts_dropout": 0.2, "statistics": ("class_counts",)} | same
     found = specification(shards, allowed).settings
     assert (found["class_counts_dropout"], list(found["statistics"])) == (0.2, ["class_counts"])
+
+
+def test_a_run_that_goes_on_with_other_versions_says_so_and_keeps_the_first(
+    tmp_path: Path,
+    shards_writer: Callable[..., Path],
+    small_graph: Graph,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    shards = Shards(shards_writer(tmp_path / "shards", small_graph, SETTINGS))
+    out, spec = tmp_path / "run", specification(shards)
+    prepare_folder(out, spec, resume=False, overwrite=False)
+
+    def crash(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "made_with_shards", lambda *_: {"torch": "1.0"})
+        patch.setattr(module._OneRun, "_judged", crash)
+        with pytest.raises(KeyboardInterrupt):
+            run_on_shards(spec, shards, out, Ranks())
+    assert "torch" not in caplog.text
+    monkeypatch.setattr(module, "made_with_shards", lambda *_: {"torch": "2.0"})
+    metrics = run_on_shards(spec, shards, out, Ranks())
+    assert metrics is not None
+    assert read_yaml(out / "config.yaml")["made_with"] == {"torch": "1.0"}
+    (told,) = [line for line in caplog.messages if "torch" in line]
+    assert "was trained with torch 1.0 (now 2.0)" in told
+    assert told in metrics["warnings"]
 
 
 def test_labels_are_counted_range_by_range(

@@ -15,7 +15,7 @@ import yaml
 
 from hpgmn import __version__
 from hpgmn.calibration import fit_temperature
-from hpgmn.config import settings_dict
+from hpgmn.config import read_yaml, settings_dict
 from hpgmn.errors import GraphError, HPGMNError, SettingError
 from hpgmn.experiments import run as module
 from hpgmn.experiments.run import (
@@ -251,6 +251,45 @@ def test_a_stopped_run_goes_on_and_counts_its_time(small_graph: Graph, tmp_path:
     assert metrics["seconds"] >= spent
     (tmp_path / "other").mkdir()
     assert run(SPEC, small_graph, tmp_path / "other")["test_score"] == metrics["test_score"]
+
+
+def test_a_run_that_goes_on_with_other_versions_says_so_and_keeps_the_first(
+    small_graph: Graph,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def config() -> dict[str, Any]:
+        return dict(read_yaml(tmp_path / "config.yaml"))
+
+    monkeypatch.setattr(module, "made_with", lambda *_: {"torch": "1.0"})
+    left = 5
+
+    def stop() -> bool:
+        nonlocal left
+        left -= 1
+        return left == 0
+
+    with pytest.raises(KeyboardInterrupt):
+        run(SPEC, small_graph, tmp_path, should_stop=stop)
+    with pytest.raises(KeyboardInterrupt):  # nothing has changed
+        run(SPEC, small_graph, tmp_path, should_stop=lambda: True)
+    assert "torch" not in caplog.text
+    monkeypatch.setattr(module, "made_with", lambda *_: {"torch": "2.0"})
+    metrics = run(SPEC, small_graph, tmp_path)
+    assert config()["made_with"] == {"torch": "1.0"}
+    (told,) = [line for line in caplog.messages if "torch" in line]
+    assert "was trained with torch 1.0 (now 2.0)" in told
+    assert told in metrics["warnings"]
+
+
+def test_a_run_that_was_never_begun_is_made_with_what_is_there_now(
+    small_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module.write_config(tmp_path, SPEC, {"torch": "1.0"})
+    monkeypatch.setattr(module, "made_with", lambda *_: {"torch": "2.0"})
+    assert not any("torch" in line for line in run(SPEC, small_graph, tmp_path)["warnings"])
+    assert read_yaml(tmp_path / "config.yaml")["made_with"] == {"torch": "2.0"}
 
 
 @pytest.mark.parametrize("place", ["write_history", "_write_predictions", "_metrics"])

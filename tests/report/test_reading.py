@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from hpgmn import parsing
 from hpgmn.errors import HPGMNError
 from hpgmn.report.reading import CURVES, number, printable, read_run
 
@@ -104,6 +105,17 @@ def test_broken_file_is_named_with_the_remedy(make_run: MakeRun, name: str, cont
     folder = make_run()
     (folder / name).write_bytes(content)
     with pytest.raises(HPGMNError, match=rf"{name}.* Train again with --overwrite"):
+        read_run(folder)
+
+
+@pytest.mark.parametrize("name", ["metrics.json", "audit.json", "understanding.json"])
+def test_a_file_beyond_all_measure_is_not_read(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    folder = make_run()
+    (folder / name).write_text(f'{{"a": "{"x" * 9000}"}}')
+    monkeypatch.setattr(parsing, "LARGEST_JSON", 8192)
+    with pytest.raises(HPGMNError, match=rf"{name} is not valid JSON \(it is larger than 8 KiB"):
         read_run(folder)
 
 

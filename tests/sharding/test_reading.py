@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from hpgmn import parsing
 from hpgmn.errors import HPGMNError
 from hpgmn.sharding import Shards, shard
 from hpgmn.statistics import StatisticsSettings
@@ -121,6 +125,22 @@ def test_a_manifest_that_is_no_json_is_refused(folder: Path) -> None:
     (folder / "manifest.json").write_text("{")
     with pytest.raises(HPGMNError, match="Make the shards again with `hpgmn shard`"):
         Shards(folder)
+
+
+def test_a_manifest_beyond_all_measure_is_not_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parsing, "LARGEST_JSON", 100)
+    with pytest.raises(HPGMNError, match=r"manifest\.json is missing, damaged .*it is larger"):
+        Shards(folder)
+
+
+def test_a_pipe_is_no_manifest(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "manifest.json")
+    script = "import sys; from hpgmn.sharding import Shards; Shards(sys.argv[1])"
+    words = [sys.executable, "-c", script, str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=30)
+    assert "holds no finished shards" in done.stderr
 
 
 def test_wrong_rows_are_refused(folder: Path) -> None:

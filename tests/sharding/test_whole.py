@@ -255,6 +255,20 @@ def test_a_graph_folder_may_be_renamed(tmp_path: Path, make_graph: Callable[...,
     assert (first.found, again.found) == (0, again.units)
 
 
+def test_a_graph_folder_that_was_changed_is_refused(
+    tmp_path: Path, make_graph: Callable[..., Graph]
+) -> None:
+    graph = make_graph()
+    write_graph(graph, tmp_path / "one.graph")
+    victim = tmp_path / "one.graph" / "edges_indices.npy"
+    content = bytearray(victim.read_bytes())
+    content[-8] ^= 1  # still a node
+    victim.write_bytes(content)
+    with pytest.raises(HPGMNError, match=r"edges_indices\.npy was changed since it was written"):
+        shard(tmp_path / "one.graph", tmp_path / "shards", graph.y, SMALL, ranges=2)
+    assert not (tmp_path / "shards" / "manifest.json").exists()
+
+
 @pytest.mark.parametrize("damage", ["cut", "changed", "gone", "unknown"])
 def test_damaged_files_are_made_anew(
     tmp_path: Path,

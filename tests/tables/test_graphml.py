@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
+from xml.sax.saxutils import escape
 
+import numpy as np
 import pytest
 
 from hpgmn.errors import GraphError, HPGMNError
 from hpgmn.tables import Columns, open_tables, read_tables
+from hpgmn.tables.graphml import network_tables
 
 KEYS = """
  <key id="d0" for="node" attr.name="age" attr.type="double"><default>3.5</default></key>
@@ -121,3 +125,23 @@ def test_without_networkx_the_line_to_type_is_told(
     monkeypatch.setitem(sys.modules, "networkx", None)
     with pytest.raises(HPGMNError, match=r"read by networkx: run `pip install networkx`\."):
         open_tables(path)
+
+
+def test_words_that_look_like_nothing_are_words(tmp_path: Path) -> None:
+    names = ["nan", "None", "NaT", "<NA>"]
+    nodes = "".join(f'<node id="{escape(name)}"/>' for name in names)
+    edges = '<edge source="nan" target="None"/>'
+    graph = read_tables(open_tables(graphml(tmp_path / "g.graphml", nodes=nodes, edges=edges)))
+    assert graph.node_ids is not None
+    assert graph.node_ids.tolist() == names
+    assert graph.edge_index.tolist() == [[0], [1]]
+
+
+def test_missing_values_among_others_are_missing() -> None:
+    networkx, pd = pytest.importorskip("networkx"), pytest.importorskip("pandas")
+    network = networkx.Graph()
+    values = [None, math.nan, np.float32("nan"), pd.NaT, pd.NA, np.timedelta64("NaT")]
+    for place, value in enumerate([*values, "nan", "None", 3, 2.5]):
+        network.add_node(place, mixed=value)
+    nodes, _, _ = network_tables(network)
+    assert nodes["mixed"].to_pylist() == [None] * len(values) + ["nan", "None", "3", "2.5"]

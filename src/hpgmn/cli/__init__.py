@@ -101,12 +101,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         return _refuse(_with_nearest(message(), given))
     if result == _INTERRUPTED:  # some versions of the parser catch the interrupt themselves
-        err.print("Interrupted.", markup=False)
+        err.print("Interrupted.")
     return result if isinstance(result, int) else 0
 
 
 def _refuse(message: str) -> int:
-    err.print(f"Error: {message}", markup=False, highlight=False, soft_wrap=True)
+    err.print(f"Error: {message}", highlight=False, soft_wrap=True)
     return 2
 
 

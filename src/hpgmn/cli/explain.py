@@ -33,4 +33,4 @@ def explain(
     if json_:
         print(json.dumps(found.as_dict(), indent=1))
         return
-    out.print(str(found), markup=False, highlight=False, soft_wrap=True)
+    out.print(str(found), highlight=False, soft_wrap=True)

@@ -215,7 +215,7 @@ def _print_facts(facts: Sequence[Facts]) -> None:
         for name in KEYS:
             if differs(one, name):
                 line = f"{one.graph}, {name}: {one.explanations[name]}."
-                out.print(line, markup=False, highlight=False, soft_wrap=True)
+                out.print(line, highlight=False, soft_wrap=True)
 
 
 def _means(one: Experiment, outcomes: Sequence[Outcome]) -> dict[str, dict[str, Any]]:

@@ -294,14 +294,23 @@ def _several_elsewhere(
 
 
 def _others_in(folder: Path, runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The metrics of finished runs of other models in the same folder, on the same splits."""
+    """The metrics of finished runs of other models in the same folder, on the same splits.
+
+    One that is damaged is told and left out.
+    """
     from hpgmn.experiments.run import METRICS_FILE
     from hpgmn.experiments.run_metrics import read_metrics
 
     keys = ("graph", "metric", "positive", "splits", "seeds")
     found = []
     for path in sorted(folder.glob(f"*/{METRICS_FILE}")):
-        metrics = read_metrics(path)
+        try:
+            metrics = read_metrics(path)
+            if "model" not in metrics:
+                raise HPGMNError(f"{path} is damaged: it names no model.")
+        except HPGMNError as error:
+            say(f"{path.parent.name} is left out of the table: {error}")
+            continue
         is_new = metrics["model"] not in [run["model"] for run in runs]
         if is_new and all(metrics.get(key) == runs[0].get(key) for key in keys):
             found.append(metrics)

@@ -24,7 +24,7 @@ def datasets(
 
     if download is not None:
         path = fetch(download)
-        err.print(f"Wrote {path}.", markup=False, highlight=False)
+        err.print(f"Wrote {path}.", highlight=False)
         return
     rows: list[dict[str, Any]] = [
         {
@@ -57,11 +57,10 @@ def datasets(
     out.print("\nKnown defects", style="bold")
     for row in rows:
         if row["defects"]:
-            out.print(f"{row['name']}: {row['defects']}", markup=False, highlight=False)
+            out.print(f"{row['name']}: {row['defects']}", highlight=False)
     err.print(
         "Edges as listed by the source. Get one with `hpgmn datasets --download NAME`, or bring "
         "NAME.npz into the folder named by HPGMN_DATA.",
-        markup=False,
         highlight=False,
     )
 

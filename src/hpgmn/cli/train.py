@@ -410,7 +410,7 @@ def print_scores(row: dict[str, Any]) -> None:
     cells["seconds"] = f"{row['seconds']:.1f}"
     columns = [Column(name, no_wrap=name == "test", overflow="fold") for name in cells]
     table = Table(*columns, box=None, padding=(0, 2, 0, 0))  # seven columns in 80 characters
-    table.add_row(*(cell for cell in cells.values()))
+    table.add_row(*cells.values())
     out.print(table)
 
 

@@ -336,7 +336,7 @@ def _print(found: Mapping[str, Any]) -> None:
     else:
         say("Importance of the settings: too few finished trials to say.")
     out.print("Train with it:", highlight=False)
-    out.print(f"  {best['command']}", markup=False, highlight=False, soft_wrap=True)
+    out.print(f"  {best['command']}", highlight=False, soft_wrap=True)
     say(f"The same as a file for --config: {found['files']['config']}")
     if "png" in found["files"]:
         say(f"Pictures: {found['files']['png']} and {found['files']['svg']}")

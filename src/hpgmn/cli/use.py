@@ -199,7 +199,6 @@ def _predict(
     silent = f", {unsure.sum()} below {min_confidence:g} left empty" if min_confidence else ""
     err.print(
         f"{len(ids)} {which}, split {number}, {len(places)} seed(s){silent}: {out_file}",
-        markup=False,
         highlight=False,
         soft_wrap=True,
     )
@@ -312,7 +311,6 @@ def evaluate(
         f"{loaded.name}, {nodes}, {len(masks)} run(s): {metric_words(spec.metric, asked)} "
         f"{100 * score.mean:.1f} ± {100 * score.std:.1f}",
         highlight=False,
-        markup=False,
         soft_wrap=True,
     )
     overview = Table("metric", "score")
@@ -465,4 +463,4 @@ def statistics(
     with whole(out_file) as draft:
         np.savez_compressed(draft, **arrays)
     sizes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
-    err.print(f"{out_file}: {sizes}", markup=False, highlight=False, soft_wrap=True)
+    err.print(f"{out_file}: {sizes}", highlight=False, soft_wrap=True)

@@ -175,7 +175,7 @@ def _checksum(path: Path) -> int:
     return found
 
 
-def _refuse_changed(path: Path) -> None:
+def refuse_changed(path: Path) -> None:
     """Refuse a folder whose files are not those that were written, where that is known."""
     if not (path / CHECKSUMS).is_file():  # of an earlier version, or made by hand
         return
@@ -287,7 +287,7 @@ def _checked_arrays(path: Path) -> dict[str, Array]:
     if version is not None and version.shape == () and version.dtype.kind in "iu":
         refuse_newer(_called(path), int(version), GRAPH_FORMAT)  # before an array is missed
     if path.is_dir():
-        _refuse_changed(path)
+        refuse_changed(path)
     for name, array in arrays.items():
         kinds, called = _kind(name)
         if array.dtype.kind not in kinds:

@@ -32,8 +32,8 @@ from hpgmn.experiments.run import (
     PREDICTIONS_FILE,
     STATE_FOLDER,
     RunSpec,
+    note_made_with,
     roles,
-    write_config,
     write_history,
 )
 from hpgmn.experiments.run_metrics import Result, run_metrics, write_metrics
@@ -229,13 +229,14 @@ class _OneRun:
     ) -> dict[str, Any] | None:
         """Train, score and write; the metrics on rank 0."""
         started = time.perf_counter()
-        warnings = warnings_of(self.shards, self.spec.metric) if self.ranks.is_first else []
-        for line in warnings:
-            logger.warning(line)
+        warnings: list[str] = []
         if self.ranks.is_first:
             self.state_folder.mkdir(parents=True, exist_ok=True)
             made = made_with_shards(self.shards, self.ranks.size, self.spec.device)
-            write_config(self.folder, self.spec, made)
+            warnings += warnings_of(self.shards, self.spec.metric)
+            warnings += note_made_with(self.folder, self.spec, made)
+        for line in warnings:
+            logger.warning(line)
         self.ranks.wait()
         path = self.state_folder / STATE_FILE
         is_begun = self.ranks.is_first and path.exists()

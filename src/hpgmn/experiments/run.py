@@ -24,7 +24,7 @@ from hpgmn import __version__
 from hpgmn.calibration import calibrated
 from hpgmn.config import make_settings, read_yaml
 from hpgmn.errors import HPGMNError, SettingError
-from hpgmn.experiments.again import made_with
+from hpgmn.experiments.again import changes, made_with
 from hpgmn.experiments.machine import forget_peak_memory
 from hpgmn.experiments.predictions import NodeTable
 from hpgmn.experiments.run_metrics import Result, read_metrics, run_metrics, write_metrics
@@ -310,6 +310,19 @@ def write_config(folder: Path, spec: RunSpec, made: Mapping[str, Any] | None = N
     write_text(folder / CONFIG_FILE, yaml.safe_dump(content, sort_keys=False))
 
 
+def note_made_with(folder: Path, spec: RunSpec, now: Mapping[str, Any]) -> list[str]:
+    """Note in the config what a run is made with; of one that goes on, tell what has changed.
+
+    There the note of its beginning stays.
+    """
+    if any((folder / STATE_FOLDER).glob("state*.safetensors")):
+        before = read_yaml(folder / CONFIG_FILE)
+        if "made_with" in before:
+            return changes(before, now)
+    write_config(folder, spec, now)
+    return []
+
+
 def run(
     spec: RunSpec,
     graph: Graph,
@@ -333,7 +346,7 @@ def run(
     splits, found = check_run(spec, graph)
     entry = find_model(spec.model)
     settings = make_settings(entry.settings, spec.settings)
-    write_config(folder, spec, made_with(graph, spec.splits, spec.device))
+    found += note_made_with(folder, spec, made_with(graph, spec.splits, spec.device))
     pairs = [
         (Replica(number, seed, settings), split)
         for number, split in zip(spec.splits, splits, strict=True)

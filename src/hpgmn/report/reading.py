@@ -19,7 +19,7 @@ from hpgmn.config import read_yaml
 from hpgmn.errors import HPGMNError, SettingError
 from hpgmn.formats import RUN_FORMAT, refuse_newer
 from hpgmn.graph import Array
-from hpgmn.parsing import parse_json
+from hpgmn.parsing import parse_json, read_json
 from hpgmn.writing import unsealed
 
 CURVES = ("loss", "val_loss", "val_score")
@@ -141,11 +141,15 @@ def _broken(path: Path, fault: str) -> HPGMNError:
     return HPGMNError(f"The file {path} {fault}. {REMEDY}")
 
 
+def _unreadable(path: Path, error: Exception) -> HPGMNError:
+    return _broken(path, f"cannot be read ({type(error).__name__})")
+
+
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise _broken(path, f"cannot be read ({type(error).__name__})") from None
+        raise _unreadable(path, error) from None
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -162,7 +166,9 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = parse_json(_text(path))
+        content = read_json(path)
+    except OSError as error:
+        raise _unreadable(path, error) from None
     except ValueError as error:
         raise _broken(path, f"is not valid JSON ({error})") from None
     if not isinstance(content, dict):

@@ -23,7 +23,7 @@ import scipy.sparse as sp
 from hpgmn.errors import HPGMNError
 from hpgmn.formats import refuse_newer
 from hpgmn.graph import Array
-from hpgmn.parsing import parse_json, read_archive, read_array
+from hpgmn.parsing import json_bytes, parse_json, read_archive, read_array
 from hpgmn.sharding.files import are_whole
 from hpgmn.sharding.plan import FORMAT
 from hpgmn.sharding.rows import rows_file
@@ -61,7 +61,9 @@ class Shards:
         self.folder = Path(folder)
         path = self.folder / MANIFEST
         try:
-            text = path.read_bytes()
+            text = json_bytes(path)
+        except ValueError as error:
+            raise _damaged(path, str(error)) from None
         except OSError:
             raise HPGMNError(
                 f"{self.folder} holds no finished shards. Make them, or go on making them, with "

@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from hpgmn.config import settings_dict
-from hpgmn.datasets.files import graph_name, read_graph, write_graph
+from hpgmn.datasets.files import graph_name, read_graph, refuse_changed, write_graph
 from hpgmn.engines import Ended, Engine, Task
 from hpgmn.engines.local import LocalEngine
 from hpgmn.errors import HPGMNError, SettingError
@@ -337,7 +337,7 @@ _ORIGIN = f"{WORK}/origin.json"
 
 
 def _in_folder(place: Path) -> _Source:
-    """A graph folder, known by the sizes of its arrays: they are not read."""
+    """A graph folder, known by the sizes of its arrays."""
 
     def small(name: str, otherwise: Any) -> Any:
         path = place / f"{name}.npy"
@@ -347,6 +347,7 @@ def _in_folder(place: Path) -> _Source:
         return RowFile(place / f"{name}.npy")
 
     refuse_newer(f"Graph folder '{place}'", int(small("format", GRAPH_FORMAT)), GRAPH_FORMAT)
+    refuse_changed(place)
     is_sparse = not (place / "x.npy").is_file()
     size = small("x_shape", None) if is_sparse else rows("x").shape
     masks = rows("train_mask").shape if (place / "train_mask.npy").is_file() else (0, 0)

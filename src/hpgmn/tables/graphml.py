@@ -8,12 +8,13 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from hpgmn.errors import GraphError, HPGMNError
 from hpgmn.tables.sources import HeldTable, without_nat
 
-_NOTHING = ("None", "nan", "NaT", "<NA>")  # how missing values of Python and pandas are spelt
+_NOTHING = ("NaTType", "NAType")  # the types of what pandas puts for a missing value
 
 
 class GraphML(NamedTuple):
@@ -77,12 +78,19 @@ def _id_names() -> Iterator[str]:
 def _text(values: Sequence[Any]) -> pa.Array:
     """Values as text, null where there is none."""
     try:
-        return pa.array([None if str(one) in _NOTHING else str(one) for one in values], pa.string())
+        return pa.array([None if _is_missing(one) else str(one) for one in values], pa.string())
     except UnicodeEncodeError as error:
         raise GraphError(
             f"A name or value of the network, {error.object!r}, is no text: it holds half a "
             "character. Read it again with the right encoding."
         ) from None
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether there is no value; a word such as "nan" is one."""
+    if isinstance(value, float | np.floating | np.datetime64 | np.timedelta64):
+        return bool(value != value)
+    return value is None or type(value).__name__ in _NOTHING
 
 
 def _columns(rows: Sequence[Mapping[str, Any]], defaults: Mapping[str, Any]) -> dict[str, pa.Array]:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from markdown_it import MarkdownIt
 
 from hpgmn.experiments.reproduction.cells import CellRecord, read_cell
 from hpgmn.experiments.reproduction.documents import Document, document
@@ -23,6 +24,10 @@ from hpgmn.experiments.reproduction.writers import (
     markdown,
 )
 
+ELEMENTS = (
+    *("heading", "paragraph", "bullet_list", "list_item"),
+    *("table", "thead", "tbody", "tr", "th", "td"),
+)
 Fill = Callable[..., None]
 MakeFacts = Callable[..., None]
 MakeRecord = Callable[..., CellRecord]
@@ -58,6 +63,73 @@ def test_markdown() -> None:
         "| model | x |\n| --- | --- |\n| d | -1.0 (-2.0 to +0.5) |\n\n</details>\n\n"
         "### Further\n\n- One.\n- Two_2.\n\n![Bars.](../r/figure3.svg)\n"
     )
+
+
+HOSTILE = (
+    "![x](http://evil/x.png)",
+    "[a](javascript:alert(1))",
+    "a\n# head\n\n- item",
+    "# head",
+    "> quoted",
+    "1. one",
+    "a`b <i>c</i>",
+    "`` ` <b>x</b> ```",  # no code: none of these runs has an end
+    "\\`<b>x</b>`",  # a tick behind a backslash begins no code
+    "*a* **b** _c_ __d__",
+    "a|b \\| c `d|e\\|f`",
+    "<img src=x>",
+    "a\\",
+    "a { onclick=alert(1) }",
+    "    indented",
+)
+
+
+def words(text: str) -> str:
+    return " ".join(text.replace("`", "").split())
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_text_in_markdown_stays_text(text: str) -> None:
+    """Whatever a page is made from, a renderer finds the words and the page's own elements."""
+    rows = ((Words(text), Words(text, text, True)),)
+    blocks = (text, Heading(text), Items((text,)), Grid("g", text, (text, "b"), rows))
+    picture = Picture("figure3", text)
+    page = markdown(Document("made", text, (*blocks, picture), None, 1))
+    found = MarkdownIt("commonmark").enable("table").parse(page)
+    inner = [one for token in found for one in token.children or []]
+    assert {token.type for token in found} <= {
+        *(f"{name}_{end}" for name in ELEMENTS for end in ("open", "close")),
+        "inline",
+    }
+    assert {one.type for one in inner} <= {
+        *("text", "text_special", "code_inline", "strong_open", "strong_close", "image")
+    }
+    assert [one.attrs["src"] for one in inner if one.type == "image"] == ["figure3.svg"]
+    counts = {name: sum(token.type == f"{name}_open" for token in found) for name in ELEMENTS}
+    assert counts == {"heading": 2, "paragraph": 4, "bullet_list": 1, "list_item": 1} | {
+        "table": 1,
+        "thead": 1,
+        "tbody": 1,
+        "tr": 2,
+        "th": 2,
+        "td": 2,
+    }
+    shown = [
+        "".join(one.content for one in token.children or [] if one.type != "image")
+        for token in found
+    ]
+    assert sum(words(one) == words(text) for one in shown) == 7  # a bold cell has them twice
+
+
+def test_the_line_of_what_is_folded_is_html() -> None:
+    """Markdown is not read in it, so that backticks make no code."""
+    page = markdown(Document("m", "T", (Grid("g", "`<b>` a_b\n\n<i>", ("a",), (), True),), None, 1))
+    assert "<summary>`&lt;b&gt;` a_b  &lt;i&gt;</summary>\n" in page
+
+
+def test_ordinary_names_are_spelt_as_they_are() -> None:
+    text = "gcn_jk and `own_model:Two_Hop`: 5 < 6, -1.0 (95 %), a/b-c.d, x = y & z"
+    assert markdown(Document("made", text, (text,), None, 1)) == f"# {text}\n\n{text}\n"
 
 
 def test_latex() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import re
 from collections.abc import Iterable
@@ -44,35 +45,53 @@ def _markdown_block(block: Block, marks: str, pictures: str) -> str:
     if isinstance(block, Heading):
         return f"{marks}# {_no_markup(block.text)}"
     if isinstance(block, Picture):
-        return f"![{block.sentence}]({pictures}{block.name}.svg)"
+        return f"![{_no_markup(block.sentence)}]({pictures}{block.name}.svg)"
     if isinstance(block, Grid):
         rows = [[_markdown_words(words) for words in row] for row in block.rows]
         lines = grid([_markdown_cell(name) for name in block.header], rows)
-        caption = _no_markup(block.caption)
-        if block.is_detail:
+        if block.is_detail:  # HTML, in which Markdown is not read
+            caption = html.escape(_one_line(block.caption), quote=False)
             return f"<details>\n<summary>{caption}</summary>\n\n{lines}\n\n</details>"
-        return f"{caption}\n\n{lines}"
+        return f"{_paragraph(block.caption)}\n\n{lines}"
     if isinstance(block, Items):
-        return "\n".join(f"- {_no_markup(sentence)}" for sentence in block.sentences)
-    return _no_markup(block)
+        return "\n".join(f"- {_paragraph(sentence)}" for sentence in block.sentences)
+    return _paragraph(block)
 
 
 def _markdown_words(words: Words) -> str:
-    first = f"**{words.text}**" if words.is_bold else words.text
-    return _markdown_cell(first + words.rest)
+    if not words.is_bold:
+        return _markdown_cell(words.text + words.rest)
+    return f"**{_markdown_cell(words.text)}**{_markdown_cell(words.rest)}"
 
 
 def _markdown_cell(text: str) -> str:
     return _no_markup(text).replace("|", "\\|")
 
 
+# Between single backticks there is code; a backslash in it would end a cell of a table.
+_CODE = re.compile(r"((?<!`)`[^`\\]+`(?!`))")
+# What Markdown reads; an underscore inside a name is one, and so is a "<" before a number.
+_READ = re.compile(r"[\\`*{\[\]]|(?<![^\W_])_|_(?![^\W_])|<(?=[a-zA-Z/!?])")
+
+
 def _no_markup(text: str) -> str:
-    """Text in which no HTML begins; code between backticks is none anyway."""
-    parts = re.split(r"(`[^`]*`)", text)
-    return "".join(
-        part if part.startswith("`") else re.sub(r"<(?=[a-zA-Z/!?])", "&lt;", part)
-        for part in parts
-    )
+    """Text, of which some is from data, in one line that Markdown shows as it is, but for code."""
+    parts = _CODE.split(_one_line(text))
+    shown = [part if place % 2 else _READ.sub(_literal, part) for place, part in enumerate(parts)]
+    return "".join(shown)
+
+
+def _paragraph(text: str) -> str:
+    """The same where a line begins with it: no heading, list, quotation or fence."""
+    return re.sub(r"^(?=[#>~+-])|^(\d+)(?=[.)])", r"\1\\", _no_markup(text.strip()))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.splitlines())
+
+
+def _literal(sign: re.Match[str]) -> str:
+    return "&lt;" if sign[0] == "<" else f"\\{sign[0]}"
 
 
 # LaTeX.
