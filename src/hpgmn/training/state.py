@@ -199,7 +199,7 @@ def _refuse_overflow(
     """Refuse weights that were never trained: a gradient whose square is infinite moves nothing."""
     wrong = torch.zeros(len(current.live), dtype=torch.bool)
     for value in current.second.values():
-        wrong |= ~value.reshape(len(value), -1).isfinite().all(dim=1).cpu()
+        wrong |= ~value.unsqueeze(1).flatten(1).isfinite().all(dim=1).cpu()
     for place in torch.nonzero(wrong).flatten().tolist():
         number = current.live[place]
         if troubled[number] is None:
