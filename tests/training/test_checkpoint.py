@@ -59,6 +59,7 @@ def make_state(*, finished: bool = False) -> TrainState:
             best_score=normal(3, seed=70),
             best_loss=torch.tensor([0.5, math.inf, math.nan]),
             best_epoch=torch.tensor([2, 0, 1]),
+            overflowed=torch.tensor([False, False, True]),
             history={key: [normal(3), torch.tensor([1.0, math.nan, -0.0])] for key in HISTORY},
         )
     return state
@@ -222,6 +223,17 @@ def test_a_state_without_a_tensor_is_refused(tmp_path: Path) -> None:
             write_tensors(path, rest, about)
             with pytest.raises(HPGMNError, match=r"state is damaged"):
                 read_state(path, "me")
+
+
+def test_a_state_of_the_first_form_did_not_look_for_overflow(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    write_state(path, make_state(), "me")
+    tensors, about = read_tensors(path)
+    del tensors["current/overflowed"], about["format"]
+    write_tensors(path, tensors, about)
+    found = read_state(path, "me").current
+    assert found is not None
+    assert found.overflowed.tolist() == [False] * 3
 
 
 def test_the_seconds_of_a_state_are_added_up(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def write_state(path: Path, state: TrainState, identity: str) -> None:
         for part in ("parameters", "first", "second", "best"):
             values: Parameters = getattr(current, part)
             tensors |= {f"current/{part}/{name}": value for name, value in values.items()}
-        for part in ("best_score", "best_loss", "best_epoch"):
+        for part in ("best_score", "best_loss", "best_epoch", "overflowed"):
             tensors[f"current/{part}"] = getattr(current, part)
         for key, rows in current.history.items():
             tensors[f"current/history/{key}"] = torch.stack(rows)
@@ -185,6 +185,9 @@ def read_state(path: Path, identity: str, device: torch.device | str = "cpu") ->
             state.best_epoch[stage] = tensors[f"best_epoch/{stage}"]
             state.history[stage] = {key: tensors[f"history/{stage}/{key}"].cpu() for key in HISTORY}
         if about["current"] is not None:
+            if about.get("format", 1) == 1:  # which did not look
+                unknown = torch.zeros_like(tensors["current/best_epoch"], dtype=torch.bool)
+                tensors.setdefault("current/overflowed", unknown)
             state.current = StageState(
                 **about["current"],
                 parameters=below("current/parameters/"),
@@ -194,6 +197,7 @@ def read_state(path: Path, identity: str, device: torch.device | str = "cpu") ->
                 best_score=tensors["current/best_score"],
                 best_loss=tensors["current/best_loss"],
                 best_epoch=tensors["current/best_epoch"],
+                overflowed=tensors["current/overflowed"],
                 history={key: list(tensors[f"current/history/{key}"]) for key in HISTORY},
             )
             _check_current(state.current)
