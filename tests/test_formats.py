@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hpgmn.errors import HPGMNError
-from hpgmn.formats import refuse_newer
+from hpgmn.formats import refuse_newer, unsealed_of_run
+from hpgmn.writing import sealed
 
 
 @pytest.mark.parametrize("found", [None, 1, 2])
@@ -26,3 +27,19 @@ def test_a_newer_form_asks_for_an_update() -> None:
 def test_what_is_no_version_is_damage(found: object) -> None:
     with pytest.raises(HPGMNError, match="damaged or not one of ours"):
         refuse_newer("a.yaml", found, 2)
+
+
+@pytest.mark.parametrize("form", [{}, {"format": 1}, {"format": None}])
+def test_files_of_the_first_form_may_have_no_checksum(form: dict[str, object]) -> None:
+    assert unsealed_of_run({**form, "a": 1}) == {**form, "a": 1}
+    assert unsealed_of_run(sealed({**form, "a": 1})) == {**form, "a": 1}
+
+
+def test_a_later_form_has_a_checksum() -> None:
+    assert unsealed_of_run(sealed({"format": 2, "a": 1})) == {"format": 2, "a": 1}
+    with pytest.raises(ValueError, match="its checksum is missing"):
+        unsealed_of_run({"format": 2, "a": 1})
+    with pytest.raises(ValueError, match="its checksum differs"):
+        unsealed_of_run({**sealed({"format": 2, "a": 1}), "a": 2})
+    with pytest.raises(ValueError, match="no description"):
+        unsealed_of_run([2])

@@ -6,7 +6,10 @@ first. Older forms are read, newer ones refused in one sentence.
 
 from __future__ import annotations
 
+from typing import Any
+
 from hpgmn.errors import HPGMNError
+from hpgmn.writing import SEAL, unsealed
 
 RUN_FORMAT = 2
 """Of a run folder: ``config.yaml``, ``metrics.json``, the model, the state and what lies beside
@@ -50,3 +53,17 @@ up to 2). Update hpgmn: pip install -U hpgmn
             f"{what} was written by a newer hpgmn (format {found}, this one reads up to {known}). "
             "Update hpgmn: pip install -U hpgmn"
         )
+
+
+def unsealed_of_run(content: Any) -> dict[str, Any]:
+    """What a file of a run says, without its checksum; ValueError if it changed or was lost.
+
+    Those of the first form may have none.
+
+    >>> unsealed_of_run({"test_score": [0.5]})
+    {'test_score': [0.5]}
+    """
+    found = unsealed(content)
+    if SEAL not in content and found.get("format") not in (None, 1):
+        raise ValueError("its checksum is missing")
+    return found

@@ -32,6 +32,7 @@ from hpgmn.experiments.run_metrics import read_metrics
 from hpgmn.graph import Graph, Split
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.models.stage import Replica
+from hpgmn.training.checkpoint import read_tensors, write_tensors
 from hpgmn.training.replicas import Fitted
 from hpgmn.training.saved import SavedModel
 
@@ -318,6 +319,17 @@ def test_a_crash_after_training_costs_no_training(
             tmp_path / "crashed" / name
         ).read_bytes()
     assert not (tmp_path / "crashed" / "state").exists()
+
+
+def test_a_run_does_not_go_on_from_a_state_that_says_nothing(
+    small_graph: Graph, tmp_path: Path
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(SPEC, small_graph, tmp_path, should_stop=lambda: True)
+    path = tmp_path / "state" / "state-000.safetensors"
+    write_tensors(path, read_tensors(path)[0], {})
+    with pytest.raises(HPGMNError, match=r"state-000\.safetensors is damaged .*--overwrite"):
+        run(SPEC, small_graph, tmp_path)
 
 
 def test_the_state_of_another_run_is_refused(small_graph: Graph, tmp_path: Path) -> None:

@@ -132,6 +132,17 @@ def test_a_replica_alone_is_the_replica_among_others(write: Write, small_graph: 
     torch.testing.assert_close(many.logits[1], alone.logits[0], rtol=1e-4, atol=1e-5)
 
 
+def test_a_parameter_may_be_a_single_number(write: Write, small_graph: Graph) -> None:
+    alpha = f"{INIT}\n        self.alpha = nn.Parameter(torch.tensor(0.5))"
+    own = BODY.replace(INIT, alpha).replace(RETURN, "return self.alpha * self.out(hidden)")
+    name = f"{write(own)}:Net"
+    fitted = fit_replicas(small_graph, find_model(name), replicas_of(name), masks_of(small_graph))
+    [found] = [value for key, value in fitted.done["main"].items() if key.endswith("alpha")]
+    assert found.shape == (2,)
+    assert (found != 0.5).any()  # trained
+    assert fitted.logits.isfinite().all()
+
+
 def test_it_learns_and_leaves_torchs_generator_alone(write: Write, small_graph: Graph) -> None:
     name = f"{write(BODY)}:Net"
     torch.manual_seed(7)

@@ -22,6 +22,7 @@ from hpgmn.statistics.labelwise import (
     class_counts,
     class_mean_rows,
     class_means,
+    dense_lengths,
     inverse_or_zero,
     one_hot,
     row_lengths,
@@ -298,3 +299,55 @@ def test_large_attributes_have_rows_of_unit_length(kind: str) -> None:
     expected = class_means(edges, x, labels, 2).toarray()
     lengths = np.linalg.norm(expected, axis=1, keepdims=True)
     np.testing.assert_allclose(rows, expected / np.where(lengths > 0, lengths, 1), atol=1e-3)
+
+
+def with_odd_rows(*odd: float) -> np.ndarray:
+    """Ordinary rows, of which every third is empty; the last ones are of the given size."""
+    rows = np.random.default_rng(3).normal(size=(3000, 7)).astype(np.float32)
+    rows[::3] = 0
+    for place, size in enumerate(odd, 1):
+        rows[-place] = np.float32(size) * np.array([3, 0, 0, -4, 0, 0, 0], np.float32)
+    return rows
+
+
+@pytest.mark.parametrize("odd", [(), (1e25, 1e-25, 5e37)])
+def test_empty_and_odd_rows_leave_the_bits_of_others_alone(odd: tuple[float, ...]) -> None:
+    rows = with_odd_rows(*odd)
+    usual = slice(0, len(rows) - len(odd))
+    plain = sp.csr_array(rows[usual])
+    of_sparse = np.sqrt(np.asarray(plain.multiply(plain).sum(axis=1)).reshape(-1))
+    of_dense = np.sqrt(np.square(rows[usual]).sum(axis=-1))
+    for found, expected in (
+        (row_lengths(sp.csr_array(rows)), of_sparse),
+        (dense_lengths(rows), of_dense),
+    ):
+        assert found.dtype == (np.float64 if odd else np.float32)
+        assert found[usual].tolist() == expected.tolist()
+        assert found[len(rows) - len(odd) :] == pytest.approx([5 * size for size in odd[::-1]])
+        scale = np.zeros_like(expected)
+        scale[expected > 0] = np.float32(1) / expected[expected > 0]
+        assert inverse_or_zero(found)[usual].tobytes() == scale.tobytes()
+
+
+def test_zeros_that_are_stored_are_no_odd_rows() -> None:
+    rows = sp.csr_array(with_odd_rows())
+    rows.data[rows.indptr[1] : rows.indptr[2]] = 0
+    assert row_lengths(rows).dtype == np.float32
+    assert row_lengths(rows)[1] == 0
+
+
+def test_one_large_node_leaves_the_class_means_of_others_alone() -> None:
+    random = np.random.default_rng(4)
+    x = random.normal(size=(400, 5)).astype(np.float32)
+    labels = random.integers(0, 3, 400)
+    dense = (random.random((400, 400)) < 0.02).astype(np.float32)
+    dense[:2], dense[:, 0] = 0, 0
+    dense[:2, 0] = 1  # nodes 0 and 1 alone see node 0
+    edges = sp.csr_array(dense)
+    large, tiny = x.copy(), x.copy()
+    large[0], tiny[0] = 1e25, 1e-25
+    expected = class_mean_rows(edges, x, labels, 3, unit_length=True, compiled=False)
+    for own in (large, tiny):
+        found = class_mean_rows(edges, own, labels, 3, unit_length=True, compiled=False)
+        assert found[2:].tobytes() == expected[2:].tobytes()
+        assert np.linalg.norm(found[:2].astype(np.float64), axis=1) == pytest.approx(1, rel=1e-2)

@@ -608,6 +608,22 @@ def test_scaled_attributes_match_a_loop(scaling: str, form: Callable[..., Any]) 
     np.testing.assert_allclose(rows, scaled(x, scaling), rtol=1e-6)
 
 
+@pytest.mark.parametrize("scaling", ["fraction", "unit"])
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
+def test_attributes_scaled_in_blocks_have_the_bits_of_the_whole(
+    scaling: str, form: Callable[..., Any]
+) -> None:
+    """Shards scale so, and an empty or odd row is not in every block."""
+    x = np.random.default_rng(5).normal(size=(900, 6)).astype(np.float32)
+    x[17], x[400], x[401] = 0, 1e30, 1e-30
+    whole = scaled_attributes(form(x), scaling)
+    parts = [scaled_attributes(form(x[at : at + 100]), scaling) for at in range(0, 900, 100)]
+    joined = sp.vstack(parts).toarray() if sp.issparse(whole) else np.concatenate(parts)
+    dense = whole.toarray() if sp.issparse(whole) else whole
+    assert joined.tobytes() == dense.tobytes()
+    np.testing.assert_allclose(dense, scaled(x.astype(np.float64), scaling), rtol=1e-6)
+
+
 def test_a_graph_without_edges_has_zero_statistics_but_for_itself() -> None:
     graph = Graph([[1.0, 2.0], [3.0, 4.0]], np.empty((2, 0)), [0, 1])
     settings = replace(PLAIN, teleport=0.2)

@@ -17,7 +17,13 @@ from torch import Tensor
 
 from hpgmn.errors import HPGMNError
 from hpgmn.training import checkpoint
-from hpgmn.training.checkpoint import read_state, read_tensors, write_state, write_tensors
+from hpgmn.training.checkpoint import (
+    read_seconds,
+    read_state,
+    read_tensors,
+    write_state,
+    write_tensors,
+)
 from hpgmn.training.trainer import HISTORY, StageState, TrainState
 
 
@@ -53,6 +59,7 @@ def make_state(*, finished: bool = False) -> TrainState:
             best_score=normal(3, seed=70),
             best_loss=torch.tensor([0.5, math.inf, math.nan]),
             best_epoch=torch.tensor([2, 0, 1]),
+            overflowed=torch.tensor([False, False, True]),
             history={key: [normal(3), torch.tensor([1.0, math.nan, -0.0])] for key in HISTORY},
         )
     return state
@@ -166,6 +173,72 @@ def test_tensors_of_another_program_are_refused(
     save_file({"a": normal(3)}, tmp_path / "state", metadata=metadata)
     with pytest.raises(HPGMNError, match="is damaged or not one of ours"):
         read_state(tmp_path / "state", "me")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seconds": None},
+        {"seconds": {"training": 1.0}},
+        {"seconds": {"training": 1.0, "statistics": "x"}},
+        {"seconds": {"training": -1.0, "statistics": math.nan}},
+        {"stages": None},
+        {"stages": 3},
+        {"stages": ["main"]},
+        {"stages": [["main"]]},
+        {"current": 7},
+        {"current": {"name": "main", "epoch": 2}},
+        {"current": {"name": "main", "epoch": 2, "live": [0, 2], "best": {}}},
+        {"current": {"name": "main", "epoch": 2, "live": [0, 3]}},
+        {"current": {"name": "main", "epoch": 2, "live": [0, 0]}},
+        {"current": {"name": "main", "epoch": 2, "live": [0, "x"]}},
+        {"current": {"name": "main", "epoch": 2, "live": [0]}},
+        {"current": {"name": "main", "epoch": 3, "live": [0, 2]}},
+        {"current": {"name": 7, "epoch": 2, "live": [0, 2]}},
+    ],
+)
+def test_a_state_that_does_not_go_together_is_refused(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    """Its checksum is right, as one that was put together by hand may have it."""
+    path = tmp_path / "state"
+    write_state(path, make_state(), "me")
+    tensors, about = read_tensors(path)
+    about |= change
+    write_tensors(path, tensors, {key: value for key, value in about.items() if value is not None})
+    with pytest.raises(HPGMNError, match=r"state is damaged.*Restore it, or train again with --ov"):
+        read_state(path, "me")
+    if "seconds" in change:
+        with pytest.raises(HPGMNError, match=r"state is damaged"):
+            read_seconds(path)
+
+
+def test_a_state_without_a_tensor_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    write_state(path, make_state(), "me")
+    tensors, about = read_tensors(path)
+    for name in tensors:
+        if not name.startswith("done/"):  # what these must be, the model knows
+            rest = {key: value for key, value in tensors.items() if key != name}
+            write_tensors(path, rest, about)
+            with pytest.raises(HPGMNError, match=r"state is damaged"):
+                read_state(path, "me")
+
+
+def test_a_state_of_the_first_form_did_not_look_for_overflow(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    write_state(path, make_state(), "me")
+    tensors, about = read_tensors(path)
+    del tensors["current/overflowed"], about["format"]
+    write_tensors(path, tensors, about)
+    found = read_state(path, "me").current
+    assert found is not None
+    assert found.overflowed.tolist() == [False] * 3
+
+
+def test_the_seconds_of_a_state_are_added_up(tmp_path: Path) -> None:
+    write_state(tmp_path / "state", make_state(), "me")
+    assert read_seconds(tmp_path / "state") == pytest.approx(1 / 3 + math.pi)
 
 
 def test_a_folder_in_place_of_the_file_is_refused(tmp_path: Path) -> None:

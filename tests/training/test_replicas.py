@@ -37,7 +37,7 @@ from hpgmn.training.replicas import (
     replicas_at_once,
 )
 from hpgmn.training.trainer import TrainState, logits, train
-from hpgmn.writing import unsealed
+from hpgmn.writing import sealed, unsealed
 
 CPU = torch.device("cpu")
 ENTRY = MODELS["hpgmn"]
@@ -495,6 +495,28 @@ def test_a_resumed_training_keeps_the_batches_it_began_with(
     at_most(6)  # more memory than before
     assert_same_bits(fit(small_graph, mixed(), **options), undisturbed)
     assert unsealed(json.loads((tmp_path / "plan.json").read_text())) == plan
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [[[7]], "x", None, 3, [], [[0, 1]], [[0, 1], [1]], [[0], [1], []], [0, 1], [[True], [0]]],
+)
+@pytest.mark.parametrize("form", ["sealed", "bare", "before"])
+def test_a_plan_that_is_no_partition_of_the_replicas_is_refused(
+    small_graph: Graph, tmp_path: Path, plan: Any, form: str
+) -> None:
+    """Bare: without the checksum that its form has; before: of the first form, which has none."""
+    content = {"format": 2, "identity": "me", "plan": plan}
+    if form == "before":
+        del content["format"]
+    text = json.dumps(sealed(content) if form == "sealed" else content)
+    (tmp_path / "plan.json").write_text(text)
+    options = {"folder": tmp_path, "identity": "me"}
+    if plan == [[0, 1]] and form != "bare":
+        fit(small_graph, mixed()[::3], **options)
+        return
+    with pytest.raises(HPGMNError, match=r"plan\.json is damaged .*train again with --overwrite"):
+        fit(small_graph, mixed()[::3], **options)
 
 
 def test_states_are_saved_now_and_then(

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 import torch
+from torch import nn
 
-from hpgmn.training.state import StageState, begin, keep_better, shrink
+from hpgmn.errors import HPGMNError
+from hpgmn.models.stage import Replica, Stage
+from hpgmn.training.state import (
+    HISTORY,
+    StageState,
+    TrainState,
+    begin,
+    end,
+    keep_better,
+    shrink,
+)
 
 INFINITE = float("inf")
 
@@ -74,3 +87,51 @@ def test_replicas_are_taken_out_of_values_and_moments() -> None:
     shrink(current, [1])
     assert current.live == [2]
     assert current.parameters["weight"].tolist() == [[4, 5]]
+
+
+def ended(overflow: dict[int, int], best: dict[int, int], shape: tuple[int, ...] = (2,)) -> None:
+    """Three replicas in eight epochs; in which epoch a square becomes infinite, and the best one.
+
+    Replica 2 is taken out of the batch after epoch 6.
+    """
+    values, moments = {"weight": torch.zeros(3, *shape)}, torch.ones(3, *shape)
+    seconds = {"weight": moments, "whole": torch.ones(3, 2, 2), "empty": torch.ones(3, 0)}
+    current = begin("main", values, ({}, seconds), 3, torch.device("cpu"))
+    current.parameters, current.first = {}, {}
+    for epoch in range(1, 9):
+        if epoch == 7:
+            shrink(current, [0, 1])
+        for place, number in enumerate(current.live):
+            if epoch == overflow.get(number):
+                current.second["weight"].view(len(current.live), -1)[place, -1] = INFINITE
+        live = torch.tensor(current.live)
+        score = torch.tensor([float(epoch == best[number]) for number in current.live])
+        keep_better(current, live, epoch, score, torch.ones(len(live)), 0)
+        for key in HISTORY:
+            current.history[key].append(torch.ones(3))
+        current.epoch += 1
+    stage = Stage("main", nn.Identity(), {}, lr=[0.01], weight_decay=[0.0], epochs=8, patience=0)
+    replicas = [Replica(number, 5, None) for number in range(3)]
+    end(TrainState(current=current), stage, replicas, lambda number: f"Ask {number}.")
+
+
+@pytest.mark.parametrize("shape", [(), (2,), (2, 3)])
+@pytest.mark.parametrize(("number", "epoch"), [(0, 1), (1, 3), (1, 4), (2, 2)])
+def test_weights_that_were_not_trained_up_to_the_best_epoch_are_refused(
+    number: int, epoch: int, shape: tuple[int, ...]
+) -> None:
+    told = rf"'main' in split {number}, seed 5 are too large.* not trained. Ask {number}\."
+    with pytest.raises(HPGMNError, match=told):
+        ended({number: epoch}, {0: 4, 1: 4, 2: 4}, shape)
+
+
+def test_an_overflow_after_the_best_epoch_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "hpgmn"):
+        ended({}, {0: 8, 1: 1, 2: 5})
+        assert caplog.messages == []
+        ended({0: 5, 1: 8}, {0: 4, 1: 7, 2: 5})
+    [told] = caplog.messages
+    assert "too large to be squared after the best epoch, 4, which is kept" in told
+    assert "split 0, seed 5" in told
+    assert "2 of 3 runs" in told
+    assert told.endswith("Ask 0.")

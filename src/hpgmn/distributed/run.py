@@ -44,7 +44,7 @@ from hpgmn.models.label_estimator import EstimatorSettings
 from hpgmn.models.stage import Parameters, Replica
 from hpgmn.sharding import ESTIMATOR_FILE, Shards
 from hpgmn.statistics import StatisticsSettings
-from hpgmn.training.checkpoint import read_tensors
+from hpgmn.training.checkpoint import read_seconds, read_tensors
 from hpgmn.training.checks import (
     LabelCounts,
     check_counts,
@@ -240,7 +240,7 @@ class _OneRun:
         self.ranks.wait()
         path = self.state_folder / STATE_FILE
         is_begun = self.ranks.is_first and path.exists()
-        before = sum(read_tensors(path)[1]["seconds"].values()) if is_begun else 0.0
+        before = read_seconds(path) if is_begun else 0.0
         sought = class_number(self.spec.positive, self.shards.class_names)
         training = ParallelTraining(self.rows, self.replicas, self.ranks, self.spec.metric, sought)
         state = fit(

@@ -12,12 +12,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hpgmn.errors import HPGMNError
+from hpgmn.formats import unsealed_of_run
 from hpgmn.graph import Array
 from hpgmn.models.stage import Replica
 from hpgmn.parsing import read_json
 from hpgmn.training.checkpoint import read_tensors
 from hpgmn.training.saved import MODEL_FILE
-from hpgmn.writing import unsealed
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def refuse_other_graph(metrics: Path, num_nodes: int, fingerprint: str | None) -
     """
     run = metrics.parent
     try:
-        about = unsealed(read_json(metrics))
+        about = unsealed_of_run(read_json(metrics))
         before = int(about["graph_summary"]["num_nodes"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise HPGMNError(

@@ -15,12 +15,11 @@ from hpgmn.errors import HPGMNError
 from hpgmn.evaluation import Difference, Score, independent_values
 from hpgmn.experiments import paper
 from hpgmn.experiments.run import METRICS_FILE
-from hpgmn.formats import RUN_FORMAT, refuse_newer
+from hpgmn.formats import RUN_FORMAT, refuse_newer, unsealed_of_run
 from hpgmn.models import MODELS
 from hpgmn.parsing import parse_json, read_json
 from hpgmn.shipped import settings_for
 from hpgmn.statistics import averaged
-from hpgmn.writing import unsealed
 
 _NEEDED = (
     *("graph", "model", "metric", "splits", "seeds", "test_score", "test_score_mean"),
@@ -66,7 +65,7 @@ def _record(path: Path) -> Record:
         raise HPGMNError(f"{path} is not valid JSON ({error}).") from None
     refuse_newer(path, metrics.get("format"), RUN_FORMAT)
     try:
-        metrics = unsealed(metrics)
+        metrics = unsealed_of_run(metrics)
     except ValueError as error:
         raise HPGMNError(f"{path} is damaged: {error}. Train that run again.") from None
     return checked_record(path.parent.name, metrics, path)

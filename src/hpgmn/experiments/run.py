@@ -37,7 +37,7 @@ from hpgmn.models.stage import Replica
 from hpgmn.parsing import read_json
 from hpgmn.shipped import wanted_instead
 from hpgmn.statistics.homophily import node_homophily
-from hpgmn.training.checkpoint import read_tensors
+from hpgmn.training.checkpoint import read_seconds
 from hpgmn.training.checks import (
     check_split,
     class_number,
@@ -397,9 +397,7 @@ def run(
 
 def _elapsed(state: Path) -> float:
     """Seconds that an interrupted run spent before: its states' times."""
-    return sum(
-        sum(read_tensors(path)[1]["seconds"].values()) for path in state.glob("state-*.safetensors")
-    )
+    return sum(read_seconds(path) for path in state.glob("state-*.safetensors"))
 
 
 def _identity(spec: RunSpec, graph: Graph, source: str) -> str:

@@ -15,11 +15,11 @@ from hpgmn import __version__
 from hpgmn.errors import HPGMNError
 from hpgmn.evaluation import Score, calibration_report, ensemble_scores, ensemble_size, scores
 from hpgmn.experiments.machine import hardware, peak_memory_mb
-from hpgmn.formats import RUN_FORMAT, refuse_newer
+from hpgmn.formats import RUN_FORMAT, refuse_newer, unsealed_of_run
 from hpgmn.graph import Array
 from hpgmn.parsing import read_json
 from hpgmn.training.checks import class_number
-from hpgmn.writing import sealed, unsealed, write_text
+from hpgmn.writing import sealed, write_text
 
 if TYPE_CHECKING:
     from hpgmn.experiments.run import RunSpec
@@ -68,7 +68,7 @@ def read_metrics(path: Path) -> dict[str, Any]:
         found = read_json(path)
         if isinstance(found, dict):
             refuse_newer(path, found.get("format"), RUN_FORMAT)
-        return unsealed(found)
+        return unsealed_of_run(found)
     except OSError as error:
         raise HPGMNError(f"Cannot read {path} ({error.strerror or error}). {remedy}") from None
     except ValueError as error:

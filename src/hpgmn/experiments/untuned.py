@@ -25,8 +25,8 @@ from hpgmn.experiments.records import (
     score_words,
 )
 from hpgmn.experiments.reproduction.cells import SHIPPED, TUNED, read_cell, remedy
+from hpgmn.formats import unsealed_of_run
 from hpgmn.parsing import read_json
-from hpgmn.writing import unsealed
 
 BAR, WEBKB_BAR, SIMPLE_BAR = -1.5, -3.0, -1.0
 """Points that the portfolio may stay below tuned settings (WebKB graphs), and below the better of
@@ -91,7 +91,7 @@ def read_untuned(folder: Path, cells: Path) -> list[Untuned]:
     found = {}
     for path in sorted(folder.glob("*.json")):
         try:
-            metrics = unsealed(read_json(path))
+            metrics = unsealed_of_run(read_json(path))
             chosen = str(metrics["portfolio"]["chosen"])
         except (ValueError, KeyError, TypeError):
             raise HPGMNError(f"{path} is not the metrics.json of a portfolio's run.") from None

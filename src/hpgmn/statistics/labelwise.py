@@ -176,15 +176,11 @@ def class_mean_rows(
     mean = averaging(adjacency, labels, num_classes)
     scale = np.ones(num_nodes, np.float32)
     if unit_length:  # known before anything is rounded: half precision ends at 65504
-        lengths = np.zeros(num_nodes, np.float32)
-        for exact in (np.float32, np.float64):  # the latter for large attributes alone
-            squared = np.zeros(num_nodes, exact)
-            with np.errstate(over="ignore"):
-                for some, _, found in _mean_blocks(mean, x, labels, num_classes):
-                    squared[some] += np.square(found, dtype=exact).sum(axis=1)
-            lengths = np.sqrt(squared)
-            if not _are_odd(lengths[lengths > 0]).any():
-                break
+        lengths = _block_lengths(mean, x, labels, num_classes, np.float32)
+        odd = _are_odd(lengths) & (np.diff(mean.indptr) > 0)
+        if odd.any():
+            exact = _block_lengths(mean[odd], x, labels, num_classes, np.float64)
+            lengths = _corrected(lengths, odd, exact)
         scale = inverse_or_zero(lengths)
     for some, block, found in _mean_blocks(mean, x, labels, num_classes):
         rows[some, block] = found * scale[some, None]
@@ -210,24 +206,42 @@ def _mean_blocks(
             yield some, slice(number * width, (number + 1) * width), found
 
 
+def _block_lengths(
+    mean: sp.csr_array, x: Attributes, labels: Array, num_classes: int, precision: type
+) -> Array:
+    """The Euclidean length of each row of class means."""
+    squared = np.zeros(mean.shape[0], precision)
+    with np.errstate(over="ignore"):
+        for some, _, found in _mean_blocks(mean, x, labels, num_classes):
+            squared[some] += np.square(found, dtype=precision).sum(axis=1)
+    return np.sqrt(squared)
+
+
 def row_lengths(matrix: sp.csr_array) -> Array:
-    """The Euclidean length of each row of a sparse matrix."""
+    """The Euclidean length of each row of a sparse matrix; see :func:`dense_lengths`."""
     squared = matrix.multiply(matrix).sum(axis=1)
     lengths: Array = np.sqrt(np.asarray(squared).reshape(-1)).astype(np.float32)
-    if _are_odd(lengths).any():
-        exact = matrix.astype(np.float64)
-        lengths = np.sqrt(np.asarray(exact.multiply(exact).sum(axis=1)).reshape(-1))
+    odd = _are_odd(lengths) & (np.diff(matrix.indptr) > 0)
+    if odd.any():
+        some = matrix[odd].astype(np.float64)
+        exact = np.sqrt(np.asarray(some.multiply(some).sum(axis=1)).reshape(-1))
+        lengths = _corrected(lengths, odd, exact)
     return lengths
 
 
 def dense_lengths(rows: Array) -> Array:
-    """The Euclidean length of (…, width) rows."""
+    """The Euclidean length of (…, width) rows.
+
+    In single precision; in double precision where a row's squares leave the range of single
+    precision. The number of any other row is the same then.
+    """
     with np.errstate(over="ignore"):
         lengths: Array = np.sqrt(np.square(rows).sum(axis=-1))
     odd = _are_odd(lengths)
     if odd.any():
-        lengths = lengths.astype(np.float64)
-        lengths[odd] = np.sqrt(np.square(rows[odd], dtype=np.float64).sum(axis=-1))
+        odd &= rows.any(axis=-1)
+        exact = np.sqrt(np.square(rows[odd], dtype=np.float64).sum(axis=-1))
+        lengths = _corrected(lengths, odd, exact)
     return lengths
 
 
@@ -237,8 +251,20 @@ def _are_odd(lengths: Array) -> Array:
     return odd
 
 
+def _corrected(lengths: Array, odd: Array, exact: Array) -> Array:
+    """Lengths with those of odd rows replaced; rows of zeros change nothing."""
+    if not exact.any():
+        return lengths
+    result = lengths.astype(np.float64)
+    result[odd] = exact
+    return result
+
+
 def inverse_or_zero(values: Array) -> Array:
-    """1/v, and exactly 0 where v is 0."""
+    """1/v in single precision, and exactly 0 where v is 0.
+
+    A number of single precision has the same inverse if it is given in double precision.
+    """
     return np.divide(1.0, values, out=np.zeros_like(values, np.float32), where=values > 0)
 
 

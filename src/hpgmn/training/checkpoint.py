@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +66,14 @@ def read_tensors(
         ) from None
     except (SafetensorError, KeyError, ValueError, OSError) as error:
         reason = str(error) if isinstance(error, _ChangedError) else type(error).__name__
-        raise HPGMNError(
-            f"The file {path} is damaged or not one of ours ({reason}). "
-            "Restore it, or train again with --overwrite."
-        ) from None
+        raise _damaged(path, reason) from None
+
+
+def _damaged(path: Path, reason: str) -> HPGMNError:
+    return HPGMNError(
+        f"The file {path} is damaged or not one of ours ({reason}). "
+        "Restore it, or train again with --overwrite."
+    )
 
 
 class _ChangedError(ValueError):
@@ -130,7 +136,7 @@ def write_state(path: Path, state: TrainState, identity: str) -> None:
         for part in ("parameters", "first", "second", "best"):
             values: Parameters = getattr(current, part)
             tensors |= {f"current/{part}/{name}": value for name, value in values.items()}
-        for part in ("best_score", "best_loss", "best_epoch"):
+        for part in ("best_score", "best_loss", "best_epoch", "overflowed"):
             tensors[f"current/{part}"] = getattr(current, part)
         for key, rows in current.history.items():
             tensors[f"current/history/{key}"] = torch.stack(rows)
@@ -152,6 +158,12 @@ def refuse_other(kept: object, identity: str, folder: Path) -> None:
         )
 
 
+def read_seconds(path: Path) -> float:
+    """How long the training had taken whose state is in a file."""
+    with _told_as_damage(path):
+        return sum(_seconds_in(read_tensors(path)[1]).values())
+
+
 def read_state(path: Path, identity: str, device: torch.device | str = "cpu") -> TrainState:
     """A training state, ready to be continued; refused where it belongs to another training."""
     tensors, about = read_tensors(path, device)
@@ -164,25 +176,63 @@ def read_state(path: Path, identity: str, device: torch.device | str = "cpu") ->
             if name.startswith(prefix)
         }
 
-    state = TrainState(seconds=about["seconds"])
-    for stage in about["stages"]:
-        state.done[stage] = below(f"done/{stage}/")
-        state.best_score[stage] = tensors[f"best_score/{stage}"]
-        state.best_loss[stage] = tensors[f"best_loss/{stage}"]
-        state.best_epoch[stage] = tensors[f"best_epoch/{stage}"]
-        state.history[stage] = {
-            key: value.cpu() for key, value in below(f"history/{stage}/").items()
-        }
-    if about["current"] is not None:
-        state.current = StageState(
-            **about["current"],
-            parameters=below("current/parameters/"),
-            first=below("current/first/"),
-            second=below("current/second/"),
-            best=below("current/best/"),
-            best_score=tensors["current/best_score"],
-            best_loss=tensors["current/best_loss"],
-            best_epoch=tensors["current/best_epoch"],
-            history={key: list(tensors[f"current/history/{key}"]) for key in HISTORY},
-        )
-    return state
+    with _told_as_damage(path):
+        state = TrainState(seconds=_seconds_in(about))
+        for stage in about["stages"]:
+            state.done[stage] = below(f"done/{stage}/")
+            state.best_score[stage] = tensors[f"best_score/{stage}"]
+            state.best_loss[stage] = tensors[f"best_loss/{stage}"]
+            state.best_epoch[stage] = tensors[f"best_epoch/{stage}"]
+            state.history[stage] = {key: tensors[f"history/{stage}/{key}"].cpu() for key in HISTORY}
+        if about["current"] is not None:
+            if about.get("format", 1) == 1:  # which did not look
+                unknown = torch.zeros_like(tensors["current/best_epoch"], dtype=torch.bool)
+                tensors.setdefault("current/overflowed", unknown)
+            state.current = StageState(
+                **about["current"],
+                parameters=below("current/parameters/"),
+                first=below("current/first/"),
+                second=below("current/second/"),
+                best=below("current/best/"),
+                best_score=tensors["current/best_score"],
+                best_loss=tensors["current/best_loss"],
+                best_epoch=tensors["current/best_epoch"],
+                overflowed=tensors["current/overflowed"],
+                history={key: list(tensors[f"current/history/{key}"]) for key in HISTORY},
+            )
+            _check_current(state.current)
+        return state
+
+
+@contextmanager
+def _told_as_damage(path: Path) -> Iterator[None]:
+    """Say of a state that does not go together that its file is damaged."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise _damaged(path, f"{type(error).__name__}: {error}") from None
+
+
+def _seconds_in(about: Mapping[str, Any]) -> dict[str, float]:
+    seconds: dict[str, float] = about["seconds"]
+    if not {"statistics", "training"} <= set(seconds):
+        raise ValueError("no seconds of statistics and training")
+    if not all(math.isfinite(value) and value >= 0 for value in seconds.values()):
+        raise ValueError("seconds that are none")
+    return seconds
+
+
+def _check_current(current: StageState) -> None:
+    """Refuse a stage under way whose parts are not of the same replicas and epochs."""
+    live, replicas = current.live, len(current.best_score)
+    if not isinstance(current.name, str) or type(current.epoch) is not int:
+        raise ValueError("no name and epoch of a stage")
+    if live != sorted(set(live)) or not set(live) <= set(range(replicas)):
+        raise ValueError(f"replicas {live} of {replicas}")
+    if set(current.best) != set(current.parameters) or set(current.first) != set(current.second):
+        raise ValueError("parameters without their best values or moments")
+    if any(len(rows) != current.epoch for rows in current.history.values()):
+        raise ValueError(f"another history than of {current.epoch} epochs")
+    sizes = {len(value) for value in (*current.parameters.values(), *current.second.values())}
+    if sizes != {len(live)}:
+        raise ValueError(f"parameters of other replicas than {live}")

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hpgmn.config import per_replica_names, settings_dict
 from hpgmn.errors import HPGMNError
-from hpgmn.formats import RUN_FORMAT, refuse_newer
+from hpgmn.formats import RUN_FORMAT, refuse_newer, unsealed_of_run
 from hpgmn.graph import Array, Graph
 from hpgmn.models.own import is_own
 from hpgmn.models.stage import ModelEntry, Parameters, Replica, Stage, Task, make_task
@@ -28,7 +28,7 @@ from hpgmn.training.checkpoint import read_state, refuse_other, write_state
 from hpgmn.training.denormals import without_denormals
 from hpgmn.training.state import TrainState
 from hpgmn.training.trainer import logits, train
-from hpgmn.writing import sealed, unsealed, write_text
+from hpgmn.writing import sealed, write_text
 
 SAVE_SECONDS = 20.0
 """A running training saves its state this often."""
@@ -188,6 +188,7 @@ def fit_replicas(
             plan = _plan(
                 folder,
                 identity,
+                len(replicas),
                 lambda: batches(graph, entry, replicas, place, sizes, memory_share),
             )
             return _fit(task, entry, plan, (metric, positive), folder, identity, report, stop)
@@ -233,7 +234,7 @@ def _fit(
 
 
 def _plan(
-    folder: Path | None, identity: str, make: Callable[[], list[list[int]]]
+    folder: Path | None, identity: str, replicas: int, make: Callable[[], list[list[int]]]
 ) -> list[list[int]]:
     """The batches of this training; a resumed one keeps those it began with."""
     if folder is None:
@@ -243,8 +244,10 @@ def _plan(
         try:
             kept = read_json(path)
             refuse_newer(path, kept.get("format"), RUN_FORMAT)
-            kept = unsealed(kept)
+            kept = unsealed_of_run(kept)
             known, plan = kept["identity"], kept["plan"]
+            if known == identity and not _is_partition(plan, replicas):
+                raise ValueError(f"it does not name each of {replicas} runs once")
         except (OSError, ValueError, KeyError, AttributeError) as error:
             raise HPGMNError(
                 f"The file {path} is damaged ({error}). Restore it, or train again with "
@@ -256,6 +259,14 @@ def _plan(
     plan = make()
     write_text(path, json.dumps(sealed({"format": RUN_FORMAT, "identity": identity, "plan": plan})))
     return plan
+
+
+def _is_partition(plan: Any, replicas: int) -> bool:
+    """Whether a plan is lists of positions, none empty, that hold every replica once."""
+    if not isinstance(plan, list) or not all(isinstance(part, list) and part for part in plan):
+        return False
+    places = [place for part in plan for place in part]
+    return all(type(place) is int for place in places) and sorted(places) == list(range(replicas))
 
 
 class _Watcher:

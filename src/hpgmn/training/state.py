@@ -35,6 +35,7 @@ class StageState:
         best_score: (R,) validation score there.
         best_loss: (R,) validation loss there.
         best_epoch: (R,) which epoch that was.
+        overflowed: (R,) whether the square of a gradient was infinite up to there.
         history: for each of HISTORY one (R,) tensor per epoch; NaN for replicas that stopped, and
             for validation in a stage without labels.
     """
@@ -49,6 +50,7 @@ class StageState:
     best_score: Tensor
     best_loss: Tensor
     best_epoch: Tensor
+    overflowed: Tensor
     history: dict[str, list[Tensor]]
 
 
@@ -84,6 +86,7 @@ def begin(
         best_score=torch.full((replicas,), -1.0, device=device),
         best_loss=torch.full((replicas,), float("inf"), device=device),
         best_epoch=torch.zeros(replicas, dtype=torch.int64, device=device),
+        overflowed=torch.zeros(replicas, dtype=torch.bool, device=device),
         history={key: [] for key in HISTORY},
     )
 
@@ -119,6 +122,7 @@ def keep_better(
         places = live[chosen]
         for key, value in current.parameters.items():
             current.best[key][places] = value[chosen]
+        current.overflowed[places] = _overflowed(current)[chosen]
     else:  # no question to the host inside an epoch
         everyone = len(current.live) == current.best_score.shape[0]
         for key, value in current.parameters.items():
@@ -127,9 +131,23 @@ def keep_better(
                 fused().replace(better, value, kept)
             else:
                 kept.index_copy_(0, live, torch.where(mask, value, kept[live]))
+        overflowed = torch.where(better, _overflowed(current), current.overflowed[live])
+        current.overflowed.index_copy_(0, live, overflowed)
     current.best_score.index_copy_(0, live, torch.where(better, score, best_score))
     current.best_loss.index_copy_(0, live, torch.where(better, loss, best_loss))
     current.best_epoch.index_copy_(0, live, torch.where(better, epoch, best_epoch))
+
+
+def _overflowed(current: StageState) -> Tensor:
+    """(L,) whether a second moment is infinite, which it then stays; asks a GPU nothing."""
+    largest = [  # a parameter may be a single number
+        value.unsqueeze(1).flatten(1).amax(dim=1)
+        for value in current.second.values()
+        if value.numel()
+    ]
+    if not largest:
+        return current.overflowed[current.live]
+    return ~torch.stack(largest).isfinite().all(dim=0)
 
 
 def still_waiting(current: StageState, stage: Stage) -> list[int]:
@@ -160,7 +178,7 @@ def require_a_best(
     best = current.best_epoch.tolist()
     patience = stage.patience or stage.epochs
     every = _first_trouble(current, stage)
-    _refuse_overflow(current, stage, every, replicas, why)
+    _tell_overflow(current, stage, every, replicas, why)
     troubled = {
         number: found
         for number, found in enumerate(every)
@@ -189,25 +207,38 @@ def require_a_best(
     )
 
 
-def _refuse_overflow(
+def _tell_overflow(
     current: StageState,
     stage: Stage,
     troubled: Sequence[tuple[str, int] | None],
     replicas: Sequence[Replica],
     why: Why,
 ) -> None:
-    """Refuse weights that were never trained: a gradient whose square is infinite moves nothing."""
-    wrong = torch.zeros(len(current.live), dtype=torch.bool)
-    for value in current.second.values():
-        wrong |= ~value.flatten(1).isfinite().all(dim=1).cpu()
-    for place in torch.nonzero(wrong).flatten().tolist():
-        number = current.live[place]
-        if troubled[number] is None:
-            one = replicas[number]
-            raise HPGMNError(
-                f"The gradients of stage '{stage.name}' in split {one.split}, seed {one.seed} are "
-                f"too large to be squared, so some weights were not trained. {why(number)}"
-            )
+    """Refuse weights that were never trained: a gradient whose square is infinite moves nothing.
+
+    Where that was after the best epoch a warning says so, unless the loss has one of its own.
+    """
+    if current.overflowed.any():
+        number = int(torch.nonzero(current.overflowed)[0])
+        one = replicas[number]
+        raise HPGMNError(
+            f"The gradients of stage '{stage.name}' in split {one.split}, seed {one.seed} are "
+            f"too large to be squared, so some weights were not trained. {why(number)}"
+        )
+    places = torch.nonzero(_overflowed(current)).flatten().tolist()
+    later = [number for place in places if troubled[number := current.live[place]] is None]
+    if later:
+        one = replicas[later[0]]
+        logger.warning(
+            "The gradients of stage '%s' in split %d, seed %d are too large to be squared after "
+            "the best epoch, %d, which is kept%s. %s",
+            stage.name,
+            one.split,
+            one.seed,
+            int(current.best_epoch[later[0]]),
+            f" (in {len(later)} of {len(troubled)} runs in all)" if len(later) > 1 else "",
+            why(later[0]),
+        )
 
 
 def _first_trouble(current: StageState, stage: Stage) -> list[tuple[str, int] | None]:
