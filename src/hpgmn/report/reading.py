@@ -17,10 +17,9 @@ import numpy as np
 
 from hpgmn.config import read_yaml
 from hpgmn.errors import HPGMNError, SettingError
-from hpgmn.formats import RUN_FORMAT, refuse_newer
+from hpgmn.formats import RUN_FORMAT, refuse_newer, unsealed_of_run
 from hpgmn.graph import Array
 from hpgmn.parsing import parse_json, read_json
-from hpgmn.writing import unsealed
 
 CURVES = ("loss", "val_loss", "val_score")
 METRICS_FILE, AUDIT_FILE = "metrics.json", "audit.json"
@@ -185,7 +184,7 @@ def _read_metrics(path: Path) -> dict[str, Any]:
     metrics = _read_json(path)
     refuse_newer(path, metrics.get("format"), RUN_FORMAT)
     try:
-        metrics = unsealed(metrics)
+        metrics = unsealed_of_run(metrics)
     except ValueError as error:
         raise _broken(path, f"is damaged: {error}") from None
     _require(path, metrics, _METRICS)
