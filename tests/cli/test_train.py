@@ -420,7 +420,9 @@ def test_a_run_killed_before_its_report_is_finished_by_resume(
     hpgmn: Command, own_run: Path, trained: Path, shelf: Path
 ) -> None:
     (own_run / "report.html").unlink()
-    (own_run / ".report.html.77.unfinished").write_text("half a page")
+    draft = own_run / f".report.html.{'7' * 32}.unfinished"
+    draft.mkdir()
+    (draft / "report.html").write_text("half a page")
     (own_run / "state").mkdir()
     config = ["--config", own_run / "config.yaml"]
     answer = hpgmn("train", shelf / "small.npz", *config, "--out", own_run, "--resume")
@@ -429,13 +431,14 @@ def test_a_run_killed_before_its_report_is_finished_by_resume(
     assert (own_run / "report.html").read_bytes() == (trained / "report.html").read_bytes()
 
 
-@pytest.mark.parametrize("present", [[], ["config.yaml.unfinished"]], ids=str)
+@pytest.mark.parametrize("present", [[], [f".config.yaml.{'7' * 32}.unfinished"]], ids=str)
 def test_resume_starts_a_run_that_never_began(
     hpgmn: Command, graph_file: Path, tiny: Tiny, present: list[str]
 ) -> None:
     Path("run").mkdir()
     for name in present:
-        (Path("run") / name).write_text("gra")
+        (Path("run") / name).mkdir()
+        (Path("run") / name / "config.yaml").write_text("gra")
     options = ["--splits", "0", "--out", "run", "--resume"]
     assert hpgmn("train", graph_file, *tiny(), *options).code == 0
     assert {path.name for path in Path("run").iterdir()} == RUN_FILES

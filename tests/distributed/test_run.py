@@ -25,6 +25,7 @@ from hpgmn.distributed.ranks import Ranks
 from hpgmn.distributed.run import count_labels, run_on_shards, specification
 from hpgmn.errors import HPGMNError, SettingError
 from hpgmn.experiments.run import prepare_folder
+from hpgmn.experiments.run_metrics import read_metrics
 from hpgmn.graph import Graph
 from hpgmn.sharding import Shards
 from hpgmn.training.checkpoint import read_tensors
@@ -179,7 +180,7 @@ def test_a_run_on_shards_has_the_files_of_a_run(
     assert metrics["val_score"] == pytest.approx(right[:, split.val].mean(axis=1).tolist())
     assert metrics["nodes"]["train"] == [int(split.train.sum())]
     assert metrics["ensemble"]["seeds"] == 2
-    assert metrics == json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert metrics == read_metrics(tmp_path / "run" / "metrics.json")
     assert model.temperatures != [1.0, 1.0]
     assert len((tmp_path / "run" / "history.jsonl").read_text().splitlines()) == 6
     assert not (tmp_path / "run" / "state").exists()
