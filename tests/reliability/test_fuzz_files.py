@@ -147,7 +147,7 @@ def changed_arrays(draw: st.DrawFn) -> dict[str, Any]:
             try:
                 with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
                     array = array.astype(kind)
-            except (ValueError, TypeError):
+            except (ValueError, TypeError, OverflowError):
                 array = np.zeros(array.shape, kind)
         elif how == "shape":
             flat = array.reshape(-1)
