@@ -29,20 +29,6 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-    found = next((path for name in names if (path := shutil.which(name))), None)
-    if found is None:
-        pytest.skip(f"No browser: none of {', '.join(names)} is installed.")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        yield started
-        started.close()
-
-
 def rows() -> tuple[list[list[Any]], list[tuple[str, str]]]:
     """Nodes of two classes whose edges lead mostly to the other class; a few have no label."""
     random = np.random.default_rng(5)
