@@ -193,6 +193,26 @@ def workers_record() -> dict[str, Any]:
     return HEAD | {"benchmark": "workers"} | own
 
 
+@pytest.fixture
+def deterministic_record() -> dict[str, Any]:
+    """gcn takes 1.5 and 2 times as long, mlp as long as without; bits of gcn need the switch."""
+
+    def measured(gcn: float, gcn_bits: str) -> dict[str, Any]:
+        models = {
+            "mlp": {"seconds": 1.0, "bits": "m"},
+            "gcn": {"seconds": gcn, "bits": gcn_bits},
+        }
+        return {"models": models, "cores_taken_by_others": 0.03}
+
+    repeats = [
+        {"usual": measured(2.0, "a"), "ordered": measured(3.0, "c")},
+        {"usual": measured(2.0, "b"), "ordered": measured(5.0, "c")},
+    ]
+    settings = {"nodes": 2000, "epochs": 200, "patience": 0, "splits": 10}
+    own = {"models": ["mlp", "gcn"], "repeats": repeats, "settings": settings}
+    return HEAD | {"benchmark": "deterministic"} | own
+
+
 def shards_cost(cpu: float, read: float, written: float) -> dict[str, Any]:
     """What eight tasks took."""
     return {

@@ -34,6 +34,7 @@ def test_every_record_has_its_section_machine_and_command(
     batches_record: dict[str, Any],
     workers_record: dict[str, Any],
     shards_record: dict[str, Any],
+    deterministic_record: dict[str, Any],
 ) -> None:
     for name, record in (
         ("compare", compare_record),
@@ -43,6 +44,7 @@ def test_every_record_has_its_section_machine_and_command(
         ("batches", batches_record),
         ("workers", workers_record),
         ("shards", shards_record),
+        ("deterministic", deterministic_record),
     ):
         write_record(record, results / "benchmarks" / f"{name}.json")
     (results / "benchmarks" / "yardstick-texas.json").write_text("{}")  # an input, not a record
@@ -51,10 +53,11 @@ def test_every_record_has_its_section_machine_and_command(
     assert headings == [
         *("## Against a plain implementation", "## Growth", "## Peers"),
         *("## Forms of diffusion", "## Batches of rows", "## Workers", "## Node ranges"),
+        "## The same bits each time",
     ]
     assert "```sh\nhpgmn bench growth --repeats 3\n```" in text
     assert "```sh\npython benchmarks/compare.py --data $HPGMN_DATA --repeats 4\n```" in text
-    assert text.count("Machine: ") == 7
+    assert text.count("Machine: ") == 8
     assert "| two workers against one | 1.75 × | ≥ 1.7 × | reached |" in text
     assert "| one round of the sketch | edge | 4 | 60 | 6 |" in text
     assert "Machine: a processor; 2 threads; torch 3; hpgmn 9.9; 2026-01-02." in text

@@ -6,12 +6,16 @@ import ast
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 from hpgmn import __version__
-from hpgmn.bench.reliability import PAGE, RECORDS, filled, long_run_part, write_soak_record
+from hpgmn.bench.reliability import PAGE, filled, long_run_part, write_soak_record
 
 ROOT = Path(__file__).parents[2]
-TEXT = "# Title\n<!-- long run: begin -->old<!-- long run: end -->\n"
+TEXT = (
+    "# Title\n<!-- long run: begin -->old<!-- long run: end -->\n"
+    "<!-- cost of the same bits: begin -->old<!-- cost of the same bits: end -->\n"
+)
 
 
 def test_a_record_says_what_was_counted_where_and_when(tmp_path: Path) -> None:
@@ -22,13 +26,13 @@ def test_a_record_says_what_was_counted_where_and_when(tmp_path: Path) -> None:
     assert record["figures"] == figures
     assert (record["seconds"], record["version"]) == (60.0, __version__)
     assert {"processor", "torch", "python", "created"} <= set(record)
-    text = filled(TEXT, path.parent)
+    text = filled(TEXT, tmp_path)
     line = (
         "| Nothing is lost. | `tests/test_a.py::test_b` | 1,200 kills survived, 0.50 hours | 60 |"
     )
     assert line in text
     assert "old" not in text
-    assert filled(text, path.parent) == text
+    assert filled(text, tmp_path) == text
 
 
 def test_a_run_over_midnight_on_two_machines_names_both(tmp_path: Path) -> None:
@@ -45,12 +49,27 @@ def test_a_run_over_midnight_on_two_machines_names_both(tmp_path: Path) -> None:
 
 
 def test_without_records_the_page_says_how_to_make_some(tmp_path: Path) -> None:
-    assert "`make soak` makes one" in filled(TEXT, tmp_path)
+    text = filled(TEXT, tmp_path)
+    assert "`make soak` makes one" in text
+    assert "`hpgmn bench deterministic` makes one" in text
+
+
+def test_the_cost_of_the_same_bits_is_told_for_each_machine(
+    tmp_path: Path, deterministic_record: dict[str, Any]
+) -> None:
+    folder = tmp_path / "benchmarks"
+    folder.mkdir()
+    other = {"device_kind": "cuda", "device": "A card"}
+    for name, record in (("", deterministic_record), ("-gpu", deterministic_record | other)):
+        (folder / f"deterministic{name}.json").write_text(json.dumps(record), encoding="utf-8")
+    text = filled(TEXT, tmp_path)
+    assert "On A card a training with the switch takes 1.50 times as long" in text
+    assert text.index("a processor") > text.index("A card")  # deterministic-gpu comes first
 
 
 def test_committed_page_is_what_the_committed_records_give() -> None:
     written = (ROOT / "docs" / PAGE).read_text(encoding="utf-8")
-    made = filled(written, ROOT / "results" / RECORDS)
+    made = filled(written, ROOT / "results")
     assert written == made, "docs/RELIABILITY.md is not up to date: make results"
 
 

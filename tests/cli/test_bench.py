@@ -147,13 +147,19 @@ def test_all_in_tiny_form_works_without_any_data(
     hpgmn: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HPGMN_DATA", raising=False)
+    from hpgmn.bench import deterministic
+
+    def here(task: str, **asked: Any) -> Any:  # four starts of a process less
+        return deterministic.one_side(**asked)
+
+    monkeypatch.setattr(deterministic, "measured", here)
     answer = hpgmn("bench", "all", "--quick", "--device", "cpu")
     assert answer.code == 0, answer.err
-    for name in ("growth", "peers", "forms", "batches", "workers", "shards"):
+    for name in ("growth", "peers", "forms", "batches", "workers", "shards", "deterministic"):
         record = json.loads((tmp_path / "bench" / "quick" / name / f"{name}.json").read_text())
         assert record["command"].startswith(f"hpgmn bench {name} ")
         has_picture = (tmp_path / "bench" / "quick" / name / f"{name}.png").is_file()
-        assert has_picture == (name not in ("workers", "shards"))
+        assert has_picture == (name not in ("workers", "shards", "deterministic"))
 
 
 @pytest.mark.parametrize(

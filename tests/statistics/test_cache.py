@@ -200,6 +200,8 @@ def test_threads_and_devices_count_where_rounding_depends_on_them(
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "A card")
     found.append(circumstances(torch.device("cuda")))
     assert "A card" in found[-1]
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    found.append(circumstances(torch.device("cuda")))
     assert len({tuple(one) for one in found}) == len(found)
 
 

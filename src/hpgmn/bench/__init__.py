@@ -7,5 +7,6 @@ BENCHMARKS = {
     "batches": "training in batches of rows, against all rows at once",
     "workers": "two workers against one on independent runs of one thread each",
     "shards": "a graph in node ranges: the cost of each kind of work, and of training on rows",
+    "deterministic": "what the same bits each time cost on a GPU, model by model",
 }
 """Every benchmark and what it measures, in a line."""

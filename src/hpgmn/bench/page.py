@@ -17,6 +17,7 @@ from typing import Any
 
 from hpgmn.bench import (
     batches,
+    deterministic,
     forms,
     growth,
     peers,
@@ -75,6 +76,12 @@ SECTIONS = {
     "batches": _Section("Batches of rows", batches.ABOUT, _tables(batches.tables)),
     "workers": _Section("Workers", workers.ABOUT, _tables(workers.tables), workers.disturbance),
     "shards": _Section("Node ranges", shards.ABOUT, _tables(shards.tables), shards.disturbance),
+    "deterministic": _Section(
+        "The same bits each time",
+        deterministic.ABOUT,
+        _tables(deterministic.tables),
+        deterministic.disturbance,
+    ),
 }
 """Every benchmark that the page can show, in its order."""
 
@@ -136,11 +143,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     try:
         texts = {given.docs / PAGE: page(given.results)}
-        for other, records in ((plan_tables, RECORDS), (reliability, reliability.RECORDS)):
+        for other, records in (
+            (plan_tables, given.results / RECORDS),
+            (reliability, given.results),
+        ):
             path = given.docs / other.PAGE
             if path.is_file():
-                text = path.read_text(encoding="utf-8")
-                texts[path] = other.filled(text, given.results / records)
+                texts[path] = other.filled(path.read_text(encoding="utf-8"), records)
     except HPGMNError as error:
         parser.exit(2, f"Error: {error}\n")
     given.docs.mkdir(parents=True, exist_ok=True)

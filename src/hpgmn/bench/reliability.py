@@ -1,4 +1,4 @@
-"""The tables of ``docs/RELIABILITY.md``: what the long form of each test counted (`make soak`)."""
+"""What ``docs/RELIABILITY.md`` says of measurements: long runs, the price of the same bits."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hpgmn import __version__
+from hpgmn.bench import deterministic
 from hpgmn.bench.marked import with_parts
 from hpgmn.bench.records import Record, Table, read_record
 from hpgmn.experiments.machine import hardware
@@ -16,6 +17,7 @@ from hpgmn.writing import write_text
 PAGE = "RELIABILITY.md"
 RECORDS = "soak"
 PART = "long run"
+COST = "cost of the same bits"
 
 
 def write_soak_record(
@@ -43,15 +45,23 @@ def write_soak_record(
     write_text(path, json.dumps(record, indent=1) + "\n")
 
 
-def filled(text: str, records: Path) -> str:
-    """The page with its table made anew.
+def filled(text: str, results: Path) -> str:
+    """The page with its generated parts made anew.
 
     Args:
         text: the page.
-        records: the folder of the records.
+        results: the folder of all results.
     """
-    found = [read_record(path) for path in sorted(records.glob("*.json"))]
-    return with_parts(text, PAGE, {PART: long_run_part(found)})
+    long = [read_record(path) for path in sorted((results / RECORDS).glob("*.json"))]
+    costs = [read_record(path) for path in sorted(results.glob("benchmarks/deterministic*.json"))]
+    return with_parts(text, PAGE, {PART: long_run_part(long), COST: cost_part(costs)})
+
+
+def cost_part(records: list[Record]) -> str:
+    """What ``--deterministic`` costs, a sentence for each record."""
+    if not records:
+        return "No record says what the switch costs. `hpgmn bench deterministic` makes one."
+    return " ".join(deterministic.cost(record) for record in records)
 
 
 def long_run_part(records: list[Record]) -> str:

@@ -18,6 +18,7 @@ from hpgmn.parsing import read_json
 from hpgmn.writing import write_text
 
 TASKS = {
+    "deterministic": ("deterministic", "one_side"),
     "graph": ("graphs", "make"),
     "growth": ("growth", "one_run"),
     "peer": ("trials", "run_trials"),

@@ -86,8 +86,7 @@ def growth(
         device=place,
         say=say,
     )
-    _finish(record, folder, benchmark.tables(record), draw_growth)
-    _tell_disturbance(benchmark.disturbance(record))
+    _finish(record, folder, benchmark.tables(record), draw_growth, benchmark.disturbance(record))
 
 
 @app.command()
@@ -153,8 +152,7 @@ def peers(
         device=place,
         say=say,
     )
-    _finish(record, folder, benchmark.tables(record), draw_peers)
-    _tell_disturbance(benchmark.disturbance(record))
+    _finish(record, folder, benchmark.tables(record), draw_peers, benchmark.disturbance(record))
 
 
 GraphNames = Annotated[
@@ -279,8 +277,7 @@ def workers(
         device=place,
         say=say,
     )
-    _finish(record, folder, benchmark.tables(record))
-    _tell_disturbance(benchmark.disturbance(record))
+    _finish(record, folder, benchmark.tables(record), taken=benchmark.disturbance(record))
 
 
 @app.command()
@@ -317,8 +314,35 @@ def shards(
         device=place,
         say=say,
     )
-    _finish(record, folder, benchmark.tables(record))
-    _tell_disturbance(benchmark.disturbance(record))
+    _finish(record, folder, benchmark.tables(record), taken=benchmark.disturbance(record))
+
+
+@app.command()
+def deterministic(
+    context: typer.Context,
+    models: Annotated[str | None, typer.Option(help="Names with commas [all].")] = None,
+    nodes: Annotated[int, typer.Option(help="Nodes of the generated graph.")] = 2000,
+    epochs: Annotated[int, typer.Option(help="Epochs of each stage.")] = 200,
+    repeats: Annotated[int, typer.Option(help="How often both sides are measured.")] = 3,
+    device: Device = "auto",
+    out_folder: Out = None,
+) -> None:
+    """What train --deterministic costs, model by model; on a CPU bits repeat anyway."""
+    from hpgmn.bench import deterministic as benchmark
+
+    names = None if models is None else _names(models, ())
+    place = _device(device)
+    folder = _folder(out_folder, "deterministic")
+    record = benchmark.measure(
+        command=_typed(context, place),
+        models=names,
+        nodes=nodes,
+        epochs=epochs,
+        repeats=repeats,
+        device=place,
+        say=say,
+    )
+    _finish(record, folder, benchmark.tables(record), taken=benchmark.disturbance(record))
 
 
 # In tiny form: every kind of work once, on generated graphs in the folder {graphs}.
@@ -332,6 +356,7 @@ _QUICK = {
     "workers": "--runs 2 --epochs 20 --repeats 1",
     "shards": "--nodes 600 --degree 5 --attributes 8 --ranges 2 --memory 16 --sample 20 "
     "--set batch_size=64 --graphs {graphs}",
+    "deterministic": "--models mlp,gcn --nodes 200 --epochs 3 --repeats 2",
 }
 
 
@@ -434,8 +459,12 @@ def _finish(
     folder: Path,
     tables: Sequence[Table],
     draw: Callable[[Mapping[str, Any], Path], None] | None = None,
+    taken: float = 0.0,
 ) -> None:
-    """Print the tables and leave the record in the folder, and a picture where there is one."""
+    """Print the tables and leave the record in the folder, and a picture where there is one.
+
+    ``taken`` says how many cores other processes kept busy meanwhile.
+    """
     from hpgmn.bench.records import write_record
 
     name = record["benchmark"]
@@ -444,9 +473,11 @@ def _finish(
         print_table(table)
     if draw is None:
         say(f"Record: {folder / name}.json.")
-        return
-    draw(record, folder / name)
-    say(f"Record: {folder / name}.json; picture: {name}.png and {name}.svg beside it.")
+    else:
+        draw(record, folder / name)
+        say(f"Record: {folder / name}.json; picture: {name}.png and {name}.svg beside it.")
+    if taken > 0.1:
+        say(f"Others kept {taken:.1f} cores busy meanwhile: these times are too long.")
 
 
 def print_table(table: Table) -> None:
@@ -465,8 +496,3 @@ def print_table(table: Table) -> None:
         shown.add_row(*row)
     out.print(shown)
     out.print()
-
-
-def _tell_disturbance(cores: float) -> None:
-    if cores > 0.1:
-        say(f"Others kept {cores:.1f} cores busy meanwhile: these times are too long.")

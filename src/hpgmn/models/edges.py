@@ -10,7 +10,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from hpgmn.sparse import SparseMatrix, block_diagonal, multiplied
+from hpgmn.sparse import SparseMatrix, block_diagonal
 
 MOST_ENTRIES = 2**26
 """Replicas are taken together up to so many edges: they share one block-diagonal matrix."""
@@ -97,7 +97,7 @@ class Edges:
             values = values.index_select(1, self._order)
 
         def product(block: SparseMatrix, own: Tensor, x: Tensor) -> Tensor:
-            return multiplied(block.scaled(own.reshape(-1)), x.flatten(0, 1)).view_as(x)
+            return block.product(x.flatten(0, 1), own.reshape(-1)).view_as(x)
 
         return _joined(list(self._by_blocks(product, values, hidden, flipped=flipped)))
 

@@ -122,7 +122,8 @@ def circumstances(device: torch.device) -> list[str]:
     the number of their threads: what they take it from is listed instead.
     """
     if device.type == "cuda":
-        return [torch.cuda.get_device_name(device), f"CUDA {torch.version.cuda}"]
+        ordered = ["in order"] * torch.are_deterministic_algorithms_enabled()
+        return [torch.cuda.get_device_name(device), f"CUDA {torch.version.cuda}", *ordered]
     names = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
     threads = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

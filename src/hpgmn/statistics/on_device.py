@@ -40,9 +40,9 @@ def class_means_on_device(
         return rows.zero_()
 
     def means(theirs: Tensor, number: int) -> Tensor:
-        edges = adjacency.scaled((theirs == number).to(x.dtype))
-        weight = edges @ x.new_ones(num_nodes, 1)
-        return (edges @ x).div_(torch.where(weight > 0, weight, 1))
+        factors = (theirs == number).to(x.dtype)
+        weight = adjacency.product(x.new_ones(num_nodes, 1), factors)
+        return adjacency.product(x, factors).div_(torch.where(weight > 0, weight, 1))
 
     for own, out in zip(labels, rows, strict=True):
         theirs, scale = own[neighbor], x.new_ones(num_nodes, 1)
