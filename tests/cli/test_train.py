@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 
 import hpgmn as package
 from hpgmn.datasets import read_graph, write_graph
+from hpgmn.errors import HPGMNError
 from hpgmn.graph import Graph
 
 Command = Callable[..., Any]
@@ -452,6 +453,34 @@ def test_overwrite_replaces_a_run_and_keeps_what_is_not_ours(
     assert hpgmn("train", graph_file, *tiny(), *options).code == 0
     assert {path.name for path in own_run.iterdir()} == RUN_FILES | {"notes.txt"}
     assert (own_run / "notes.txt").read_text() == "mine"
+    assert metrics_of(own_run)["splits"] == [0]
+
+
+@pytest.mark.parametrize("end", [HPGMNError("The disk is full. Make room."), KeyboardInterrupt()])
+def test_a_run_whose_replacement_fails_is_kept_until_that_goes_on(
+    hpgmn: Command,
+    own_run: Path,
+    graph_file: Path,
+    tiny: Tiny,
+    end: BaseException,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = {path.name: path.read_bytes() for path in own_run.iterdir()}
+    command = ["train", graph_file, *tiny(), "--splits", "0", "--out", own_run]
+
+    def failing(*_: Any, **__: Any) -> None:
+        raise end
+
+    with monkeypatch.context() as patch:
+        patch.setattr("hpgmn.experiments.run.fit_replicas", failing)
+        answer = hpgmn(*command, "--overwrite")
+    assert answer.code == (2 if isinstance(end, HPGMNError) else 130)
+    kept = own_run / ".replaced"
+    words = f"The run that was there before is kept in {kept} until the new one is finished."
+    assert words in " ".join(answer.err.split())
+    assert {path.name: path.read_bytes() for path in kept.iterdir()} == before
+    assert hpgmn(*command, "--resume").code == 0
+    assert {path.name for path in own_run.iterdir()} == RUN_FILES
     assert metrics_of(own_run)["splits"] == [0]
 
 

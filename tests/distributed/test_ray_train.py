@@ -18,7 +18,7 @@ from hpgmn import writing
 from hpgmn.distributed import ray_train, run_on_shards, run_with_ray, specification
 from hpgmn.distributed.ranks import Ranks
 from hpgmn.errors import HPGMNError
-from hpgmn.experiments.run import prepare_folder
+from hpgmn.experiments.run_folder import prepare_folder
 from hpgmn.graph import Graph
 from hpgmn.sharding import Shards
 from hpgmn.training.checkpoint import read_tensors

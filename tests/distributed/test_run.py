@@ -24,7 +24,7 @@ from hpgmn.distributed import run as module
 from hpgmn.distributed.ranks import Ranks
 from hpgmn.distributed.run import count_labels, run_on_shards, specification
 from hpgmn.errors import HPGMNError, SettingError
-from hpgmn.experiments.run import prepare_folder
+from hpgmn.experiments.run_folder import prepare_folder
 from hpgmn.experiments.run_metrics import read_metrics
 from hpgmn.graph import Graph
 from hpgmn.sharding import Shards

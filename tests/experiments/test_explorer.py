@@ -16,7 +16,8 @@ import hpgmn.experiments.explorer as module
 from hpgmn.config import settings_dict
 from hpgmn.errors import HPGMNError
 from hpgmn.experiments.explorer import write_explorer
-from hpgmn.experiments.run import EXPLORER_FILE, RunSpec, prepare_folder, run
+from hpgmn.experiments.run import EXPLORER_FILE, RunSpec, run
+from hpgmn.experiments.run_folder import prepare_folder
 from hpgmn.graph import Graph
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.training.checkpoint import read_tensors, write_tensors

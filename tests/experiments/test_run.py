@@ -1,4 +1,4 @@
-"""One run: its specification, its folder, and what may influence it."""
+"""One run: its specification, and what may influence it."""
 
 from __future__ import annotations
 
@@ -18,16 +18,8 @@ from hpgmn.calibration import fit_temperature
 from hpgmn.config import read_yaml, settings_dict
 from hpgmn.errors import GraphError, HPGMNError, SettingError
 from hpgmn.experiments import run as module
-from hpgmn.experiments.run import (
-    REPORT_FILE,
-    RunSpec,
-    check_run,
-    finished_run,
-    prepare_folder,
-    resolve_device,
-    roles,
-    run,
-)
+from hpgmn.experiments.run import RunSpec, check_run, resolve_device, roles, run
+from hpgmn.experiments.run_folder import prepare_folder
 from hpgmn.experiments.run_metrics import read_metrics
 from hpgmn.graph import Graph, Split
 from hpgmn.models.hpgmn import HPGMNSettings
@@ -116,52 +108,6 @@ def test_a_check_gives_splits_and_warnings(small_graph: Graph) -> None:
         "Classes '0', '1', '2' have fewer than 3 train nodes in the split: hardly anything is "
         "learned of so few. Label more nodes, or merge classes.",
     ]
-
-
-# The folder.
-
-
-def test_a_new_folder_holds_the_config_at_once(tmp_path: Path) -> None:
-    folder = tmp_path / "a" / "b"
-    prepare_folder(folder, SPEC, resume=False, overwrite=False)
-    assert [path.name for path in folder.iterdir()] == ["config.yaml"]
-    written = yaml.safe_load((folder / "config.yaml").read_text())
-    assert written == {"format": 2, **SPEC.as_dict()}
-
-
-def test_an_existing_folder_is_refused_unless_asked(tmp_path: Path) -> None:
-    prepare_folder(tmp_path / "run", SPEC, resume=False, overwrite=False)
-    with pytest.raises(HPGMNError, match=r"Continue it with --resume, replace it with --overwri"):
-        prepare_folder(tmp_path / "run", SPEC, resume=False, overwrite=False)
-    prepare_folder(tmp_path / "run", SPEC, resume=True, overwrite=False)
-    prepare_folder(tmp_path / "run", replace(SPEC, seeds=9), resume=False, overwrite=True)
-    assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["seeds"] == 9
-
-
-def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
-    prepare_folder(tmp_path, SPEC, resume=False, overwrite=False)
-    assert (tmp_path / "config.yaml").exists()
-
-
-def test_overwriting_deletes_what_runs_write_and_no_more(tmp_path: Path) -> None:
-    prepare_folder(tmp_path, SPEC, resume=False, overwrite=False)
-    ours = ("metrics.json", "history.jsonl", "predictions.parquet", "model.safetensors")
-    later = ("report.html", "log.txt", "audit.json", "understanding.json")
-    for name in (*ours, *later, "metrics.json.unfinished", "notes.txt"):
-        (tmp_path / name).write_text("old")
-    (tmp_path / "state").mkdir()
-    (tmp_path / "state" / "plan.json").write_text("[]")
-    prepare_folder(tmp_path, SPEC, resume=False, overwrite=True)
-    assert {path.name for path in tmp_path.iterdir()} == {"config.yaml", "notes.txt"}
-
-
-def test_only_a_complete_folder_counts_as_finished(small_graph: Graph, tmp_path: Path) -> None:
-    assert finished_run(tmp_path) is None
-    metrics = run(SPEC, small_graph, tmp_path)
-    assert finished_run(tmp_path) == metrics
-    (tmp_path / "report.html").write_text("page")
-    with pytest.raises(HPGMNError, match="is finished"):
-        finished_run(tmp_path)
 
 
 # The run.
@@ -496,32 +442,3 @@ def test_without_test_nodes_there_is_no_average(small_graph: Graph, tmp_path: Pa
     )
     prepare_folder(tmp_path / "run", SPEC, resume=False, overwrite=False)
     assert "ensemble" not in run(SPEC, graph, tmp_path / "run")
-
-
-def test_a_run_that_is_being_replaced_is_finished_no_more(
-    small_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Killed after the first file was removed, whichever that is."""
-    run(SPEC, small_graph, tmp_path)
-    (tmp_path / REPORT_FILE).touch()
-    before = Path.unlink
-
-    def killed(path: Path, missing_ok: bool = False) -> None:
-        before(path, missing_ok)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "unlink", killed)
-        with pytest.raises(KeyboardInterrupt):
-            prepare_folder(tmp_path, SPEC, resume=False, overwrite=True)
-    prepare_folder(tmp_path, SPEC, resume=True, overwrite=False)
-    assert finished_run(tmp_path) is None
-    run(SPEC, small_graph, tmp_path)
-    assert read_metrics(tmp_path / "metrics.json")["splits"] == list(SPEC.splits)
-
-
-def test_files_of_others_are_neither_drafts_nor_nothing(small_graph: Graph, tmp_path: Path) -> None:
-    (tmp_path / "book.unfinished").write_text("mine")
-    with pytest.raises(HPGMNError, match="exists"):
-        prepare_folder(tmp_path, SPEC, resume=False, overwrite=False)
-    assert (tmp_path / "book.unfinished").read_text() == "mine"

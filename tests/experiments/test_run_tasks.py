@@ -14,7 +14,8 @@ import pytest
 
 from hpgmn.config import make_settings, settings_dict
 from hpgmn.experiments import run_tasks
-from hpgmn.experiments.run import PORTFOLIO_FILE, RunSpec, prepare_folder, run
+from hpgmn.experiments.run import PORTFOLIO_FILE, RunSpec, run
+from hpgmn.experiments.run_folder import prepare_folder
 from hpgmn.experiments.run_tasks import run_on, write_files
 from hpgmn.graph import Graph
 from hpgmn.models import find_model

@@ -14,7 +14,8 @@ from hpgmn.auditing import audit
 from hpgmn.config import settings_dict
 from hpgmn.errors import HPGMNError
 from hpgmn.experiments import understanding
-from hpgmn.experiments.run import RunSpec, prepare_folder, run
+from hpgmn.experiments.run import RunSpec, run
+from hpgmn.experiments.run_folder import prepare_folder
 from hpgmn.experiments.understanding import (
     audited,
     made,

@@ -20,7 +20,8 @@ from safetensors.torch import save_file
 from hpgmn.cli import main
 from hpgmn.config import make_settings, settings_dict
 from hpgmn.datasets.files import write_graph
-from hpgmn.experiments.run import RunSpec, prepare_folder, run
+from hpgmn.experiments.run import RunSpec, run
+from hpgmn.experiments.run_folder import prepare_folder
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.training.checkpoint import _checksum

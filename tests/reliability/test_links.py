@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from hpgmn.errors import HPGMNError
-from hpgmn.experiments.run import RunSpec, prepare_folder
+from hpgmn.experiments.run import RunSpec
+from hpgmn.experiments.run_folder import prepare_folder
 
 SPEC = RunSpec(graph="texas", model="hpgmn", splits=(0,), seeds=1, settings={})
 

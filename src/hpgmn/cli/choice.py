@@ -90,7 +90,7 @@ def chosen_or_kept(
         resume: an interrupted run is to go on.
         overwrite: an earlier run is to be replaced.
     """
-    from hpgmn.experiments.run import earlier_run
+    from hpgmn.experiments.run_folder import earlier_run
 
     before = folder and earlier_run(folder, resume=resume, overwrite=overwrite)
     if folder is not None and before is not None and resume:

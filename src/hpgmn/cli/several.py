@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,6 +119,21 @@ def explain_and_report(spec: RunSpec, graph: Graph, folder: Path) -> None:
         write_report(folder)
 
 
+@contextmanager
+def alone_in(folder: Path, what: str = "training") -> Iterator[None]:
+    """Refuse a folder in which another process is at work; of a failure say what is kept there."""
+    from hpgmn.experiments.replaced import kept_words
+
+    with only_one(folder, what):
+        try:
+            yield
+        except (HPGMNError, KeyboardInterrupt):
+            words = kept_words(folder)
+            if words:
+                say(words.strip())
+            raise
+
+
 def train_into(
     spec: RunSpec,
     graph: Graph,
@@ -128,7 +144,7 @@ def train_into(
     choice: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The metrics of a run in a folder of its own; what was done before is not done again."""
-    from hpgmn.experiments.run import finished_run, prepare_folder
+    from hpgmn.experiments.run_folder import finished_run, prepare_folder
 
     prepare_folder(folder, spec, resume=resume, overwrite=overwrite, choice=choice)
     metrics = finished_run(folder) if resume else None
@@ -149,9 +165,9 @@ def train_one(
     cluster: Engine | None = None,
 ) -> dict[str, Any]:
     """The metrics of a run, here or on a cluster, with its report."""
-    from hpgmn.experiments.run import finished_run, prepare_folder
+    from hpgmn.experiments.run_folder import finished_run, prepare_folder
 
-    with only_one(folder, "training"):
+    with alone_in(folder):
         if cluster is not None:
             prepare_folder(folder, spec, resume=resume, overwrite=overwrite, choice=choice)
             if finished_run(folder) is None:
@@ -273,24 +289,27 @@ def _several_elsewhere(
     overwrite: bool,
 ) -> dict[Path, str]:
     """Train those models that are not trained yet on a cluster; folder → why it failed."""
-    from hpgmn.experiments.run import METRICS_FILE, prepare_folder
+    from hpgmn.experiments.run import METRICS_FILE
+    from hpgmn.experiments.run_folder import prepare_folder
 
     waiting: dict[Path, RunSpec] = {}
     failed: dict[Path, str] = {}
-    for spec in specs:
-        own = folder / folder_name(spec.model)
+    with ExitStack() as held:
+        for spec in specs:
+            own = folder / folder_name(spec.model)
+            try:
+                held.enter_context(alone_in(own))
+                prepare_folder(own, spec, resume=resume, overwrite=overwrite)
+            except HPGMNError as error:
+                failed[own] = str(error)
+                continue
+            if not (own / METRICS_FILE).exists():
+                waiting[own] = spec
         try:
-            prepare_folder(own, spec, resume=resume, overwrite=overwrite)
-        except HPGMNError as error:
-            failed[own] = str(error)
-            continue
-        if not (own / METRICS_FILE).exists():
-            waiting[own] = spec
-    try:
-        return failed | _train_elsewhere(cluster, waiting, graph)
-    except KeyboardInterrupt:
-        say(f"To go on, repeat the command with --resume --out {folder}")
-        raise
+            return failed | _train_elsewhere(cluster, waiting, graph)
+        except KeyboardInterrupt:
+            say(f"To go on, repeat the command with --resume --out {folder}")
+            raise
 
 
 def _others_in(folder: Path, runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -321,11 +340,12 @@ def _one_of_several(
     spec: RunSpec, graph: Graph, folder: Path, *, resume: bool, overwrite: bool
 ) -> dict[str, Any]:
     """The metrics of one model's run; a finished one is read."""
-    from hpgmn.experiments.run import METRICS_FILE, REPORT_FILE, prepare_folder
+    from hpgmn.experiments.run import METRICS_FILE, REPORT_FILE
+    from hpgmn.experiments.run_folder import prepare_folder
     from hpgmn.experiments.run_metrics import read_metrics
 
     own = folder / folder_name(spec.model)
-    with only_one(own, "training"):
+    with alone_in(own):
         if resume and (own / REPORT_FILE).exists() and (own / METRICS_FILE).exists():
             prepare_folder(own, spec, resume=resume, overwrite=overwrite)  # refuses other options
             return read_metrics(own / METRICS_FILE)

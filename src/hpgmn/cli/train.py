@@ -17,6 +17,7 @@ from hpgmn.cli.choice import NOT_TRIED, chosen_or_kept, known_assignments, wants
 from hpgmn.cli.console import METRIC_HELP, note, out, percent, refuse_url, say, step_progress
 from hpgmn.cli.engines import Address, EngineName, Place, check_engine, opened
 from hpgmn.cli.several import (
+    alone_in,
     folder_name,
     model_names,
     run_and_report,
@@ -40,7 +41,6 @@ from hpgmn.cli.tables import (
     named_columns,
 )
 from hpgmn.errors import HPGMNError, SettingError
-from hpgmn.locking import only_one
 
 if TYPE_CHECKING:
     from hpgmn.experiments.run import RunSpec
@@ -427,7 +427,8 @@ def demo(
 ) -> None:
     """The built-in trading network, end to end: generate, train, score, explain."""
     from hpgmn.datasets import trading_network, write_graph
-    from hpgmn.experiments.run import prepare_folder, resolve_device
+    from hpgmn.experiments.run import resolve_device
+    from hpgmn.experiments.run_folder import prepare_folder
     from hpgmn.statistics.homophily import node_homophily
 
     path = out_folder / "trading-network.npz"
@@ -436,7 +437,7 @@ def demo(
     say(f"{graph}, node homophily {node_homophily(graph):.2f}: most trades are between classes.")
     started = time.perf_counter()
     runs = {}
-    with only_one(out_folder, "demo"):
+    with alone_in(out_folder, "demo"):
         ours = _is_demo(out_folder, path)
         for name, folder in (
             ("hpgmn", out_folder),

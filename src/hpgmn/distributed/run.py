@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import json
 import logging
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from functools import reduce
@@ -28,15 +27,15 @@ from hpgmn.experiments.again import surroundings
 from hpgmn.experiments.predictions import NodeTable
 from hpgmn.experiments.run import (
     HISTORY_FILE,
-    METRICS_FILE,
     PREDICTIONS_FILE,
     STATE_FOLDER,
     RunSpec,
+    finish,
     note_made_with,
     roles,
     write_history,
 )
-from hpgmn.experiments.run_metrics import Result, run_metrics, write_metrics
+from hpgmn.experiments.run_metrics import Result, run_metrics
 from hpgmn.graph import Array, Split
 from hpgmn.metrics import require_metric
 from hpgmn.models import find_model
@@ -266,8 +265,7 @@ class _OneRun:
             }
             metrics["warnings"] = warnings
             metrics["seconds"] = before + time.perf_counter() - started
-            write_metrics(self.folder / METRICS_FILE, metrics)
-            shutil.rmtree(self.state_folder)
+            finish(self.folder, metrics)
         self.ranks.wait()
         return metrics
 

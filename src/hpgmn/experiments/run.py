@@ -27,10 +27,10 @@ from hpgmn.errors import HPGMNError, SettingError
 from hpgmn.experiments.again import changes, made_with
 from hpgmn.experiments.machine import forget_peak_memory
 from hpgmn.experiments.predictions import NodeTable
-from hpgmn.experiments.run_metrics import Result, read_metrics, run_metrics, write_metrics
+from hpgmn.experiments.replaced import drop
+from hpgmn.experiments.run_metrics import Result, run_metrics, write_metrics
 from hpgmn.formats import RUN_FORMAT, refuse_newer
 from hpgmn.graph import Array, Graph, Split
-from hpgmn.locking import LOCK_FILE
 from hpgmn.metrics import require_metric
 from hpgmn.models import find_model
 from hpgmn.models.stage import Replica
@@ -49,7 +49,7 @@ from hpgmn.training.checks import (
 from hpgmn.training.repeatable import repeatable
 from hpgmn.training.replicas import Fitted, Progress, fit_replicas
 from hpgmn.training.saved import MODEL_FILE, SavedModel
-from hpgmn.writing import ENDING, is_draft, sweep_folder, unwritable, whole, write_text
+from hpgmn.writing import whole, write_text
 
 logger = logging.getLogger(__name__)
 
@@ -57,13 +57,6 @@ CONFIG_FILE, METRICS_FILE, HISTORY_FILE = "config.yaml", "metrics.json", "histor
 PREDICTIONS_FILE, LOG_FILE, STATE_FOLDER = "predictions.parquet", "log.txt", "state"
 REPORT_FILE, PORTFOLIO_FILE, EXPLORER_FILE = "report.html", "portfolio.json", "explorer.json"
 AUDIT_FILE, UNDERSTANDING_FILE = "audit.json", "understanding.json"
-
-# What a run leaves in its folder. In this order it is deleted: a run is finished where there are
-# metrics, and a run folder is known by its config.
-_WRITTEN = (
-    *(METRICS_FILE, REPORT_FILE, MODEL_FILE, PREDICTIONS_FILE, HISTORY_FILE, LOG_FILE),
-    *(EXPLORER_FILE, AUDIT_FILE, UNDERSTANDING_FILE, PORTFOLIO_FILE, CONFIG_FILE),
-)
 
 
 @dataclass(frozen=True)
@@ -181,125 +174,6 @@ def check_run(spec: RunSpec, graph: Graph) -> tuple[list[Split], list[str]]:
     return chosen, warnings
 
 
-def earlier_run(folder: Path, *, resume: bool, overwrite: bool) -> RunSpec | None:
-    """The run that a folder holds and may be continued or replaced; None where it holds nothing.
-
-    A folder is known as a run's by the ``config.yaml`` of a run; any other is refused.
-    """
-    if not folder.exists() or _is_empty(folder):
-        return None
-    if not (resume or overwrite):
-        raise HPGMNError(
-            f"The folder {folder} exists. Continue it with --resume, replace it with "
-            "--overwrite, or choose another --out."
-        )
-    try:
-        return read_spec(folder)
-    except SettingError:
-        raise HPGMNError(
-            f"{folder} is not a run folder (it has no {CONFIG_FILE} of a run); nothing was "
-            "changed. Choose another --out."
-        ) from None
-
-
-def prepare_folder(
-    folder: Path,
-    spec: RunSpec,
-    *,
-    resume: bool,
-    overwrite: bool,
-    choice: Mapping[str, Any] | None = None,
-) -> None:
-    """Make the run folder with its ``config.yaml``, or refuse one that exists.
-
-    Only what a run writes is ever deleted from it.
-
-    Args:
-        folder: the run folder.
-        spec: what will be trained there.
-        resume: an interrupted run of the same specification is to go on.
-        overwrite: an earlier run is to be replaced.
-        choice: how the settings were chosen from a portfolio, if they were. It is written before
-            the config, so that a resumed run need not choose again.
-    """
-    try:
-        before = earlier_run(folder, resume=resume, overwrite=overwrite)
-        _refuse_links(folder)
-        if before is not None:
-            if resume:
-                _refuse_other(folder, before, spec)
-            else:
-                _remove_run(folder)
-        sweep_folder(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        if choice is not None:
-            write_text(folder / PORTFOLIO_FILE, json.dumps(choice, indent=1) + "\n")
-        elif before is None:  # of a choice that never came to a training
-            (folder / PORTFOLIO_FILE).unlink(missing_ok=True)
-        if before is None or not resume:  # that of a resumed run says more
-            write_config(folder, spec)
-    except OSError as error:
-        raise unwritable(folder, error) from None
-
-
-def _refuse_links(folder: Path) -> None:
-    """Refuse to write through links: whoever made the folder may have aimed them anywhere."""
-    state = folder / STATE_FOLDER
-    for path in (one for place in (folder, state) if place.is_dir() for one in place.iterdir()):
-        if path.is_symlink():
-            raise HPGMNError(
-                f"The run folder {folder} holds a link, {path.relative_to(folder)}, and nothing is "
-                "written through links. Remove it, or choose another --out."
-            )
-
-
-def _is_empty(folder: Path) -> bool:
-    """Whether nothing is in a folder but what is written before the config."""
-    early = (PORTFOLIO_FILE, LOCK_FILE)
-    return folder.is_dir() and all(
-        path.name in early or is_draft(path.name) for path in folder.iterdir()
-    )
-
-
-def _refuse_other(folder: Path, before: RunSpec, spec: RunSpec) -> None:
-    """Refuse to continue a run with other options than it was started with."""
-    old, new = before.as_dict(), spec.as_dict()
-    old |= old.pop("settings")
-    new |= new.pop("settings")
-    changed = [
-        f"{name} ({old.get(name)}, now {new.get(name)})"
-        for name in dict.fromkeys([*old, *new])
-        if old.get(name) != new.get(name)
-    ]
-    if changed:
-        raise HPGMNError(
-            f"The run in {folder} was started with other options: {', '.join(changed)}. "
-            "Repeat the first command with --resume, or start anew with --overwrite."
-        )
-
-
-def _remove_run(folder: Path) -> None:
-    """Delete what a run wrote; anything else in the folder stays."""
-    if (folder / STATE_FOLDER).is_dir():
-        shutil.rmtree(folder / STATE_FOLDER)
-    for name in _WRITTEN:
-        (folder / name).unlink(missing_ok=True)
-        (folder / f"{name}{ENDING}").unlink(missing_ok=True)  # a draft of an earlier version
-
-
-def finished_run(folder: Path) -> dict[str, Any] | None:
-    """The metrics of a run that has only its report left to write, or None."""
-    if not (folder / METRICS_FILE).exists():
-        return None
-    if (folder / REPORT_FILE).exists():
-        raise HPGMNError(
-            f"The run in {folder} is finished. Read {folder / METRICS_FILE}, or train it again "
-            "with --overwrite."
-        )
-    shutil.rmtree(folder / STATE_FOLDER, ignore_errors=True)
-    return read_metrics(folder / METRICS_FILE)
-
-
 def write_config(folder: Path, spec: RunSpec, made: Mapping[str, Any] | None = None) -> None:
     """Write ``config.yaml``; ``made`` says what from and with, see ``experiments/again.py``."""
     content = {
@@ -390,9 +264,15 @@ def run(
     if (folder / PORTFOLIO_FILE).exists():
         metrics["portfolio"] = read_json(folder / PORTFOLIO_FILE)
     metrics["seconds"] = before + time.perf_counter() - started
-    write_metrics(folder / METRICS_FILE, metrics)
-    shutil.rmtree(state)
+    finish(folder, metrics)
     return metrics
+
+
+def finish(folder: Path, metrics: Mapping[str, Any]) -> None:
+    """Write the metrics, by which a run is finished, and drop what is not needed any more."""
+    write_metrics(folder / METRICS_FILE, metrics)
+    shutil.rmtree(folder / STATE_FOLDER)
+    drop(folder)
 
 
 def _elapsed(state: Path) -> float:

@@ -9,14 +9,9 @@ from pathlib import Path
 
 from hpgmn.engines import Ended, Engine, Line, Seldom, Task
 from hpgmn.experiments.log import log_file, warnings_among
-from hpgmn.experiments.run import (
-    LOG_FILE,
-    METRICS_FILE,
-    PORTFOLIO_FILE,
-    RunSpec,
-    prepare_folder,
-    run,
-)
+from hpgmn.experiments.replaced import drop
+from hpgmn.experiments.run import LOG_FILE, METRICS_FILE, PORTFOLIO_FILE, RunSpec, run
+from hpgmn.experiments.run_folder import prepare_folder
 from hpgmn.graph import Graph
 from hpgmn.parsing import parse_json
 from hpgmn.training.replicas import Progress
@@ -103,6 +98,7 @@ def run_on(
             raise RuntimeError(f"A worker failed:\n{end.trace}")
         if end.value is not None:
             write_files(Path(end.name), end.value)
+            drop(Path(end.name))
             for line in parse_json(end.value[METRICS_FILE])["warnings"]:
                 logger.warning(line)
         told(Path(end.name), end.reason)

@@ -19,7 +19,8 @@ from hpgmn.experiments import run_metrics
 from hpgmn.experiments.reproduction import work as module
 from hpgmn.experiments.reproduction.cells import Cell, CellRecord, read_cell
 from hpgmn.experiments.reproduction.work import Way, do_cell, free_memory
-from hpgmn.experiments.run import RunSpec, prepare_folder, run
+from hpgmn.experiments.run import RunSpec, run
+from hpgmn.experiments.run_folder import prepare_folder
 from hpgmn.experiments.search import planned_trials, run_trials
 from hpgmn.graph import Graph, Splits
 from hpgmn.models import find_model

@@ -22,7 +22,8 @@ from hpgmn.config import make_settings, per_replica_names, plain, settings_dict
 from hpgmn.datasets import load
 from hpgmn.errors import HPGMNError, SettingError
 from hpgmn.experiments.reproduction.cells import Cell, CellRecord, identity, read_cell, write_cell
-from hpgmn.experiments.run import RunSpec, finished_run, prepare_folder, run
+from hpgmn.experiments.run import RunSpec, run
+from hpgmn.experiments.run_folder import finished_run, prepare_folder
 from hpgmn.experiments.search import best_trials, planned_trials, run_trials
 from hpgmn.graph import Graph
 from hpgmn.models import find_model

@@ -1,0 +1,167 @@
+"""The folder of a run: made, continued, replaced, and never another's."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hpgmn.errors import HPGMNError, SettingError
+from hpgmn.experiments.replaced import bring_back, kept_words, set_aside
+from hpgmn.experiments.run import (
+    AUDIT_FILE,
+    CONFIG_FILE,
+    EXPLORER_FILE,
+    HISTORY_FILE,
+    LOG_FILE,
+    METRICS_FILE,
+    PORTFOLIO_FILE,
+    PREDICTIONS_FILE,
+    REPORT_FILE,
+    STATE_FOLDER,
+    UNDERSTANDING_FILE,
+    RunSpec,
+    read_spec,
+    write_config,
+)
+from hpgmn.experiments.run_metrics import read_metrics
+from hpgmn.locking import LOCK_FILE
+from hpgmn.training.saved import MODEL_FILE
+from hpgmn.writing import ENDING, is_draft, sweep_folder, unwritable, write_text
+
+# What a run leaves in its folder. In this order it is deleted: a run is finished where there are
+# metrics, and a run folder is known by its config.
+_WRITTEN = (
+    *(METRICS_FILE, REPORT_FILE, MODEL_FILE, PREDICTIONS_FILE, HISTORY_FILE, LOG_FILE),
+    *(EXPLORER_FILE, AUDIT_FILE, UNDERSTANDING_FILE, PORTFOLIO_FILE, CONFIG_FILE),
+)
+
+
+def earlier_run(folder: Path, *, resume: bool, overwrite: bool) -> RunSpec | None:
+    """The run that a folder holds and may be continued or replaced; None where it holds nothing.
+
+    A folder is known as a run's by the ``config.yaml`` of a run; any other is refused.
+    """
+    if not folder.exists() or _is_empty(folder):
+        return None
+    if not (resume or overwrite):
+        raise HPGMNError(
+            f"The folder {folder} exists. Continue it with --resume, replace it with "
+            f"--overwrite, or choose another --out.{kept_words(folder)}"
+        )
+    try:
+        return read_spec(folder)
+    except SettingError:
+        raise HPGMNError(
+            f"{folder} is not a run folder (it has no {CONFIG_FILE} of a run); nothing was "
+            "changed. Choose another --out."
+        ) from None
+
+
+def prepare_folder(
+    folder: Path,
+    spec: RunSpec,
+    *,
+    resume: bool,
+    overwrite: bool,
+    choice: Mapping[str, Any] | None = None,
+) -> None:
+    """Make the run folder with its ``config.yaml``, or refuse one that exists.
+
+    Only what a run writes is ever deleted from it; a finished run that is replaced is put aside
+    (``experiments/replaced.py``) until the new one is finished.
+
+    Args:
+        folder: the run folder.
+        spec: what will be trained there.
+        resume: an interrupted run of the same specification is to go on.
+        overwrite: an earlier run is to be replaced.
+        choice: how the settings were chosen from a portfolio, if they were. It is written before
+            the config, so that a resumed run need not choose again.
+    """
+    try:
+        before = earlier_run(folder, resume=resume, overwrite=overwrite)
+        _refuse_links(folder)
+        if before is not None and resume:
+            _refuse_other(folder, before, spec)
+        elif before is not None:
+            _put_away(folder)
+        sweep_folder(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        if choice is not None:
+            write_text(folder / PORTFOLIO_FILE, json.dumps(choice, indent=1) + "\n")
+        elif before is None:  # of a choice that never came to a training
+            (folder / PORTFOLIO_FILE).unlink(missing_ok=True)
+        if before is None or not resume:  # that of a resumed run says more
+            write_config(folder, spec)
+    except HPGMNError:
+        if overwrite:
+            bring_back(folder, _WRITTEN)
+        raise
+    except OSError as error:
+        raise unwritable(folder, error) from None
+
+
+def _put_away(folder: Path) -> None:
+    """Put a finished run aside, and delete what is left of it or of an unfinished one.
+
+    All but the config, which that of the next run takes the place of.
+    """
+    if (folder / METRICS_FILE).exists():
+        set_aside(folder, _WRITTEN)
+    if (folder / STATE_FOLDER).is_dir():
+        shutil.rmtree(folder / STATE_FOLDER)
+    for name in _WRITTEN[:-1]:
+        (folder / name).unlink(missing_ok=True)
+        (folder / f"{name}{ENDING}").unlink(missing_ok=True)  # a draft of an earlier version
+
+
+def _refuse_links(folder: Path) -> None:
+    """Refuse to write through links: whoever made the folder may have aimed them anywhere."""
+    state = folder / STATE_FOLDER
+    for path in (one for place in (folder, state) if place.is_dir() for one in place.iterdir()):
+        if path.is_symlink():
+            raise HPGMNError(
+                f"The run folder {folder} holds a link, {path.relative_to(folder)}, and nothing is "
+                "written through links. Remove it, or choose another --out."
+            )
+
+
+def _is_empty(folder: Path) -> bool:
+    """Whether nothing is in a folder but what is written before the config."""
+    early = (PORTFOLIO_FILE, LOCK_FILE)
+    return folder.is_dir() and all(
+        path.name in early or is_draft(path.name) for path in folder.iterdir()
+    )
+
+
+def _refuse_other(folder: Path, before: RunSpec, spec: RunSpec) -> None:
+    """Refuse to continue a run with other options than it was started with."""
+    old, new = before.as_dict(), spec.as_dict()
+    old |= old.pop("settings")
+    new |= new.pop("settings")
+    changed = [
+        f"{name} ({old.get(name)}, now {new.get(name)})"
+        for name in dict.fromkeys([*old, *new])
+        if old.get(name) != new.get(name)
+    ]
+    if changed:
+        raise HPGMNError(
+            f"The run in {folder} was started with other options: {', '.join(changed)}. "
+            "Repeat the first command with --resume, or start anew with --overwrite."
+        )
+
+
+def finished_run(folder: Path) -> dict[str, Any] | None:
+    """The metrics of a run that has only its report left to write, or None."""
+    if not (folder / METRICS_FILE).exists():
+        return None
+    if (folder / REPORT_FILE).exists():
+        raise HPGMNError(
+            f"The run in {folder} is finished. Read {folder / METRICS_FILE}, or train it again "
+            "with --overwrite."
+        )
+    shutil.rmtree(folder / STATE_FOLDER, ignore_errors=True)
+    return read_metrics(folder / METRICS_FILE)
