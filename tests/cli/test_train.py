@@ -479,6 +479,8 @@ def test_a_run_whose_replacement_fails_is_kept_until_that_goes_on(
     words = f"The run that was there before is kept in {kept} until the new one is finished."
     assert words in " ".join(answer.err.split())
     assert {path.name: path.read_bytes() for path in kept.iterdir()} == before
+    assert words in " ".join(hpgmn("predict", own_run, "--out", "p.csv").err.split())
+    assert hpgmn("predict", kept, "--out", "p.csv").code == 0
     assert hpgmn(*command, "--resume").code == 0
     assert {path.name for path in own_run.iterdir()} == RUN_FILES
     assert metrics_of(own_run)["splits"] == [0]

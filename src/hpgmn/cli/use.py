@@ -53,6 +53,7 @@ def opened(
     """
     from hpgmn.datasets import load
     from hpgmn.experiments.comparison import COMPARISON_FILE
+    from hpgmn.experiments.replaced import kept_words
     from hpgmn.experiments.run import CONFIG_FILE, read_spec
     from hpgmn.training.saved import MODEL_FILE, SavedModel
 
@@ -65,7 +66,7 @@ def opened(
         if not (run / name).is_file():
             raise HPGMNError(
                 f"{run} is not a finished run folder: {name} is missing. Give the folder that "
-                "`hpgmn train` wrote; an interrupted run goes on with --resume."
+                f"`hpgmn train` wrote; an interrupted run goes on with --resume.{kept_words(run)}"
             )
     spec = read_spec(run)
     model = SavedModel.read(run / MODEL_FILE, own)

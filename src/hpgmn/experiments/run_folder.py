@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpgmn.errors import HPGMNError, SettingError
-from hpgmn.experiments.replaced import bring_back, kept_words, set_aside
+from hpgmn.experiments.replaced import bring_back, set_aside
 from hpgmn.experiments.run import (
     AUDIT_FILE,
     CONFIG_FILE,
@@ -49,7 +49,7 @@ def earlier_run(folder: Path, *, resume: bool, overwrite: bool) -> RunSpec | Non
     if not (resume or overwrite):
         raise HPGMNError(
             f"The folder {folder} exists. Continue it with --resume, replace it with "
-            f"--overwrite, or choose another --out.{kept_words(folder)}"
+            "--overwrite, or choose another --out."
         )
     try:
         return read_spec(folder)
