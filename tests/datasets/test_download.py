@@ -221,6 +221,10 @@ def test_finished_file_is_kept_in_the_cache(
     cache: Path, tmp_path: Path, child_program: Any
 ) -> None:
     child_program(copies(tmp_path / "made.npz", as_large_as_texas()))
+    cache.mkdir(parents=True, exist_ok=True)
+    left = cache / f".texas.npz.{'7' * 32}.unfinished"  # by a download that was killed
+    left.mkdir()
+    (left / "raw.zip").write_text("half")
     assert download("texas") == cache / "texas.npz"
     assert load("texas").num_nodes == 183
     assert [path.name for path in cache.iterdir()] == ["texas.npz"]

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import importlib
 import logging
-import os
 import socket
 import subprocess
 import sys
-import tempfile
 import urllib.error
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,6 +25,7 @@ from hpgmn.datasets.https import https_only
 from hpgmn.datasets.registry import Dataset, bring_the_file, cache_folder, known_dataset
 from hpgmn.errors import HPGMNError
 from hpgmn.graph import Array, Graph, Splits
+from hpgmn.writing import whole
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +38,7 @@ _SPARSE_BELOW = 0.2  # share of non-zero attributes under which a graph file kee
 def download(name: str) -> Path:
     """Fetch a known dataset into the user's cache, as a graph file.
 
-    Nothing half-written stays behind: the work is done in a temporary folder, and the finished
+    Nothing half-written stays behind: the work is done in the folder of a draft, and the finished
     file is moved to its place.
 
     Args:
@@ -54,8 +53,7 @@ def download(name: str) -> Path:
     place = cache_folder() / f"{name}.npz"
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=place.parent) as work:
-            draft = Path(work) / place.name
+        with whole(place) as draft:
             status, last_line = _run_child([name, str(draft)])
             if status == _NO_NETWORK:
                 raise HPGMNError(
@@ -68,7 +66,6 @@ def download(name: str) -> Path:
                 _refuse_other_sizes(read_graph(draft), dataset)  # the child may say anything
             except HPGMNError as error:
                 raise _failure(name, str(error).rstrip(".")) from None
-            os.replace(draft, place)
     except OSError as error:
         raise HPGMNError(
             f"The download of '{name}' cannot be kept in '{place.parent}' "
