@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 from pathlib import Path
@@ -147,12 +148,14 @@ def test_all_in_tiny_form_works_without_any_data(
     hpgmn: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HPGMN_DATA", raising=False)
-    from hpgmn.bench import deterministic
+    from hpgmn.bench import deterministic, graphs, growth, peers, shards, worker, workers
 
-    def here(task: str, **asked: Any) -> Any:  # four starts of a process less
-        return deterministic.one_side(**asked)
+    def here(task: str, *, patience: Any = None, threads: Any = None, **asked: Any) -> Any:
+        module, function = worker.TASKS[task]
+        return getattr(importlib.import_module(f"hpgmn.bench.{module}"), function)(**asked)
 
-    monkeypatch.setattr(deterministic, "measured", here)
+    for module in (deterministic, graphs, growth, peers, shards, workers):
+        monkeypatch.setattr(module, "measured", here)  # processes of its own: in the tests above
     answer = hpgmn("bench", "all", "--quick", "--device", "cpu")
     assert answer.code == 0, answer.err
     for name in ("growth", "peers", "forms", "batches", "workers", "shards", "deterministic"):
