@@ -567,7 +567,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "infinite value": ({"x_data": np.array([1.0, 1.0, 1.0, np.inf])}, "x holds inf at node 2"),
     "x of wrong length": (
         {**dict.fromkeys(CSR), "x": np.ones((4, 2))},
-        "is not valid: y must have one label per node: x has 4 rows, y has 3",
+        r"is not valid: y must have one label per node, 4 \(got 3\). Use -1 for unknown",
     ),
     "weight for each node": ({"edge_weight": np.ones(3)}, "is not valid: edge_weight must have"),
 }

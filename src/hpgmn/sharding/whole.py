@@ -163,7 +163,9 @@ class _Work:
         if ended.trace:
             raise RuntimeError(f"A worker failed:\n{ended.trace}")
         if ended.is_lost:
-            raise HPGMNError(f"{ended.reason} What is finished is kept.")
+            raise HPGMNError(
+                f"{ended.reason} What is finished is kept. Repeat the command to go on."
+            )
         if ended.reason:
             raise HPGMNError(ended.reason)
         self._running -= 1
@@ -236,7 +238,7 @@ def _prepared(
     if source.splits == 0:
         split = None
     elif split is not None and not 0 <= split < source.splits:
-        raise SettingError(f"The graph has splits 0 to {source.splits - 1} (got {split}).")
+        raise SettingError(f"split must be 0 to {source.splits - 1} on this graph (got {split}).")
     nodes, width = source.shape["num_nodes"], source.shape["num_features"]
     settings = settled_forms(
         settings, (nodes, width), len(source.shape["class_names"]), sparse=source.shape["is_sparse"]
