@@ -15,9 +15,10 @@ FILLED = "…"
 
 PARTS = {
     "its source has changed: ",  # in brackets within another message
+    "What is finished is kept.",  # after what an engine says of a lost process
     "is not an https address, and nothing else is fetched",
 }
-"""Messages that others enclose, which have the remedy."""
+"""Messages of which another part has the remedy."""
 
 
 @pytest.mark.parametrize(

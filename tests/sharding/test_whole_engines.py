@@ -74,7 +74,7 @@ class Failing:
     [
         (
             {"reason": "Gone.", "is_lost": True},
-            "Gone. What is finished is kept. Repeat the command to go on.",
+            "Gone. What is finished is kept.",
         ),
         ({"reason": "Too large."}, "Too large."),
         ({"reason": "Bug.", "trace": "Traceback …"}, "A worker failed:\nTraceback …"),

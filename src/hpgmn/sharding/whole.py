@@ -163,9 +163,7 @@ class _Work:
         if ended.trace:
             raise RuntimeError(f"A worker failed:\n{ended.trace}")
         if ended.is_lost:
-            raise HPGMNError(
-                f"{ended.reason} What is finished is kept. Repeat the command to go on."
-            )
+            raise HPGMNError(f"{ended.reason} What is finished is kept.")
         if ended.reason:
             raise HPGMNError(ended.reason)
         self._running -= 1
