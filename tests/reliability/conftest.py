@@ -293,7 +293,7 @@ _GIVEN = re.compile(r"(?<!\w)'.*?'(?!\w)|\([^()]*\)")
 _REMEDY = re.compile(
     rf"(^|[.?:] )(Error: )?({_VERBS}|{_BOTH}|({_NOUNS}) {_OBJECT})\b"
     rf"|\b(Or|Then) (?i:{_VERBS}|{_BOTH})\b"
-    rf"|([;:,]|,? or|,? and) (?i:{_VERBS}|({_BOTH}|{_NOUNS}) ({_OBJECT}|[A-Z]+_|`))"
+    rf"|([;:,]|,? or|,? and) (?i:({_VERBS})\b|({_BOTH}|{_NOUNS}) ({_OBJECT}|[A-Z]+_|`))"
 )
 """Some sentence, or clause of one, begins with a verb that tells somebody to do something."""
 

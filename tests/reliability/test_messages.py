@@ -30,6 +30,7 @@ PARTS = {
         "y is wrong (give another).",
         "class_names must be distinct.",
         "Every node needs one.",
+        "Here splits and seeds are trained at once.",
         "Train nodes of one class only",
         "Split 3 is not there.",
         "It takes a number.",
