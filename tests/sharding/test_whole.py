@@ -221,8 +221,12 @@ def test_two_in_one_folder_are_refused(tmp_path: Path, make_graph: Callable[...,
     ):
         shard(graph, tmp_path, graph.y, SMALL, ranges=2)
     (tmp_path / "file").touch()
-    with pytest.raises(HPGMNError, match="Cannot write"):
+    with pytest.raises(HPGMNError) as caught:
         shard(graph, tmp_path / "file", graph.y, SMALL, ranges=2)
+    assert str(caught.value) == (
+        f"Cannot write {tmp_path / 'file'} (File exists). "
+        "Choose another place, one that you may write to."
+    )
     assert not (tmp_path / "plan.json").exists()
     with pytest.raises(HPGMNError, match=r"holds other files\. Choose another --out"):
         shard(graph, tmp_path, graph.y, SMALL, ranges=2)
