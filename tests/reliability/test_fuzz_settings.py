@@ -142,19 +142,40 @@ def check_meant(settings: Any, given: dict[str, Any]) -> None:
             assert found == str(value)
 
 
+def right(info: dataclasses.Field[Any]) -> list[Any]:
+    """Values that a setting takes, in all the ways in which they may be written."""
+    meta, default = info.metadata, info.default
+    if isinstance(default, tuple):
+        choices = meta["choices"]
+        return [
+            default,
+            list(default),
+            ",".join(default),
+            choices,
+            [choices[0]],
+            f" {choices[-1]} ",
+        ]
+    if meta["choices"]:
+        return list(meta["choices"])
+    if isinstance(default, bool):
+        return [True, False, *sorted(TRUE | FALSE), "True", "OFF", 1, 0]
+    limits = [meta["low"], None if meta["open_high"] else meta["high"]]
+    return [default, str(default), *(one for one in limits if one is not None)]
+
+
 def likely(info: dataclasses.Field[Any]) -> st.SearchStrategy[Any]:
     """Values of a setting most of which are right."""
-    meta, default = info.metadata, info.default
-    found = [default, str(default).lower()]
-    if isinstance(default, tuple):
-        found = [default, list(default), ",".join(default), meta["choices"], meta["choices"][0]]
-    elif meta["choices"]:
-        found = list(meta["choices"])
-    elif isinstance(default, bool):
-        found = [True, False, *TRUE, *FALSE, 1, 0]
-    elif isinstance(default, int | float):
-        found += [one for one in (meta["low"], meta["high"], 1, 2.0, "0.5", "3") if one is not None]
-    return st.sampled_from(found)
+    return st.sampled_from([*right(info) * 4, 1, 2.0, "0.5", "3"])
+
+
+def test_every_setting_takes_its_right_values() -> None:
+    from hpgmn.config import make_settings
+    from hpgmn.models import MODELS
+
+    kind = MODELS["hpgmn"].settings
+    for info in dataclasses.fields(kind):
+        for value in right(info):
+            check_meant(make_settings(kind, {info.name: value}), {info.name: value})
 
 
 def test_any_values_of_settings(fuzz: Any) -> None:
@@ -217,7 +238,8 @@ OTHERS: dict[str, list[Any]] = {
 def config_texts(draw: st.DrawFn) -> tuple[bytes, dict[str, Any] | None]:
     """A YAML file: right, with odd values, or with its text disturbed; and its content if not."""
     content: dict[str, Any] = {
-        key: RIGHT[key] for key in draw(st.sets(st.sampled_from(sorted(RIGHT))))
+        key: draw(st.sampled_from([RIGHT[key], *OTHERS.get(key, [])]))
+        for key in sorted(draw(st.sets(st.sampled_from(sorted(RIGHT)))))
     }
     if draw(st.integers(0, 3)):  # otherwise every entry is taken for a setting
         content["settings"] = draw(st.sampled_from([{}, {"lr": 0.1}, {"epochs": 5}, None]))
