@@ -24,8 +24,8 @@ from hpgmn.graph import Graph
 SOURCE = Path(__file__).parents[2] / "src"
 TRAININGS = Path(__file__).with_name("many_trainings.py")
 MEMORY_MB = 16 * 1024
-FIRST_SECONDS = 15
-"""For the first suggestion in a study of 2,000 trials, which takes 2 to 5."""
+FIRST_SECONDS = 60
+"""For the first suggestion in a study of 2,000 trials: 2 on a quiet machine, 19 on a busy one."""
 NEEDLESS = {"torch_geometric", "matplotlib", "optuna", "numba", "ray", "sqlalchemy", "networkx"}
 NEEDLESS |= {"sklearn", "PIL", "tensorboard", "pyarrow.dataset", "pyarrow.flight"}
 QUICK = {"epochs": 2, "estimator_epochs": 2, "hidden_dim": 4, "num_patterns": 3}
@@ -209,7 +209,7 @@ def test_a_long_search_suggests_its_next_trial_within_a_second(tmp_path: Path, s
 
     And by the clock, as a user waits: from opening the study until its first suggestion is there,
     in which all trials are read once. That is bounded loosely, because the machine may have other
-    work; the bound is the time that reading takes, not that of reading once for each trial.
+    work; reading all trials once for each of them would take a quarter of an hour.
     """
     from hpgmn.experiments.study_file import open_study
     from hpgmn.experiments.tuning import Choices, Tuning
@@ -231,7 +231,7 @@ def test_a_long_search_suggests_its_next_trial_within_a_second(tmp_path: Path, s
             assert set(trial.params) == set(Choices.of(spec, graph))
             tuning.abandon(trial)
     assert sorted(seconds)[1] < 1
-    assert first < soak.amount(FIRST_SECONDS, 4 * FIRST_SECONDS)
+    assert first < soak.amount(FIRST_SECONDS, 2 * FIRST_SECONDS)
     soak.record(
         "long-search",
         "A search with many trials suggests the next one within a second.",
