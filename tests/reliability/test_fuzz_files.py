@@ -318,12 +318,16 @@ def changed_tables(draw: st.DrawFn) -> dict[str, Any]:
         rows = tables[draw(st.sampled_from(["nodes", "nodes", "edges"]))]
         place = draw(st.integers(0, max(len(rows) - 1, 0)))
         how = draw(
-            st.sampled_from(["cell", "cell", "cell", "column", "short", "long", "gone", "twice"])
+            st.sampled_from(
+                [*["usual"] * 6, *["cell"] * 3, "column", "short", "long", "gone", "twice"]
+            )
         )
         if not rows or not rows[place]:
             continue
         column = draw(st.integers(0, len(rows[place]) - 1))
-        if how == "cell":
+        if how == "usual" and len(rows[-1]) > 2:
+            rows[-1][2] = str(draw(st.integers(20, 99)))  # an age, or a weight
+        elif how == "cell":
             rows[place][column] = draw(st.one_of(st.sampled_from(CELLS), st.text(max_size=5)))
         elif how == "column":
             value = draw(st.sampled_from(CELLS))
@@ -336,7 +340,7 @@ def changed_tables(draw: st.DrawFn) -> dict[str, Any]:
             rows[place] = [*rows[place], draw(st.sampled_from(CELLS))]
         elif how == "gone":
             del rows[place:]
-        else:
+        elif how == "twice":
             rows.insert(place, list(rows[place]))
     return {
         **tables,

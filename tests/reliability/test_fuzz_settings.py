@@ -316,7 +316,8 @@ def test_any_config_file(fuzz: Any, tmp_path: Path) -> None:
 def test_any_run_specification(fuzz: Any) -> None:
     from hpgmn.experiments.run import RunSpec
 
-    odd = st.one_of(yaml_values, st.sampled_from(VALUES))
+    words = [value for value in VALUES if not isinstance(value, np.str_)]  # which no file holds
+    odd = st.one_of(yaml_values, st.sampled_from(words))
     changed = st.dictionaries(st.sampled_from([*RIGHT, "positive", "nope"]), odd, max_size=2)
     right = st.fixed_dictionaries(
         {}, optional={key: st.sampled_from(OTHERS[key]) for key in OTHERS}
