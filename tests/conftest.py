@@ -36,10 +36,16 @@ hypothesis.settings.load_profile("hpgmn")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # For the processes that tests start, too: none writes into the user's own cache.
-    cache = tempfile.TemporaryDirectory(prefix="hpgmn-cache-")
-    config.add_cleanup(cache.cleanup)
-    os.environ["HPGMN_CACHE"] = cache.name
+    # For the processes that tests start, too: none writes into the user's own cache, or takes turns
+    # with those of another run. Pytest and Ray, whose sockets have short names, stay as they were.
+    usual = tempfile.gettempdir()
+    own = tempfile.TemporaryDirectory(prefix="hpgmn-tests-", ignore_cleanup_errors=True)
+    config.add_cleanup(own.cleanup)
+    os.environ["HPGMN_CACHE"] = str(Path(own.name) / "cache")
+    Path(own.name, "cache").mkdir()
+    os.environ["TMPDIR"] = tempfile.tempdir = own.name
+    for name in ("PYTEST_DEBUG_TEMPROOT", "RAY_TMPDIR"):
+        os.environ.setdefault(name, usual)
     if hasattr(config, "workerinput"):  # a worker of pytest-xdist: the workers share the cores
         os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
         import torch

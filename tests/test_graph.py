@@ -260,7 +260,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "sparse attribute too large": ({"x": sp.csr_array(np.eye(3) * 1e300)}, "x holds inf at node 0"),
     "x of wrong length": (
         {"x": X[:2], "edge_index": [[0], [1]]},
-        "x has 2 rows, y has 3",
+        r"one label per node, 2 \(got 3\)",
     ),
     "edge to an absent node": (
         {"edge_index": [[0, 1, 5], [1, 3, 0]]},
@@ -275,7 +275,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "named labels": ({"y": ["a", "b", "a"]}, "y must be numbers"),
     "negative label": ({"y": [0, -2, 0]}, "y holds -2 at node 1"),
     "huge label": ({"y": [0, 1e300, 0]}, "y holds class 1000"),
-    "too few labels": ({"y": [0, 1]}, "x has 3 rows, y has 2"),
+    "too few labels": ({"y": [0, 1]}, r"one label per node, 3 \(got 2\)"),
     "too few weights": ({"edge_weight": [1.0]}, r"one value per edge, 4 \(got 1\)"),
     "weight of zero": ({"edge_weight": [1, 0, 1, 1]}, r"\(got 0 at edge 1\). Remove edges"),
     "infinite weight": ({"edge_weight": [1, 1, 1e300, 1]}, r"\(got inf at edge 2\)"),
@@ -286,14 +286,17 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "mask without train": ({"test_mask": [True, False, False]}, "Give train_mask too"),
     "different numbers of splits": (
         {"train_mask": np.zeros((3, 2), bool), "val_mask": np.zeros((3, 1), bool)},
-        "the same number of splits",
+        r"the same number of splits \(got 2, 1 and 2\)",
     ),
     "node used twice": (
         {"train_mask": [True, False, False], "test_mask": [True, False, False]},
         "Split 0 uses node 0 twice",
     ),
     "too few class names": ({"class_names": ["a"]}, "1 names, but y has classes up to 1"),
-    "repeated class name": ({"class_names": ["a", "a"]}, "class_names must be distinct"),
+    "repeated class name": (
+        {"class_names": ["a", "a"]},
+        "class_names must be distinct; 'a' appears twice",
+    ),
     "too few node names": ({"node_ids": ["a"]}, r"node_ids must have 3 names \(got 1\)"),
     "repeated node name": ({"node_ids": ["a", "b", "b"]}, "'b' appears twice"),
     "too few feature names": ({"feature_names": ["a"]}, r"must have 2 names \(got 1\)"),

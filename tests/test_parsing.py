@@ -135,6 +135,20 @@ def test_an_archive_may_hold_what_is_no_array(tmp_path: Path) -> None:
         read_archive(tmp_path / "a.npz", bool)
 
 
+@pytest.mark.parametrize("field", [30, 32], ids=["extra", "comment"])
+def test_no_entry_of_an_archive_hides_in_the_one_before(tmp_path: Path, field: int) -> None:
+    """A wrong length in the directory would make an array vanish without a word."""
+    path = tmp_path / "a.npz"
+    np.savez(path, x=np.ones(2), **{f"{place}" * 200: np.ones(2) for place in range(3)})
+    content = bytearray(path.read_bytes())
+    first = content.index(b"PK\x01\x02")
+    rest = content.index(b"PK\x05\x06") - content.index(b"PK\x01\x02", first + 4)
+    content[first + field : first + field + 2] = rest.to_bytes(2, "little")
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"its directory is damaged|Corrupt extra field"):
+        read_archive(path, lambda name: True)
+
+
 def test_a_model_beyond_memory_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 

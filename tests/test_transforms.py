@@ -333,7 +333,11 @@ def changed(data: Any, **values: Any) -> Any:
             lambda d: changed(d, train_mask=torch.arange(4)),
             r"train_mask must be true or false for each of the 14 nodes \(got \(4,\) values of tor",
         ),
-        (AddClassMeans(split=0), lambda d: without(d, "x"), "no attributes x; class means"),
+        (
+            AddClassMeans(split=0),
+            lambda d: without(d, "x"),
+            "no attributes x, of which class means",
+        ),
         (AddDiffusion(), lambda d: without(d, "edge_index"), "no edge_index.*ToSparseTensor"),
         (AddDiffusion(), lambda d: HeteroData(), r"got HeteroData\)\. Call to_homogeneous"),
     ],

@@ -6,7 +6,7 @@ import math
 import os
 import tempfile
 import threading
-import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -16,46 +16,83 @@ from hpgmn import turns
 from hpgmn.turns import own_turn
 
 
+class Clock:
+    """A clock that goes on when somebody sleeps, and in no other way: no test waits for time.
+
+    Attributes:
+        now: seconds.
+        slept: is called with every sleep.
+    """
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.slept: Callable[[], object] = lambda: None
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.slept()
+
+
 @pytest.fixture(autouse=True)
-def _one_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """One turn in a folder of the test's own, and a clock of its own."""
+    made = Clock()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(turns, "PER_CORE", 1)
     monkeypatch.setattr(turns.os, "sched_getaffinity", lambda process: {3}, raising=False)
     monkeypatch.setattr(turns, "free_host_bytes", lambda: math.inf)
-    monkeypatch.setattr(turns, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(turns, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(turns, "time", made)
+    monkeypatch.setattr(turns, "LOOK_SECONDS", 2.0)
+    return made
 
 
-def test_the_second_waits_for_the_first() -> None:
+def test_the_second_waits_for_the_first(clock: Clock) -> None:
     order: list[str] = []
     told: list[str] = []
+    looked, gone = threading.Event(), threading.Event()
+
+    def slept() -> None:
+        if clock.now > 1000 + turns.QUIET_SECONDS + turns.LOOK_SECONDS:  # it has been told
+            looked.set()
+            assert gone.wait(timeout=60)
 
     def second() -> None:
         with own_turn(told.append):
             order.append("second")
 
-    with own_turn(told.append):
+    clock.slept = slept
+    with own_turn(pytest.fail):
         thread = threading.Thread(target=second)
         thread.start()
-        time.sleep(0.1)
+        assert looked.wait(timeout=60)
         order.append("first")
-    thread.join(timeout=10)
+    gone.set()
+    thread.join(timeout=60)
     assert order == ["first", "second"]
     assert told == ["Waiting: 1 other predictions run on this machine."]
 
 
+def test_a_short_wait_is_not_spoken_of(clock: Clock) -> None:
+    with ExitStack() as stack:
+        stack.enter_context(own_turn(pytest.fail))
+        clock.slept = lambda: stack.close() if clock.now > 1003 else None
+        with own_turn(pytest.fail):
+            assert clock.now == 1004.0  # looked twice, five seconds are quiet
+
+
 def test_two_places_are_for_two_of_one_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "PER_CORE", 2)
-    monkeypatch.setattr(turns, "PATIENCE_SECONDS", 0.05)
     told: list[str] = []
     with own_turn(pytest.fail), own_turn(pytest.fail), own_turn(told.append):
         assert told == ["Waiting: 2 other predictions run on this machine."]
 
 
-def test_nobody_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "PATIENCE_SECONDS", 0.05)
+def test_nobody_waits_for_ever(clock: Clock) -> None:
     with own_turn(), own_turn():
-        pass
+        assert clock.now == 1000 + turns.PATIENCE_SECONDS + turns.LOOK_SECONDS
 
 
 def test_a_folder_of_another_user_s_is_not_used(tmp_path: Path) -> None:
@@ -97,7 +134,6 @@ def test_there_are_as_many_turns_as_cores_and_memory_allow(
     monkeypatch.setattr(turns.os, "sched_getaffinity", lambda process: set(range(cores)))
     monkeypatch.setattr(turns.os, "cpu_count", lambda: 1000)  # the whole machine's
     monkeypatch.setattr(turns, "free_host_bytes", lambda: free)
-    monkeypatch.setattr(turns, "PATIENCE_SECONDS", 0.02)
     told: list[str] = []
     with ExitStack() as stack:
         for _ in range(number):
@@ -111,7 +147,13 @@ def test_where_the_cores_of_a_process_are_not_told_those_of_the_machine_count(
 ) -> None:
     monkeypatch.delattr(turns.os, "sched_getaffinity")
     monkeypatch.setattr(turns.os, "cpu_count", lambda: 2)
-    monkeypatch.setattr(turns, "PATIENCE_SECONDS", 0.02)
     told: list[str] = []
     with own_turn(pytest.fail), own_turn(pytest.fail), own_turn(told.append):
         assert told == ["Waiting: 2 other predictions run on this machine."]
+
+
+def test_two_test_runs_do_not_wait_for_each_other() -> None:
+    """Processes that tests start take turns in a folder of this run alone."""
+    own = Path(os.environ["TMPDIR"])
+    assert own.name.startswith("hpgmn-tests-")
+    assert own.stat().st_uid == os.getuid()

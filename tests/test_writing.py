@@ -103,8 +103,12 @@ def test_a_folder_that_cannot_take_its_place_leaves_the_old_one(
 
     monkeypatch.setattr(writing, "_exchanged", lambda *_: False)
     monkeypatch.setattr(writing.os, "rename", refused)
-    with pytest.raises(HPGMNError, match="Cannot write"), whole_folder(tmp_path / "a") as draft:
+    with pytest.raises(HPGMNError) as caught, whole_folder(tmp_path / "a") as draft:
         (draft / "new").write_text("1")
+    assert str(caught.value) == (
+        f"Cannot write {tmp_path / 'a'} (Permission denied). "
+        "Choose another place, one that you may write to."
+    )
     assert names(tmp_path) == {"a"}
     assert content(tmp_path / "a") == {"old": "1"}
 
@@ -153,11 +157,21 @@ def test_every_reason_has_its_remedy(tmp_path: Path, error: OSError, words: str)
     assert names(tmp_path) == set()
 
 
-@pytest.mark.parametrize("place", ["missing/a", "file/a"])
-def test_a_place_without_a_folder_is_a_sentence(tmp_path: Path, place: str) -> None:
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [
+        (
+            "missing/a",
+            "(No such file or directory). Make its folder, or choose another place.",
+        ),
+        ("file/a", "(Not a directory). Choose another place, one that you may write to."),
+    ],
+)
+def test_a_place_without_a_folder_is_a_sentence(tmp_path: Path, place: str, why: str) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(HPGMNError, match=f"Cannot write .*{place}"):
+    with pytest.raises(HPGMNError) as caught:
         write_text(tmp_path / place, "text")
+    assert str(caught.value) == f"Cannot write {tmp_path / place} {why}"
 
 
 def test_a_disk_that_says_no_at_last_is_told(

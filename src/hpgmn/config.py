@@ -306,5 +306,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
             f"The config file {path} cannot be used ({error}). Keep to 'name: value' lines."
         ) from None
     if not isinstance(content, dict):
-        raise SettingError(f"The config file {path} must hold 'name: value' lines.")
+        raise SettingError(
+            f"The config file {path} must hold 'name: value' lines (got {type(content).__name__})."
+        )
     return content

@@ -273,7 +273,9 @@ class Graph(Conversions):
 
 def _sorted_edges(edges: SortedEdges, num_nodes: int, edge_weight: Any) -> SortedEdges:
     if edges.num_nodes != num_nodes:
-        raise GraphError(f"x has {num_nodes} nodes, the sorted edges {edges.num_nodes}.")
+        raise GraphError(
+            f"x has {num_nodes} nodes, the sorted edges {edges.num_nodes}. Give both of one graph."
+        )
     if edge_weight is not None:
         raise GraphError("Give the weights of sorted edges with them, not as edge_weight.")
     validation.weights(edges.weights, len(edges))
@@ -285,7 +287,10 @@ def _families(families: Any) -> dict[str, Splits]:
     if not isinstance(found, dict) or not all(
         isinstance(name, str) and isinstance(splits, Splits) for name, splits in found.items()
     ):
-        raise GraphError("alternative_splits must be a dict of names and hpgmn.graph.Splits.")
+        raise GraphError(
+            "alternative_splits must be a dict of names and splits. Give the splits as "
+            "hpgmn.graph.Splits."
+        )
     return found
 
 
@@ -303,12 +308,17 @@ def _checked_splits(train: Any, val: Any, test: Any, y: Array) -> Splits:
     val_mask = empty if val is None else validation.mask("val_mask", val, y.shape[0])
     test_mask = empty if test is None else validation.mask("test_mask", test, y.shape[0])
     if not train_mask.shape == val_mask.shape == test_mask.shape:
-        raise GraphError("train_mask, val_mask and test_mask must have the same number of splits.")
+        counts = [one.shape[1] for one in (train_mask, val_mask, test_mask)]
+        raise GraphError(
+            "train_mask, val_mask and test_mask must have the same number of splits "
+            f"(got {counts[0]}, {counts[1]} and {counts[2]})."
+        )
     overlap = (train_mask & val_mask) | (train_mask & test_mask) | (val_mask & test_mask)
     if overlap.any():
         node, split = (int(i) for i in np.argwhere(overlap)[0])
         raise GraphError(
-            f"Split {split} uses node {node} twice; train, val and test must not overlap."
+            f"Split {split} uses node {node} twice, but train, val and test must not overlap. "
+            "Take it out of one."
         )
     unlabelled = (train_mask | val_mask | test_mask) & (y < 0)[:, None]
     if unlabelled.any():

@@ -48,6 +48,7 @@ _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
+_ENTRY = b"PK\x01\x02"  # how an entry of an archive's directory begins
 _COMPRESSION = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # what NumPy writes
 
 Array = np.ndarray[Any, Any]
@@ -212,6 +213,8 @@ def _archive(file: IO[bytes], wanted: Callable[[str], bool]) -> tuple[dict[str, 
         members: dict[str, zipfile.ZipInfo] = {}
         others = []
         for member in archive.infolist():
+            if _ENTRY in member.comment or _ENTRY in member.extra:  # a wrong length hides the next
+                raise ValueError("its directory is damaged")
             name = member.filename.removesuffix(".npy")
             if name == member.filename or not wanted(name):
                 with archive.open(member):  # refuses one that has another name in its own place

@@ -300,7 +300,9 @@ def _graph(data: Any, num_classes: int, *, needs_attributes: bool) -> Graph:
     x: Any = np.zeros((_num_nodes(data), 1), np.float32)
     if needs_attributes:
         if data.x is None:
-            raise GraphError("The PyG object has no attributes x; class means are means of them.")
+            raise GraphError(
+                "The PyG object has no attributes x, of which class means are means. Add them."
+            )
         x = data.x
     return Graph(
         x,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn, TypeAlias
 
@@ -41,7 +42,8 @@ def _numeric(what: str, value: Any) -> Array:
         array = _numpy(value)
     except ValueError:
         raise GraphError(
-            f"{what} must be a rectangular array of numbers; some rows differ in length."
+            f"{what} must be a rectangular array of numbers; some rows differ in length. "
+            "Fill them up."
         ) from None
     except (TypeError, RuntimeError, OverflowError):
         raise GraphError(f"{what} must be numbers (got {type(value).__name__}).") from None
@@ -128,7 +130,10 @@ def edges(edge_index: Any, num_nodes: int) -> Array:
     if array.dtype.kind == "f" and not (
         np.isfinite(array).all() and (array == np.trunc(array)).all()
     ):
-        raise GraphError("edge_index must hold whole numbers, the positions of nodes.")
+        place = int(np.flatnonzero(~np.isfinite(array) | (array != np.trunc(array)))[0])
+        raise GraphError(
+            f"edge_index must hold whole numbers, the positions of nodes (got {array.flat[place]})."
+        )
     if array.min() < 0 or array.max() >= num_nodes:
         outside = ((array < 0) | (array >= num_nodes)).any(axis=0)
         edge = int(np.flatnonzero(outside)[0])
@@ -174,7 +179,8 @@ def labels(y: Any, num_nodes: int) -> Array:
     array = _numeric("y", y).reshape(-1)
     if array.shape[0] != num_nodes:
         raise GraphError(
-            f"y must have one label per node: x has {num_nodes} rows, y has {array.shape[0]}."
+            f"y must have one label per node, {num_nodes} (got {array.shape[0]}). "
+            "Use -1 for unknown."
         )
     if array.dtype.kind == "f":
         whole = np.isfinite(array) & (array == np.trunc(array))
@@ -207,10 +213,11 @@ def class_names(given: Sequence[str] | Array | None, y: Array) -> tuple[str, ...
     if len(found) < present:
         raise GraphError(
             f"class_names must name every class: it has {len(found)} names, but y has classes up "
-            f"to {present - 1}."
+            f"to {present - 1}. Add names."
         )
     if len(set(found)) != len(found):
-        raise GraphError("class_names must be distinct.")
+        twice = Counter(found).most_common(1)[0][0]
+        raise GraphError(f"class_names must be distinct; '{twice}' appears twice. Rename one.")
     return found
 
 
@@ -268,7 +275,7 @@ def names(what: str, given: Sequence[Any] | Array | None, length: int) -> Array 
         distinct, counts = np.unique(array, return_counts=True)
         if (counts > 1).any():
             raise GraphError(
-                f"node_ids must be distinct; '{distinct[counts > 1][0]}' appears twice."
+                f"node_ids must be distinct; '{distinct[counts > 1][0]}' appears twice. Rename one."
             )
     return array
 

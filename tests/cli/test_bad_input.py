@@ -136,16 +136,19 @@ CONFIGS = {
     "a list": ("- lr", "must hold 'name: value' lines"),
     "empty": ("", "must hold 'name: value' lines"),
     "not text": ("\x00", "is not valid YAML"),
-    "settings": ("settings: 4", "'settings' must be a mapping of settings to values."),
+    "settings": ("settings: 4", "'settings' must be a mapping of settings to values (got 4)."),
     "setting": ("lrr: 0.1", "Unknown setting 'lrr'. Did you mean 'lr'?"),
     "number": ("1: 2", "1 is no setting. See `hpgmn settings`."),
     "no list": ("statistics: 5", "Setting 'statistics' takes a list of names (got 5)."),
     "list of numbers": ("statistics: [1]", "Unknown value for 'statistics': '1'. Choose from: "),
     "entry": ("modle: hpgmn\nsettings: {}", "Unknown entry 'modle'. Did you mean 'model'?"),
-    "splits": ("splits: first\nsettings: {}", "'splits' must be a list of split numbers."),
-    "no splits": ("splits: []\nsettings: {}", "'splits' must be a list of split numbers."),
+    "splits": (
+        "splits: first\nsettings: {}",
+        "'splits' must be a list of split numbers (got 'first').",
+    ),
+    "no splits": ("splits: []\nsettings: {}", "'splits' must be a list of split numbers (got [])."),
     "far split": ("splits: [0, 7]\nsettings: {}", "Unknown split 7: 'small' has splits 0 to 1."),
-    "seeds": ("seeds: true\nsettings: {}", "'seeds' must be a whole number."),
+    "seeds": ("seeds: true\nsettings: {}", "'seeds' must be a whole number (got True)."),
     "model": ("model: hpgm\nsettings: {}", "Unknown model 'hpgm'. Did you mean 'hpgmn'?"),
     "device": ("device: gpu\nsettings: {}", "Unknown device 'gpu'."),
 }
@@ -235,9 +238,9 @@ GRAPHS = {
     "no train nodes": "Split 0 of 'graph' has no train nodes. Give it some, or let hpgmn.random_sp",
     "no val nodes": "Split 0 of 'graph' has no val nodes. Give it some, or let hpgmn.random_splits",
     "no val mask": "Split 0 of 'graph' has no val nodes. Give it some",
-    "x too short": "y must have one label per node: x has 17 rows, y has 18.",
+    "x too short": "y must have one label per node, 17 (got 18). Use -1 for unknown.",
     "mask too short": "val_mask must have 18 rows, one per node",
-    "overlap": "twice; train, val and test must not overlap.",
+    "overlap": "twice, but train, val and test must not overlap. Take it out of one.",
     "no x": "array 'x' is missing; add it, or write the file with write_graph.",
     "no edges": "array 'edge_index' is missing; add it",
     "edges turned": "edge_index must have shape (2, E) (got (53, 2)). Transpose it.",
@@ -273,7 +276,7 @@ def test_labels_are_not_estimated_without_train_nodes(
 
 def test_resume_needs_the_folder(refused: Callable[..., str], graph_file: Path) -> None:
     line = refused("train", graph_file, "--resume")
-    assert line == "--resume needs --out, the folder of the interrupted run."
+    assert line == "--resume needs a folder. Give that of the interrupted run with --out."
 
 
 def test_a_run_is_not_replaced_unasked(
@@ -323,13 +326,24 @@ def test_a_file_in_the_place_of_the_folder_stays(
     assert "another place" in refused("train", graph_file, *tiny(), "--out", graph_file, *option)
 
 
-@pytest.mark.parametrize("folder", ["small.npz/run", "/proc/hpgmn/run"])
+@pytest.mark.parametrize(
+    ("folder", "why"),
+    [
+        (
+            "small.npz/run",
+            "(Not a directory). Choose another place, one that you may write to.",
+        ),
+        (
+            "/proc/hpgmn/run",
+            "(No such file or directory). Make its folder, or choose another place.",
+        ),
+    ],
+)
 def test_an_unwritable_folder_is_told(
-    refused: Callable[..., str], graph_file: Path, tiny: Tiny, folder: str
+    refused: Callable[..., str], graph_file: Path, tiny: Tiny, folder: str, why: str
 ) -> None:
     line = refused("train", graph_file, *tiny(), "--out", folder)
-    assert line.startswith(f"Cannot write {folder} (")
-    assert "another place" in line
+    assert line == f"Cannot write {folder} {why}"
 
 
 COMMANDS = {"evaluate": ["evaluate"], "predict": ["predict", "--out", "p.csv"]}

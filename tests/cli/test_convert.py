@@ -211,7 +211,11 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], list[str], str]] = {
         [],
         "tables' has no table edges (.csv, ",
     ),
-    "absent column": (lambda folder: None, ["--id", "nam"], "Did you mean 'name'? It has: name, "),
+    "absent column": (
+        lambda folder: None,
+        ["--id", "nam"],
+        "Did you mean 'name'? Choose from: name, ",
+    ),
     "nodes of a folder": (lambda folder: None, ["--nodes", "x.csv"], "--nodes belongs to an edge"),
 }
 

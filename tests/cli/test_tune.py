@@ -340,7 +340,10 @@ def test_a_file_that_is_no_study_is_refused(tune: Command, tmp_path: Path) -> No
 def test_a_folder_that_cannot_be_written_is_refused(hpgmn: Command, graph_file: Path) -> None:
     answer = hpgmn("tune", graph_file, "--study", graph_file / "a.db", "--trials", 2, *MLP)
     assert answer.code == 2
-    assert "Cannot write " in answer.err
+    assert answer.err == (
+        f"Error: Cannot write {graph_file} (File exists). "
+        "Choose another place, one that you may write to.\n"
+    )
 
 
 def test_another_search_is_refused(tune: Command) -> None:
@@ -360,7 +363,10 @@ def test_files_that_cannot_be_written_are_told(tune: Command, tmp_path: Path) ->
     (tmp_path / "a-best.yaml").mkdir()
     answer = tune("--trials", 1, *MLP)
     assert answer.code == 2
-    assert "Cannot write a-best.yaml (Is a directory)" in answer.err
+    assert answer.err.endswith(
+        "Error: Cannot write a-best.yaml (Is a directory). "
+        "Choose another place, one that you may write to.\n"
+    )
     assert states(tmp_path / "a.db") == ["COMPLETE"]
 
 

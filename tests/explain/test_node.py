@@ -105,14 +105,18 @@ def test_a_wrong_id_is_told_with_the_nearest(
 ) -> None:
     with pytest.raises(HPGMNError, match=r"no node 'acount-12'\. Nearest ids: account-12, "):
         position(named_graph, "acount-12")
-    with pytest.raises(HPGMNError, match=r"ids: account-0, account-1, account-2\.$"):
+    with pytest.raises(
+        HPGMNError, match=r"ids: account-0, account-1, account-2\. Choose one that it has\.$"
+    ):
         position(named_graph, "zzz")
     with pytest.raises(HPGMNError, match="no node '4'"):
         position(named_graph, 4)  # a position is no id
     monkeypatch.setattr(module, "_COMPARED", 5)
-    with pytest.raises(HPGMNError, match=r"ids: account-12\.$"):
+    with pytest.raises(HPGMNError, match=r"ids: account-12\. Choose one that it has\.$"):
         position(named_graph, "account-12x")
-    with pytest.raises(HPGMNError, match=r"ids: account-0, account-1, account-2\.$"):
+    with pytest.raises(
+        HPGMNError, match=r"ids: account-0, account-1, account-2\. Choose one that it has\.$"
+    ):
         position(named_graph, "zzz")
 
 

@@ -255,7 +255,7 @@ TABLES: dict[str, tuple[Make, str]] = {
     "Parquet ids of lists": (lambda: parquet(id=[[1], [2]], label=["x", "y"]), "cannot be read as text. Choose another column"),
     "edge list of nothing": (lambda: listed("# no edges\n\n"), "lists no edges"),
     "edge list of one column": (lambda: listed("n0\nn1\n"), "no column for the target"),
-    "edge list without nodes": (lambda: (listed("n0 n1\n"), ["convert", "list.txt", "--out", "g.npz"])[1], "name their table with --nodes"),
+    "edge list without nodes": (lambda: (listed("n0 n1\n"), ["convert", "list.txt", "--out", "g.npz"])[1], "Name their table with --nodes"),
     "edge list of another kind": (lambda: listed("n0 n1\n", "list.docx"), "is no source of a graph"),
     "GraphML that is no XML": (lambda: (Path("g.graphml").write_text("<graphml"), [*TRAIN, "g.graphml"])[1], "cannot be read as GraphML"),
     "GraphML without a graph": (lambda: (Path("g.graphml").write_text("<graphml xmlns='http://graphml.graphdrawing.org/xmlns'/>"), [*TRAIN, "g.graphml"])[1], "cannot be read as GraphML"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import shutil
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,11 +44,8 @@ LINES = [
 def damages(draw: st.DrawFn) -> list[tuple[Any, ...]]:
     """Changes of a file's bytes: what, where (a share of the file), and a number."""
     kinds = ["flip", "set", "cut", "insert", "delete", "repeat", "zero", "line"]
-    return draw(
-        st.lists(
-            st.tuples(st.sampled_from(kinds), st.floats(0, 1), st.integers(0, 255)), max_size=4
-        )
-    )
+    change = st.tuples(st.sampled_from(kinds), st.floats(0, 1), st.integers(0, 255))
+    return draw(st.sampled_from([0, 0, 1, 1, 2, 4]).flatmap(lambda n: st.lists(change, max_size=n)))
 
 
 def damaged(content: bytes, changes: list[tuple[Any, ...]]) -> bytes:
@@ -173,6 +169,31 @@ def changed_arrays(draw: st.DrawFn) -> dict[str, Any]:
     return found
 
 
+def check_arrays(graph: Graph, found: dict[str, Any]) -> None:
+    """A graph is the one of which these are the arrays."""
+    x = graph.x.toarray() if sp.issparse(graph.x) else graph.x
+    if "x" in found:
+        assert x.tolist() == found["x"].tolist()
+    else:
+        parts = (found["x_data"], found["x_indices"], found["x_indptr"])
+        assert x.tolist() == sp.csr_array(parts, shape=found["x_shape"]).toarray().tolist()
+    if "edge_index" in found:
+        wanted = found["edge_index"].tolist()
+    else:  # one edge for each node, listed backwards
+        wanted = [list(range(8))[::-1], found["edges_indices"].tolist()[::-1]]
+    assert graph.edge_index.tolist() == wanted
+    assert graph.edge_weight is not None
+    assert graph.edge_weight.tolist() == [1.0] * 8
+    assert graph.directed
+    assert graph.y.tolist() == found["y"].tolist()
+    assert graph.class_names == ("good", "bad")
+    for key in ("node_ids", "feature_names"):
+        assert getattr(graph, key).tolist() == found[key].tolist()
+    assert graph.splits is not None
+    for part in ("train", "val", "test"):
+        assert getattr(graph.splits, part).tolist() == found[f"{part}_mask"].tolist()
+
+
 def npz(found: dict[str, Any]) -> bytes:
     file = io.BytesIO()
     np.savez(file, **found)
@@ -191,6 +212,15 @@ def test_any_arrays_in_a_graph_file(fuzz: Any, tmp_path: Path) -> None:
             assert graph.edge_index.reshape(-1).tolist() == found["edge_index"].reshape(-1).tolist()
         if "x" in found:
             assert graph.x.tolist() == found["x"].astype("f4").tolist()
+        missing = np.full(graph.num_nodes, -1)
+        assert graph.y.tolist() == found.get("y", missing).reshape(-1).tolist()
+        for name in ("node_ids", "feature_names"):
+            names = getattr(graph, name)
+            wanted = found[name].reshape(-1).astype(str).tolist() if name in found else None
+            assert (None if names is None else names.tolist()) == wanted
+        for part in ("train", "val", "test") if "train_mask" in found else ():
+            mask = found.get(f"{part}_mask", np.zeros_like(found["train_mask"]))
+            assert getattr(graph.splits, part).reshape(-1).tolist() == mask.reshape(-1).tolist()
 
     fuzz("graph files", changed_arrays(), check, short=80, long=2500)
 
@@ -198,14 +228,46 @@ def test_any_arrays_in_a_graph_file(fuzz: Any, tmp_path: Path) -> None:
 def test_damaged_bytes_of_a_graph_file(fuzz: Any, tmp_path: Path) -> None:
     from hpgmn.datasets.files import read_graph
 
-    whole = [npz(arrays(False, False)), npz(arrays(True, True))]
+    found = [arrays(False, False), arrays(True, True)]
+    whole = [npz(one) for one in found]
 
     def check(case: tuple[int, list[tuple[Any, ...]]]) -> None:
         path = tmp_path / "damaged.npz"
         path.write_bytes(damaged(whole[case[0]], case[1]))
-        check_finite(read_graph(path))
+        graph = read_graph(path)
+        check_finite(graph)
+        check_arrays(graph, found[case[0]])  # every array has its checksum
 
-    fuzz("damaged graph files", st.tuples(st.integers(0, 1), damages()), check, short=60, long=1500)
+    cases = st.tuples(st.integers(0, 1), damages())  # most of which a checksum rightly refuses
+    fuzz("damaged graph files", cases, check, short=60, long=1500, accepted=0.05)
+
+
+def test_no_bit_of_a_graph_file_s_directory_hides_an_array(tmp_path: Path, soak: Any) -> None:
+    """The directory has no checksum of its own, and names all arrays."""
+    from hpgmn.datasets.files import read_graph
+    from hpgmn.errors import HPGMNError
+
+    found = arrays(False, False)
+    whole, path = npz(found), tmp_path / "damaged.npz"
+    places = range(8 * whole.index(b"PK\x01\x02"), 8 * len(whole), soak.amount(101, 1))
+    refused = 0
+    for place in places:
+        content = bytearray(whole)
+        content[place // 8] ^= 1 << place % 8
+        path.write_bytes(content)
+        try:
+            graph = read_graph(path)
+        except HPGMNError:
+            refused += 1
+        else:
+            check_arrays(graph, found)
+    assert 0 < refused < len(places)
+    soak.record(
+        "bits-of-a-directory",
+        "A graph file with a wrong bit in its directory is read whole or refused.",
+        bits_flipped=len(places),
+        files_refused=refused,
+    )
 
 
 def test_damaged_bytes_of_a_graph_folder(fuzz: Any, tmp_path: Path) -> None:
@@ -221,7 +283,10 @@ def test_damaged_bytes_of_a_graph_folder(fuzz: Any, tmp_path: Path) -> None:
     def check(case: tuple[str, list[tuple[Any, ...]]]) -> None:
         (folder / case[0]).write_bytes(damaged(whole[case[0]], case[1]))
         try:
-            check_finite(read_graph(folder))
+            graph = read_graph(folder)
+            check_finite(graph)
+            if (folder / case[0]).read_bytes() == whole[case[0]]:
+                check_arrays(graph, found)
         finally:
             (folder / case[0]).write_bytes(whole[case[0]])
 
@@ -248,16 +313,21 @@ def edge_rows() -> list[list[str]]:
 def changed_tables(draw: st.DrawFn) -> dict[str, Any]:
     """Two tables with odd cells, rows too short or too long, and a way to write them."""
     tables = {"nodes": node_rows(), "edges": edge_rows()}
-    for _ in range(draw(st.integers(0, 3))):
+    is_usual = draw(st.booleans())
+    for _ in range(draw(st.sampled_from([0, 0, 1, 1, 2, 3]))):
         rows = tables[draw(st.sampled_from(["nodes", "nodes", "edges"]))]
         place = draw(st.integers(0, max(len(rows) - 1, 0)))
         how = draw(
-            st.sampled_from(["cell", "cell", "cell", "column", "short", "long", "gone", "twice"])
+            st.sampled_from(
+                [*["usual"] * 6, *["cell"] * 3, "column", "short", "long", "gone", "twice"]
+            )
         )
         if not rows or not rows[place]:
             continue
         column = draw(st.integers(0, len(rows[place]) - 1))
-        if how == "cell":
+        if how == "usual" and len(rows[-1]) > 2:
+            rows[-1][2] = str(draw(st.integers(20, 99)))  # an age, or a weight
+        elif how == "cell":
             rows[place][column] = draw(st.one_of(st.sampled_from(CELLS), st.text(max_size=5)))
         elif how == "column":
             value = draw(st.sampled_from(CELLS))
@@ -270,16 +340,16 @@ def changed_tables(draw: st.DrawFn) -> dict[str, Any]:
             rows[place] = [*rows[place], draw(st.sampled_from(CELLS))]
         elif how == "gone":
             del rows[place:]
-        else:
+        elif how == "twice":
             rows.insert(place, list(rows[place]))
     return {
         **tables,
-        "separator": draw(st.sampled_from([",", ",", ",", ";", "\t", "|"])),
+        "separator": "," if is_usual else draw(st.sampled_from([",", ";", "\t", "|"])),
         "end": draw(st.sampled_from(["\n", "\n", "\r\n", "\r"])),
-        "encoding": draw(
-            st.sampled_from(["utf-8", "utf-8", "utf-8", "utf-8-sig", "utf-16", "latin-1"])
-        ),
-        "ending": draw(st.sampled_from(["csv", "csv", "tsv"])),
+        "encoding": "utf-8"
+        if is_usual
+        else draw(st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "latin-1"])),
+        "ending": "csv" if is_usual else draw(st.sampled_from(["csv", "tsv"])),
         "quote": draw(st.booleans()),
     }
 
@@ -292,7 +362,18 @@ def written(rows: list[list[str]], case: dict[str, Any]) -> bytes:
     return text.encode(case["encoding"], errors="replace")
 
 
-Loader = Callable[..., Any]
+def check_plain(graph: Graph) -> None:
+    """A graph is that of the tables before anything was changed."""
+    assert graph.node_ids is not None
+    assert graph.node_ids.tolist() == [f"n{place}" for place in range(12)]
+    assert graph.y.tolist() == [place % 2 for place in range(12)]
+    assert graph.edge_index[0].tolist() == list(range(12))
+    assert graph.edge_index[1].tolist() == [(place * 5 + 1) % 12 for place in range(12)]
+    assert graph.edge_weight is not None
+    assert graph.edge_weight.tolist() == [1 + place / 2 for place in range(12)]
+    assert graph.feature_names is not None
+    ages = graph.x[:, graph.feature_names.tolist().index("age")]
+    np.testing.assert_allclose(np.diff(ages), 1 / np.std(np.arange(12)), rtol=1e-5)
 
 
 def test_any_text_tables(fuzz: Any, tmp_path: Path) -> None:
@@ -308,12 +389,7 @@ def test_any_text_tables(fuzz: Any, tmp_path: Path) -> None:
         check_finite(graph)
         plain = case["nodes"] == node_rows() and case["edges"] == edge_rows()
         if plain and case["encoding"] in ("utf-8", "utf-8-sig"):
-            assert graph.node_ids is not None
-            assert graph.node_ids.tolist() == [f"n{place}" for place in range(12)]
-            assert graph.y.tolist() == [place % 2 for place in range(12)]
-            assert graph.edge_index[1].tolist() == [(place * 5 + 1) % 12 for place in range(12)]
-            assert graph.edge_weight is not None
-            assert graph.edge_weight.tolist() == [1 + place / 2 for place in range(12)]
+            check_plain(graph)
 
     fuzz("tables of text", changed_tables(), check, short=60, long=2000)
 
@@ -365,7 +441,10 @@ def test_damaged_bytes_of_tables(fuzz: Any, tmp_path: Path) -> None:
             (folder / name).write_bytes(damaged(content, case[2]) if name == victim else content)
         own = folder / "nodes.csv" if source == "list.txt" else None
         found = open_tables(folder / (source or ""), nodes=own, prepare=True)
-        check_finite(read_tables(found))
+        graph = read_tables(found)
+        check_finite(graph)
+        if (folder / victim).read_bytes() == files[victim]:
+            check_plain(graph)
 
     cases = st.tuples(st.sampled_from(sorted(forms)), st.integers(0, 1), damages())
     fuzz("damaged tables", cases, check, short=60, long=2000)

@@ -74,7 +74,7 @@ def _held(array: Any, how: str) -> Any:
     if how == "sparse":
         return sp.coo_array(array)
     if how == "reversed":
-        return array[::-1]
+        return array[::-1].copy()[::-1]  # the same values, held backwards
     if how == "read-only":
         array.flags.writeable = False
         return array
@@ -113,32 +113,32 @@ def odd_arrays(draw: st.DrawFn, length: int) -> Any:
     )
 
 
+SCALES = [1.0, 2.0**-130, 2.0**100, 2.0**127]
+"""Powers of two, so that every type holds the numbers as they are."""
+
+
 @st.composite
-def good_arguments(draw: st.DrawFn) -> dict[str, Any]:
-    """The arguments of a small graph, right in themselves."""
+def right_values(draw: st.DrawFn) -> dict[str, Any]:
+    """What a small graph is to hold, in plain lists: the answer that a graph is compared with."""
     nodes, width = draw(st.integers(1, 6)), draw(st.integers(1, 3))
     edges, splits = draw(st.integers(0, 12)), draw(st.integers(1, 2))
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    way = draw(st.sampled_from(WAYS[:8]))
-    scale = draw(st.sampled_from([1.0, 1e-40, 1e30, 3e38]))
-    x = (random.random((nodes, width)) < 0.7) * scale * random.choice([-1, 1, 0.5], (nodes, width))
+    scale = draw(st.sampled_from(SCALES))
     y = random.integers(-1, 3, nodes)
     role = np.where(y[:, None] >= 0, random.integers(-1, 3, (nodes, splits)), -1)
-    ends = random.integers(0, nodes, (2, edges))
-    given: dict[str, Any] = {
-        "x": _array(x, "f8" if way == "list" else "f4", way),
-        "edge_index": _array(
-            ends, draw(st.sampled_from(["i8", "i4", "f8"])), draw(st.sampled_from(WAYS[:3]))
-        ),
+    right: dict[str, Any] = {
+        "x": (random.choice([0, 0, -1, 1, 0.5], (nodes, width)) * scale).tolist(),
+        "edge_index": random.integers(0, nodes, (2, edges)).tolist(),
     }
-    weight = draw(st.sampled_from([1.0, 1e-30, 1e30]))
+    if draw(st.integers(0, 3)):
+        right["y"] = y.tolist()
+        parts = draw(st.sampled_from([[], [], ["train"], ["train", "val"], ["train", "test"]]))
+        for place, part in enumerate(draw(st.sampled_from([parts, ["train", "val", "test"]]))):
+            right[f"{part}_mask"] = (role == place).tolist()
+    weight = draw(st.sampled_from([1.0, 2.0**-100, 2.0**100]))
     optional = {
-        "y": y,
-        "edge_weight": (random.random(edges) + 0.1) * weight,
+        "edge_weight": (random.choice([0.5, 1, 2, 3], edges) * weight).tolist(),
         "directed": bool(draw(st.booleans())),
-        "train_mask": role == 0,
-        "val_mask": role == 1,
-        "test_mask": role == 2,
         "node_ids": [f"n{node}" for node in range(nodes)],
         "class_names": ["a", "b", "c"],
         "feature_names": [f"f{place}" for place in range(width)],
@@ -146,14 +146,37 @@ def good_arguments(draw: st.DrawFn) -> dict[str, Any]:
     }
     for key, value in optional.items():
         if draw(st.booleans()):
-            given[key] = value
+            right[key] = value
+    return right
+
+
+@st.composite
+def given_somehow(draw: st.DrawFn, right: dict[str, Any]) -> dict[str, Any]:
+    """The same values as arguments of ``Graph``: arrays, tensors, sparse matrices, lists."""
+    given = dict(right)
+    given["x"] = _array(right["x"], "f4", draw(st.sampled_from(WAYS[:9])))
+    edges = np.array(right["edge_index"], np.int64).reshape(2, -1)
+    if draw(st.integers(0, 4)) == 0:
+        from hpgmn.edges import SortedEdges
+
+        weight = given.pop("edge_weight", None)
+        weights = None if weight is None else np.array(weight, "f4")
+        given["edge_index"] = SortedEdges.of(edges, len(right["x"]), weights)
+    else:
+        kind = draw(st.sampled_from(["i8", "i4", "u1", "f8"]))
+        given["edge_index"] = _array(edges, kind, draw(st.sampled_from(WAYS[:3])))
+    for key in set(given) & {"y", "edge_weight", "train_mask", "val_mask", "test_mask"}:
+        if draw(st.booleans()):
+            kind = "?" if key.endswith("mask") else "f4" if key == "edge_weight" else "i8"
+            given[key] = _array(right[key], kind, draw(st.sampled_from(["array", "torch"])))
     return given
 
 
 @st.composite
-def arguments(draw: st.DrawFn) -> dict[str, Any]:
-    """Arguments of ``Graph``, some of them odd."""
-    given = draw(good_arguments())
+def arguments(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Arguments of ``Graph``, some of them odd, and the right values of the others."""
+    right = draw(right_values())
+    given = draw(given_somehow(right))
     number = draw(st.sampled_from([0, 0, 1, 1, 2]))
     names = ["x", "edge_index", "y", "edge_weight", "train_mask", "val_mask", "test_mask"]
     length = draw(st.integers(0, 6))
@@ -166,7 +189,88 @@ def arguments(draw: st.DrawFn) -> dict[str, Any]:
             given[key] = draw(st.sampled_from(SCALARS))
         else:
             given[key] = draw(odd_arrays(length))
-    return given
+        right[key] = ODD
+        if key == "edge_index":  # sorted edges hold their weights
+            right["edge_weight"] = right.get("edge_weight") if "edge_weight" in given else ODD
+    return given, right
+
+
+ODD = object()
+"""In the place of a value that was not given as it should be."""
+
+
+def check_values(graph: Graph, right: dict[str, Any]) -> None:
+    """A graph holds what it was given, wherever that was not odd."""
+    if right["x"] is not ODD:
+        assert (graph.x.toarray() if sp.issparse(graph.x) else graph.x).tolist() == right["x"]
+    if right["edge_index"] is not ODD:
+        assert graph.edge_index.tolist() == right["edge_index"]
+    for key, missing in (("y", [-1] * graph.num_nodes), ("edge_weight", None), ("directed", True)):
+        found = getattr(graph, key)
+        if right.get(key) is not ODD:
+            assert (found.tolist() if hasattr(found, "tolist") else found) == right.get(
+                key, missing
+            )
+    if right.get("class_names") is not ODD and right.get("y") is not ODD:
+        count = max([-1, *right.get("y", ())]) + 1
+        wanted = right.get("class_names", [str(number) for number in range(count)])
+        assert list(graph.class_names) == wanted
+    for key in ("node_ids", "feature_names"):
+        names = getattr(graph, key)
+        if right.get(key) is not ODD:
+            assert (None if names is None else names.tolist()) == right.get(key)
+    if right.get("name") is not ODD and "\ud800" not in right.get("name", ""):
+        assert graph.name == right.get("name", "graph")
+    masks = {part: right.get(f"{part}_mask") for part in ("train", "val", "test")}
+    if ODD in masks.values():
+        return
+    if masks["train"] is None:
+        assert graph.splits is None
+        return
+    nothing = [[False] * len(row) for row in masks["train"]]
+    for part, mask in masks.items():
+        assert getattr(graph.splits, part).tolist() == (nothing if mask is None else mask)
+
+
+Pairs = dict[tuple[int, int], float]
+
+
+def neighbours(right: dict[str, Any]) -> dict[str, Pairs]:
+    """Who is whose neighbour, by the rules of ``Graph``, one listed edge after the other.
+
+    Self-loops do not count. Weights of repeats are added; without weights a repeat is the same
+    edge. In a graph that is not directed an edge runs both ways, listed once or twice.
+    """
+    weights = right.get("edge_weight")
+    out: Pairs = {}
+    for place, pair in enumerate(zip(*right["edge_index"], strict=True)):
+        if pair[0] != pair[1]:
+            out[pair] = 1.0 if weights is None else out.get(pair, 0.0) + weights[place]
+    back = {(target, source): weight for (source, target), weight in out.items()}
+    either = {pair: max(out.get(pair, 0.0), back.get(pair, 0.0)) for pair in out | back}
+    if not right.get("directed", True):
+        return {"out": either, "in": either, "undirected": either}
+    added = {pair: out.get(pair, 0.0) + back.get(pair, 0.0) for pair in either}
+    return {"out": out, "in": back, "undirected": either if weights is None else added}
+
+
+def check_edges(graph: Graph, right: dict[str, Any]) -> None:
+    """Every way of reading neighbours gives those of the listed edges."""
+    wanted = neighbours(right)
+    for mode, pairs in wanted.items():
+        matrix = graph.adjacency(mode).tocoo()
+        ends = zip(matrix.row.tolist(), matrix.col.tolist(), strict=True)
+        found = list(zip(ends, matrix.data.tolist(), strict=True))
+        assert dict(found) == pairs
+        assert len(found) == len(pairs)  # none twice
+    directed = right.get("directed", True)
+    distinct = wanted["out"] if directed else {tuple(sorted(pair)) for pair in wanted["out"]}
+    assert graph.num_edges == len(distinct)
+    assert graph.num_listed_edges == len(right["edge_index"][0])
+    alone = set(range(graph.num_nodes)) - {end for pair in wanted["undirected"] for end in pair}
+    assert graph.isolated_nodes.tolist() == sorted(alone)
+    one_way = any(pair[::-1] not in wanted["out"] for pair in wanted["out"])
+    assert graph.has_one_way_edges == one_way
 
 
 def check_graph(graph: Graph) -> None:
@@ -219,12 +323,27 @@ def check_graph(graph: Graph) -> None:
 def test_any_arguments_of_a_graph(fuzz: Any) -> None:
     from hpgmn.graph import Graph
 
-    def check(given: dict[str, Any]) -> None:
+    def check(case: tuple[dict[str, Any], dict[str, Any]]) -> None:
+        given, right = case
         graph = Graph(**given)
         check_graph(graph)
-        names = given.get("node_ids")
-        if isinstance(names, list):
-            assert graph.node_ids is not None
-            assert graph.node_ids.tolist() == [str(name) for name in names]
+        check_values(graph, right)
+        if not {"edge_index", "edge_weight", "directed"} & {
+            k for k, v in right.items() if v is ODD
+        }:
+            check_edges(graph, right)
 
-    fuzz("Graph", arguments(), check, short=150, long=5000)
+    fuzz("Graph", arguments(), check, short=150, long=5000, accepted=0.2)
+
+
+def test_right_arguments_are_never_refused(fuzz: Any) -> None:
+    from hpgmn.graph import Graph
+
+    def check(case: tuple[dict[str, Any], dict[str, Any]]) -> None:
+        given, right = case
+        graph = Graph(**given)
+        check_values(graph, right)
+        check_edges(graph, right)
+
+    cases = right_values().flatmap(lambda right: st.tuples(given_somehow(right), st.just(right)))
+    fuzz("Graph with right arguments", cases, check, short=60, long=2000, accepted=1, refused=False)

@@ -117,29 +117,88 @@ def check_settings(settings: Any) -> None:
     )
 
 
+TRUE, FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
+
+
+def check_meant(settings: Any, given: dict[str, Any]) -> None:
+    """Every value means what was given; whatever was not given has its default."""
+    for info in dataclasses.fields(settings):
+        found = getattr(settings, info.name)
+        if info.name not in given:
+            assert found == info.default, info.name
+            continue
+        value = given[info.name]
+        if found is None:
+            assert str(value).lower() == "none"
+        elif isinstance(found, bool):
+            assert str(value).lower() in (TRUE if found else FALSE)
+        elif isinstance(found, int | float):
+            assert not isinstance(value, bool)
+            assert found == float(value)
+        elif isinstance(found, tuple):
+            names = value.split(",") if isinstance(value, str) else value
+            assert sorted(found) == sorted(name.strip() for name in names if name.strip())
+        else:
+            assert found == str(value)
+
+
+def right(info: dataclasses.Field[Any]) -> list[Any]:
+    """Values that a setting takes, in all the ways in which they may be written."""
+    meta, default = info.metadata, info.default
+    if isinstance(default, tuple):
+        choices = meta["choices"]
+        return [
+            default,
+            list(default),
+            ",".join(default),
+            choices,
+            [choices[0]],
+            f" {choices[-1]} ",
+        ]
+    if meta["choices"]:
+        return list(meta["choices"])
+    if isinstance(default, bool):
+        return [True, False, *sorted(TRUE | FALSE), "True", "OFF", 1, 0]
+    limits = [meta["low"], None if meta["open_high"] else meta["high"]]
+    return [default, str(default), *(one for one in limits if one is not None)]
+
+
+def likely(info: dataclasses.Field[Any]) -> st.SearchStrategy[Any]:
+    """Values of a setting most of which are right."""
+    return st.sampled_from([*right(info) * 4, 1, 2.0, "0.5", "3"])
+
+
+def test_every_setting_takes_its_right_values() -> None:
+    from hpgmn.config import make_settings
+    from hpgmn.models import MODELS
+
+    kind = MODELS["hpgmn"].settings
+    for info in dataclasses.fields(kind):
+        for value in right(info):
+            check_meant(make_settings(kind, {info.name: value}), {info.name: value})
+
+
 def test_any_values_of_settings(fuzz: Any) -> None:
     from hpgmn.config import make_settings
     from hpgmn.models import MODELS
 
-    names = {
-        name: sorted(info.name for info in dataclasses.fields(entry.settings))
-        for name, entry in MODELS.items()
-    }
-
     @st.composite
     def cases(draw: st.DrawFn) -> tuple[str, dict[Any, Any]]:
-        model = draw(st.sampled_from(sorted(names)))
-        keys = st.one_of(
-            st.sampled_from(names[model]),
-            st.sampled_from(names[model]),
-            st.sampled_from(["", 5, None, "LR", "lr "]),
-        )
-        return model, draw(st.dictionaries(keys, values, max_size=3))
+        model = draw(st.sampled_from(sorted(MODELS)))
+        fields = dataclasses.fields(MODELS[model].settings)
+        given: dict[Any, Any] = {}
+        for info in draw(st.lists(st.sampled_from(fields), max_size=4)):
+            given[info.name] = draw(likely(info) if draw(st.integers(0, 3)) else values)
+        if draw(st.integers(0, 7)) == 0:
+            given[draw(st.sampled_from(["", 5, None, "LR", "lr "]))] = draw(values)
+        return model, given
 
     def check(case: tuple[str, dict[Any, Any]]) -> None:
-        check_settings(make_settings(MODELS[case[0]].settings, case[1]))
+        settings = make_settings(MODELS[case[0]].settings, case[1])
+        check_settings(settings)
+        check_meant(settings, case[1])
 
-    fuzz("settings", cases(), check, short=150, long=4000)
+    fuzz("settings", cases(), check, short=100, long=4000, accepted=0.3)
 
 
 ENTRIES = [
@@ -160,15 +219,33 @@ RIGHT: dict[str, Any] = {
 }
 
 
+OTHERS: dict[str, list[Any]] = {
+    "model": ["mlp", "hpgmn"],
+    "graph": ["cora", "a/b.npz", "é"],
+    "metric": ["roc_auc"],
+    "splits": [[0], [3, 1]],
+    "seeds": [1, 7],
+    "device": ["auto", "cuda:1", None],
+    "calibrate": [False, None],
+    "tables": [{}, {"label": "kind"}, None],
+    "protocol": ["random", None],
+    "positive": ["spam", None],
+}
+"""Other right values."""
+
+
 @st.composite
-def config_texts(draw: st.DrawFn) -> bytes:
-    """A YAML file: right, with odd values, or with its text disturbed."""
+def config_texts(draw: st.DrawFn) -> tuple[bytes, dict[str, Any] | None]:
+    """A YAML file: right, with odd values, or with its text disturbed; and its content if not."""
     content: dict[str, Any] = {
-        key: RIGHT[key] for key in draw(st.sets(st.sampled_from(sorted(RIGHT))))
+        key: draw(st.sampled_from([RIGHT[key], *OTHERS.get(key, [])]))
+        for key in sorted(draw(st.sets(st.sampled_from(sorted(RIGHT)))))
     }
-    for key in draw(st.lists(st.sampled_from(ENTRIES), max_size=2)):
+    if draw(st.integers(0, 3)):  # otherwise every entry is taken for a setting
+        content["settings"] = draw(st.sampled_from([{}, {"lr": 0.1}, {"epochs": 5}, None]))
+    for key in draw(st.one_of(st.just([]), st.lists(st.sampled_from(ENTRIES), max_size=2))):
         content[key] = draw(yaml_values)
-    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=draw(st.booleans()))
+    text = whole = yaml.safe_dump(content, sort_keys=False, allow_unicode=draw(st.booleans()))
     for _ in range(draw(st.sampled_from([0, 0, 1, 2]))):
         place = draw(st.integers(0, len(text)))
         odd = [
@@ -196,9 +273,9 @@ def config_texts(draw: st.DrawFn) -> bytes:
             "é",
         ]
         text = text[:place] + draw(st.sampled_from(odd)) + text[place:]
-    return text.encode(
-        draw(st.sampled_from(["utf-8", "utf-8", "utf-8", "utf-16", "latin-1"])), errors="replace"
-    )
+    encoding = draw(st.sampled_from(["utf-8", "utf-8", "utf-8", "utf-16", "latin-1"]))
+    is_whole = text == whole and encoding == "utf-8"
+    return text.encode(encoding, errors="replace"), content if is_whole else None
 
 
 def test_any_config_file(fuzz: Any, tmp_path: Path) -> None:
@@ -209,16 +286,22 @@ def test_any_config_file(fuzz: Any, tmp_path: Path) -> None:
     from hpgmn.shipped import read_config
     from hpgmn.tables.layout import Columns
 
-    def check(text: bytes) -> None:
+    def check(case: tuple[bytes, dict[str, Any] | None]) -> None:
+        text, content = case
         path = tmp_path / "config.yaml"
         path.write_bytes(text)
         given = read_config(str(path))
+        if content is not None:
+            whole = content if "settings" in content else {"settings": content}
+            present = {key: value for key, value in whole.items() if value is not None}
+            assert given == {"settings": {}} | present
         Columns.from_dict(given.get("tables", {}))
         name = given.get("model", "hpgmn")
         if ":" in name:
             return
         settings = make_settings(find_model(name).settings, given["settings"])
         check_settings(settings)
+        check_meant(settings, given["settings"])
         try:
             spec = RunSpec.from_dict(given)
         except HPGMNError:
@@ -233,8 +316,13 @@ def test_any_config_file(fuzz: Any, tmp_path: Path) -> None:
 def test_any_run_specification(fuzz: Any) -> None:
     from hpgmn.experiments.run import RunSpec
 
-    keys = st.sampled_from([*RIGHT, *RIGHT, "positive", "protocol", "nope"])
-    cases = st.dictionaries(keys, st.one_of(yaml_values, st.sampled_from(VALUES)), max_size=3)
+    words = [value for value in VALUES if not isinstance(value, np.str_)]  # which no file holds
+    odd = st.one_of(yaml_values, st.sampled_from(words))
+    changed = st.dictionaries(st.sampled_from([*RIGHT, "positive", "nope"]), odd, max_size=2)
+    right = st.fixed_dictionaries(
+        {}, optional={key: st.sampled_from(OTHERS[key]) for key in OTHERS}
+    )
+    cases = st.builds(lambda one, other: one | other, right, st.one_of(st.just({}), changed))
 
     def check(changes: dict[str, Any]) -> None:
         spec = RunSpec.from_dict(RIGHT | changes)
@@ -246,28 +334,41 @@ def test_any_run_specification(fuzz: Any) -> None:
             assert type(getattr(spec, key)) is str
         for key in ("protocol", "positive"):
             assert getattr(spec, key) is None or type(getattr(spec, key)) is str
-        if not changes:
-            assert spec.as_dict() | RIGHT == spec.as_dict() | {"version": "1.0"}
+        for key, value in (RIGHT | changes).items():
+            if key not in ("version", "nope"):
+                empty = {"device": "cpu", "calibrate": True, "tables": {}}
+                wanted = empty.get(key) if value in (None, "") and key in empty else value
+                found = getattr(spec, key)
+                assert (list(found) if key == "splits" else found) == wanted
+        again = yaml.safe_load(yaml.safe_dump(spec.as_dict()))
+        if "settings" not in changes and "tables" not in changes:  # which may hold any object
+            assert RunSpec.from_dict(again) == spec
 
-    fuzz("configs of runs", cases, check, short=60, long=2000)
+    fuzz("configs of runs", cases, check, short=60, long=2000, accepted=0.3)
 
 
 def test_any_assignments(fuzz: Any) -> None:
     from hpgmn.config import make_settings, parse_assignments
     from hpgmn.models import MODELS
 
-    names = sorted(info.name for info in dataclasses.fields(MODELS["hpgmn"].settings))
-    pairs = st.builds(
-        lambda name, sign, word: f"{name}{sign}{word}",
-        st.one_of(st.sampled_from(names), st.sampled_from(WORDS)),
-        st.sampled_from(["=", "=", "=", " = ", "", ":", "=="]),
-        st.one_of(st.sampled_from(WORDS), st.integers(0, 99).map(str), st.text(max_size=5)),
-    )
+    fields = dataclasses.fields(MODELS["hpgmn"].settings)
 
-    def check(case: list[str]) -> None:
-        check_settings(make_settings(MODELS["hpgmn"].settings, parse_assignments(case)))
+    @st.composite
+    def pairs(draw: st.DrawFn) -> tuple[str, str, str]:
+        info = draw(st.sampled_from(fields))
+        right = likely(info).filter(lambda value: not isinstance(value, tuple | list)).map(str)
+        odd = st.one_of(st.sampled_from(WORDS), st.integers(0, 99).map(str), st.text(max_size=5))
+        name = draw(st.sampled_from(WORDS)) if draw(st.integers(0, 7)) == 0 else info.name
+        sign = draw(st.sampled_from([*["=", " = "] * 6, "", ":", "=="]))
+        return name, sign, draw(right if draw(st.integers(0, 3)) else odd)
 
-    fuzz("assignments", st.lists(pairs, max_size=2), check, short=60, long=2000)
+    def check(case: list[tuple[str, str, str]]) -> None:
+        given = parse_assignments(["".join(parts) for parts in case])
+        settings = make_settings(MODELS["hpgmn"].settings, given)
+        check_settings(settings)
+        check_meant(settings, {name.strip(): word.strip() for name, sign, word in case if sign})
+
+    fuzz("assignments", st.lists(pairs(), max_size=3), check, short=60, long=2000, accepted=0.2)
 
 
 SMALL: dict[str, Any] = {
@@ -286,18 +387,22 @@ BOUNDED = {
 
 def test_any_hyperparameters_of_the_estimator(fuzz: Any, small_graph: Graph) -> None:
     from hpgmn.classifier import HPGMNClassifier
+    from hpgmn.models import MODELS
 
     graph = small_graph
     own = ["seed", "model", "device", "metric", "positive", "calibrate", "nope"]
     names = sorted(HPGMNClassifier().get_params())
+    fields = {info.name: info for info in dataclasses.fields(MODELS["hpgmn"].settings)}
 
     @st.composite
     def cases(draw: st.DrawFn) -> dict[str, Any]:
         odd = draw(st.lists(st.sampled_from([*names, *names, *own]), max_size=2))
-        likely = [0, 1, 2, 3, 4, 0.5, 0.1, 1e-3, 20, 1e3, 1e6, 1e30, True, False, "both", "unit"]
+        usual = [0, 1, 2, 3, 4, 0.5, 0.1, 1e-3, 20, 1e3, 1e6, 1e30, True, False, "both", "unit"]
         found = {
-            key: draw(st.sampled_from(likely) if draw(st.integers(0, 3)) else values) for key in odd
+            key: draw(st.sampled_from(usual) if draw(st.integers(0, 3)) else values) for key in odd
         }
+        for key in draw(st.lists(st.sampled_from(sorted(fields)), max_size=2)):
+            found[key] = draw(likely(fields[key]))
         for key, value in found.items():
             if (
                 "dim" in key

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import shutil
 import sqlite3
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -18,16 +16,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from hpgmn.classifier import HPGMNClassifier
 from hpgmn.cli import main
 from hpgmn.datasets import read_graph, trading_network, write_graph
-from hpgmn.experiments.machine import forget_peak_memory
 from hpgmn.graph import Graph
 
 SOURCE = Path(__file__).parents[2] / "src"
+TRAININGS = Path(__file__).with_name("many_trainings.py")
 MEMORY_MB = 16 * 1024
+FIRST_SECONDS = 60
+"""For the first suggestion in a study of 2,000 trials: 2 on a quiet machine, 19 on a busy one."""
 NEEDLESS = {"torch_geometric", "matplotlib", "optuna", "numba", "ray", "sqlalchemy", "networkx"}
 NEEDLESS |= {"sklearn", "PIL", "tensorboard", "pyarrow.dataset", "pyarrow.flight"}
 QUICK = {"epochs": 2, "estimator_epochs": 2, "hidden_dim": 4, "num_patterns": 3}
@@ -128,54 +126,23 @@ def test_predictions_that_are_started_together_all_succeed(
 # Trainings.
 
 
-def state_of_process() -> dict[str, float]:
-    """What a leak would let grow."""
-    forget_peak_memory("cpu")
-    lines = Path("/proc/self/status").read_text().splitlines()
-    resident = next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
-    return {
-        "resident_mb": resident,
-        "files": len(os.listdir("/proc/self/fd")),
-        "threads": threading.active_count(),
-        "tensors": sum(issubclass(type(one), torch.Tensor) for one in gc.get_objects()),
-        "objects": len(gc.get_objects()),
-    }
-
-
-def train_one_of_each(graph: Graph, number: int) -> int:
-    """A training by each of three ways in; returns how many there were."""
-    from hpgmn.config import make_settings
-    from hpgmn.models import find_model
-    from hpgmn.models.stage import Replica
-    from hpgmn.training.replicas import fit_replicas
-
-    split = graph.split(0)
-    for name in ("hpgmn", "fsgnn"):
-        entry = find_model(name)
-        known = {"epochs": 2, "hidden_dim": 4}
-        settings = make_settings(entry.settings, QUICK if name == "hpgmn" else known)
-        fit_replicas(graph, entry, [Replica(0, number, settings)], [(split.train, split.val)])
-    model = HPGMNClassifier(seed=number, **QUICK).fit(graph, split=0)
-    assert model.predict(graph).shape == (graph.num_nodes,)
-    return 3
-
-
 @pytest.mark.soak
 @pytest.mark.slow
-def test_trainings_in_a_row_leave_nothing_behind(soak: Any) -> None:
-    """Graphs come and go, as in a service; half of the trainings are on the same one."""
-    kept = trading_network(num_nodes=150, seed=0).graph
+def test_trainings_in_a_row_leave_nothing_behind(tmp_path: Path, soak: Any) -> None:
+    """In a process of their own, where nothing but they can leave anything."""
     wanted = soak.amount(30, 500)
-    done = number = 0
-    middle: dict[str, float] = {}
-    while done < wanted:
-        number += 1
-        graph = kept if number % 2 else trading_network(num_nodes=150, seed=number).graph
-        done += train_one_of_each(graph, number)
-        del graph
-        if not middle and done >= wanted // 3:
-            middle = state_of_process()
-    end = state_of_process()
+    done = subprocess.run(
+        [sys.executable, str(TRAININGS), str(wanted)],
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    middle, end = told["middle"], told["end"]
+    assert told["done"]["trainings"] >= wanted
+    assert middle["graphs"] == end["graphs"] == 1  # the one that is still in use
     growth = {name: end[name] - middle[name] for name in end}
     assert growth["resident_mb"] < 8
     assert growth["files"] <= 0
@@ -184,8 +151,8 @@ def test_trainings_in_a_row_leave_nothing_behind(soak: Any) -> None:
     assert growth["objects"] < 1000
     soak.record(
         "many-trainings",
-        "Trainings in one process leave no memory, file, thread or tensor behind.",
-        trainings=done,
+        "Trainings in one process leave no memory, file, thread, tensor or graph behind.",
+        trainings=told["done"]["trainings"],
         megabytes_grown_over_the_last_two_thirds=round(growth["resident_mb"], 1),
     )
 
@@ -238,29 +205,37 @@ def filled_study(path: Path, graph: Graph, count: int) -> Any:
 @pytest.mark.soak
 @pytest.mark.slow
 def test_a_long_search_suggests_its_next_trial_within_a_second(tmp_path: Path, soak: Any) -> None:
+    """What is measured: time of the processor for one more suggestion, the middle one of three.
+
+    And by the clock, as a user waits: from opening the study until its first suggestion is there,
+    in which all trials are read once. That is bounded loosely, because the machine may have other
+    work; reading all trials once for each of them would take a quarter of an hour.
+    """
     from hpgmn.experiments.study_file import open_study
-    from hpgmn.experiments.tuning import Tuning
+    from hpgmn.experiments.tuning import Choices, Tuning
 
     write_graph(trading_network(num_nodes=100, seed=0).graph, tmp_path / "graph.npz")
     graph = read_graph(tmp_path / "graph.npz")
     count = soak.amount(2000, 10_000)
     spec = filled_study(tmp_path / "study.db", graph, count)
-    began = time.monotonic()
+    seconds, first = [], 0.0
+    opened = time.monotonic()
     with open_study(tmp_path / "study.db") as study:
         tuning = Tuning(study, spec, graph)
         assert tuning.places(count + 3) == [count, count + 1, count + 2]
-        opened = time.monotonic() - began
-        seconds = []
         for place in range(count, count + 3):
             began = time.process_time()  # the machine may have other work
             trial = tuning.begin(place)
             seconds.append(time.process_time() - began)
+            first = first or time.monotonic() - opened
+            assert set(trial.params) == set(Choices.of(spec, graph))
             tuning.abandon(trial)
     assert sorted(seconds)[1] < 1
+    assert first < soak.amount(FIRST_SECONDS, 2 * FIRST_SECONDS)
     soak.record(
         "long-search",
         "A search with many trials suggests the next one within a second.",
         trials_in_the_study=count,
         seconds_to_suggest=round(sorted(seconds)[1], 2),
-        seconds_to_open=round(opened, 1),
+        seconds_until_the_first=round(first, 1),
     )

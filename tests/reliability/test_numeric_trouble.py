@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -39,7 +40,12 @@ def scaled(graph: Graph, factor: float, nodes: Any = slice(None), **options: Any
     return Graph(x, graph.edge_index, graph.y, name="small", **masks, **options)
 
 
-@pytest.mark.parametrize("model", sorted(set(MODELS) - {"dssl"}))  # which takes 8 seconds
+SLOW = set() if os.environ.get("HPGMN_SOAK") else {"dssl"}
+"""Takes 8 seconds, which only a long run has."""
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("model", sorted(set(MODELS) - SLOW))
 def test_a_learning_rate_without_bounds_is_named(
     model: str, small_graph: Graph, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -235,29 +235,59 @@ def newer_study(old: Path) -> list[str]:
     return [*words, "--trials", "2"]
 
 
-FUTURE: list[Callable[[Path], list[str]]] = [
-    *(newer_config, newer_given_config, newer_config_to_overwrite, newer_metrics),
-    *(newer_model, newer_state, newer_plan, newer_graph, newer_graph_folder),
-    *(newer_graph_folder_to_shard, newer_shards, newer_study),
-]
+RESUMED = {"interrupted/config.yaml", "interrupted/log.txt"}
+"""A run that is to go on begins with its config, now with its format, and with its log."""
+
+FUTURE: dict[Callable[[Path], list[str]], set[str]] = {
+    newer_config: set(),
+    newer_given_config: set(),
+    newer_config_to_overwrite: set(),
+    newer_metrics: set(),
+    newer_model: set(),
+    newer_state: RESUMED,
+    newer_plan: RESUMED,
+    newer_graph: set(),
+    newer_graph_folder: set(),
+    newer_graph_folder_to_shard: set(),
+    newer_shards: set(),
+    newer_study: set(),
+}
+"""What is not read, and what is written before that is known."""
 
 
-@pytest.mark.parametrize("spoil", FUTURE, ids=lambda one: one.__name__)
+def states(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """When each file was written, and what is in it."""
+    return {
+        str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes())
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.mark.parametrize(
+    ("spoil", "written"), FUTURE.items(), ids=lambda one: getattr(one, "__name__", "")
+)
 def test_a_file_from_the_future_says_so(
-    old: Path, capsys: pytest.CaptureFixture[str], spoil: Callable[[Path], list[str]]
+    old: Path,
+    capsys: pytest.CaptureFixture[str],
+    spoil: Callable[[Path], list[str]],
+    written: set[str],
 ) -> None:
     words = spoil(old)
-    before = {path: path.stat().st_mtime_ns for path in old.rglob("*") if path.is_file()}
+    before = states(old)
     capsys.readouterr()
     assert main(words) == 2
     told = capsys.readouterr().err
     assert "was written by a newer hpgmn (format " in told
     assert "Update hpgmn: pip install -U hpgmn" in told
-    changed = [path for path, when in before.items() if path.stat().st_mtime_ns != when]
-    assert [path.name for path in changed if path.suffix != ".txt"] in (
-        [],
-        ["config.yaml"],
-    )  # of run()
+    after = states(old)
+    assert before.keys() <= after.keys()
+    assert {path for path, state in after.items() if before.get(path) != state} == written
+    if written:
+        config, again = (
+            yaml.safe_load(one["interrupted/config.yaml"][1]) for one in (before, after)
+        )
+        assert again == config | {key: again[key] for key in ("format", "made_with", "version")}
 
 
 def test_the_readers_of_runs_refuse_newer_ones(old: Path) -> None:

@@ -439,7 +439,10 @@ def test_folder_that_cannot_be_written_is_named(
     folder = make_run()
     before = sorted(folder.iterdir())
     monkeypatch.setattr("os.replace", refuse)
-    with pytest.raises(HPGMNError, match=r"Cannot write .*report\.html \(Permission denied\)"):
+    with pytest.raises(
+        HPGMNError,
+        match=r"Cannot write .*report\.html \(Permission denied\)\. Choose another place, one",
+    ):
         write_report(folder)
     assert sorted(folder.iterdir()) == before
 

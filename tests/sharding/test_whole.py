@@ -221,8 +221,12 @@ def test_two_in_one_folder_are_refused(tmp_path: Path, make_graph: Callable[...,
     ):
         shard(graph, tmp_path, graph.y, SMALL, ranges=2)
     (tmp_path / "file").touch()
-    with pytest.raises(HPGMNError, match="Cannot write"):
+    with pytest.raises(HPGMNError) as caught:
         shard(graph, tmp_path / "file", graph.y, SMALL, ranges=2)
+    assert str(caught.value) == (
+        f"Cannot write {tmp_path / 'file'} (File exists). "
+        "Choose another place, one that you may write to."
+    )
     assert not (tmp_path / "plan.json").exists()
     with pytest.raises(HPGMNError, match=r"holds other files\. Choose another --out"):
         shard(graph, tmp_path, graph.y, SMALL, ranges=2)
@@ -321,7 +325,7 @@ def test_other_work_in_the_folder_is_refused(
     [
         ({"labels": np.zeros(5, int)}, "one label for each node"),
         ({"labels": np.full(60, 3)}, "numbers of the 3 classes"),
-        ({"split": 2}, "splits 0 to 1"),
+        ({"split": 2}, r"split must be 0 to 1 on this graph \(got 2\)"),
         ({"ranges": 61}, "between 1 range and one for each node, 60"),
         ({"settings": dataclasses.replace(SMALL, soft_counts=True)}, "soft_counts=false"),
         ({"settings": dataclasses.replace(SMALL, diffusion_form="dense")}, "auto, sketch, topk"),

@@ -142,41 +142,41 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], Columns, str]] = {
         {},
         {},
         Columns(label="lable"),
-        "--label: nodes.csv has no column 'lable'. Did you mean 'label'? It has: id, age, rich, "
-        "label, split.",
+        "--label: nodes.csv has no column 'lable'. Did you mean 'label'? Choose from: "
+        "id, age, rich, label, split.",
     ),
     "absent split": (
         {},
         {},
         Columns(split="zzz"),
-        "--split-column: nodes.csv has no column 'zzz'. Did you mean 'split'? It has: id, age, "
-        "rich, label, split.",
+        "--split-column: nodes.csv has no column 'zzz'. Did you mean 'split'? Choose from: "
+        "id, age, rich, label, split.",
     ),
     "another word for the label": (
         {},
         {},
         Columns(label="kind"),  # nearer to 'id' than to 'label', by letters
-        "--label: nodes.csv has no column 'kind'. Did you mean 'label'? It has: id, age, rich, "
-        "label, split.",
+        "--label: nodes.csv has no column 'kind'. Did you mean 'label'? Choose from: "
+        "id, age, rich, label, split.",
     ),
     "absent category": (
         {},
         {},
         Columns(categories=("zzz",)),
-        "--category: nodes.csv has no column 'zzz'. It has: id, age, rich, label, split.",
+        "--category: nodes.csv has no column 'zzz'. Choose from: id, age, rich, label, split.",
     ),
     "absent dropped column": (
         {},
         {},
         Columns(drop=("rich", "agee")),
-        "--drop: nodes.csv has no column 'agee'. Did you mean 'age'? It has: id, age, rich, "
-        "label, split.",
+        "--drop: nodes.csv has no column 'agee'. Did you mean 'age'? Choose from: "
+        "id, age, rich, label, split.",
     ),
     "dropped column in use": (
         {},
         {},
         Columns(drop=("label",)),
-        "--drop: column 'label' of nodes.csv is in use already.",
+        "--drop: column 'label' of nodes.csv is in use already. Choose another one.",
     ),
     "one column twice": (
         {},
@@ -230,7 +230,7 @@ def test_columns_of_other_types_are_no_attributes(
 
 def test_long_lists_of_columns_are_cut(write_tables: WriteTables) -> None:
     folder = write_tables("csv", {f"a{place}": [1] * 4 for place in range(40)})
-    with pytest.raises(HPGMNError, match=r"It has: id, age, .*, a14, …\.$"):
+    with pytest.raises(HPGMNError, match=r"Choose from: id, age, .*, a14, …\.$"):
         open_tables(folder, Columns(id="zzz"))
 
 

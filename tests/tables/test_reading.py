@@ -328,7 +328,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "empty id": (
         {"id": ["a", None, "c", None]},
         {},
-        "nodes.*: row 2* has no id in column 'id' (2 such rows in all). Every node needs one.",
+        "nodes.*: row 2* has no id in column 'id' (2 such rows in all). Give every node one.",
     ),
     "missing numbers": (
         {"age": [1.0, None, 2.0, None], "rich": [None, 1, 1, 1]},

@@ -59,7 +59,9 @@ def test_a_split_without_train_or_val_nodes_is_refused(
 
 
 def test_one_class_cannot_be_told_from_itself(graph: Graph) -> None:
-    told = r"Split 1 of 'mine' has train nodes of 1 class only.*Label nodes of another class\."
+    told = (
+        r"Split 1 of 'mine' has train nodes of 1 class only.*Label more nodes, of another class\."
+    )
     with pytest.raises(HPGMNError, match=told):
         check_split(graph, Split(mask(0, 3), mask(1), NOTHING), 1)
 

@@ -53,8 +53,8 @@ def measured(
             raise KeyboardInterrupt
         if not answer.exists():
             raise HPGMNError(
-                f"The process that measures '{task}' broke off with code {done.returncode}; what "
-                "it printed above says why."
+                f"The process that measures '{task}' broke off with code {done.returncode}. Read "
+                "what it printed above, and measure again."
             )
         content: Record = read_json(answer)
     if "failed" in content:

@@ -116,16 +116,22 @@ def fitting(name: str) -> Fit:
         try:
             return without_denormals(lambda interrupted: work(as_matrix, interrupted))
         except (MemoryError, torch.OutOfMemoryError):
-            raise HPGMNError(f"Out of memory while training PyG's {name}.") from None
+            raise _no_memory(name) from None
         except (RuntimeError, NotImplementedError) as error:
             if "allocate memory" in str(error):  # how torch says it on a CPU
-                raise HPGMNError(f"Out of memory while training PyG's {name}.") from None
+                raise _no_memory(name) from None
             if not as_matrix:
                 raise
             as_matrix = False
         return fit(graph, settings, split, seed, device, deadline, tell)
 
     return fit
+
+
+def _no_memory(name: str) -> HPGMNError:
+    return HPGMNError(
+        f"Out of memory while training PyG's {name}. Leave it out, or use a larger machine."
+    )
 
 
 def _trained(

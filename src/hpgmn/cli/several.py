@@ -326,7 +326,7 @@ def _others_in(folder: Path, runs: Sequence[Mapping[str, Any]]) -> list[dict[str
         try:
             metrics = read_metrics(path)
             if "model" not in metrics:
-                raise HPGMNError(f"{path} is damaged: it names no model.")
+                raise HPGMNError(f"{path} is damaged: it names no model. Train that run again.")
         except HPGMNError as error:
             say(f"{path.parent.name} is left out of the table: {error}")
             continue

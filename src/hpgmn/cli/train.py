@@ -150,11 +150,11 @@ def train(
     check_engine(engine, address, workers)
     if engine == "local" and workers is not None:
         raise SettingError(
-            "--workers is of --engine ray: here splits and seeds are trained at once."
+            "--workers is of --engine ray: here splits and seeds are trained at once. Leave it out."
         )
     refuse_url("--out", out_folder)
     if resume and out_folder is None:
-        raise SettingError("--resume needs --out, the folder of the interrupted run.")
+        raise SettingError("--resume needs a folder. Give that of the interrupted run with --out.")
     if resume and overwrite:
         raise SettingError("--resume and --overwrite exclude each other; give one.")
     given = read_config(config) if config is not None else {}
@@ -179,7 +179,7 @@ def train(
             f"you name it. Add --model {names[0]}."
         )
     if len(names) > 1 and config is not None:
-        raise SettingError("--config holds the settings of one model; name one with --model.")
+        raise SettingError("--config holds the settings of one model. Name one with --model.")
     if given.get("model", names[0]) != names[0]:
         raise SettingError(
             f"The config is of {given['model']}, not of {names[0]}. Leave --model out, or --config."

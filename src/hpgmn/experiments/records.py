@@ -62,7 +62,7 @@ def _record(path: Path) -> Record:
     try:
         metrics = read_json(path)
     except ValueError as error:
-        raise HPGMNError(f"{path} is not valid JSON ({error}).") from None
+        raise HPGMNError(f"{path} is not valid JSON ({error}). Train that run again.") from None
     refuse_newer(path, metrics.get("format"), RUN_FORMAT)
     try:
         metrics = unsealed_of_run(metrics)
@@ -85,7 +85,7 @@ def checked_record(
     if missing := [needed for needed in _NEEDED if needed not in metrics]:
         raise HPGMNError(f"{path} lacks {', '.join(missing)}. {remedy}")
     if metrics["model"] not in MODELS:
-        raise HPGMNError(f"{path}: '{metrics['model']}' is no model of this package.")
+        raise HPGMNError(f"{path}: '{metrics['model']}' is no model of this package. Remove it.")
     runs = len(metrics["splits"]) * metrics["seeds"]
     for key in ("test_score", "val_score"):
         if len(metrics[key]) != runs:
@@ -110,9 +110,10 @@ def read_trials(folder: Path) -> list[dict[str, Any]]:
                 trial = parse_json(line)
                 missing = {"graph", "model", "round", "trial", "val_score", "val_loss"} - set(trial)
             except (ValueError, TypeError):
-                raise HPGMNError(f"{path} line {place} is not a JSON object.") from None
+                raise HPGMNError(f"{path} line {place} is not a JSON object. Remove it.") from None
             if missing:
-                raise HPGMNError(f"{path} line {place} lacks {', '.join(sorted(missing))}.")
+                lacks = ", ".join(sorted(missing))
+                raise HPGMNError(f"{path} line {place} lacks {lacks}. Remove it.")
             trials.append(trial)
     return trials
 
@@ -129,7 +130,7 @@ def row_record(records: Sequence[Record], graph: str, model: str) -> Record | No
             return record
     folders = ", ".join(record.folder for record in whole)
     raise HPGMNError(
-        f"{folders} are all {model} on {graph}: name the folder of the row {graph}-{model}."
+        f"{folders} are all {model} on {graph}. Name the folder of the row {graph}-{model}."
     )
 
 

@@ -94,7 +94,9 @@ def read_untuned(folder: Path, cells: Path) -> list[Untuned]:
             metrics = unsealed_of_run(read_json(path))
             chosen = str(metrics["portfolio"]["chosen"])
         except (ValueError, KeyError, TypeError):
-            raise HPGMNError(f"{path} is not the metrics.json of a portfolio's run.") from None
+            raise HPGMNError(
+                f"{path} is not the metrics.json of a portfolio's run. Remove it."
+            ) from None
         record = checked_record(path.stem, metrics, path)
         simple = [_cell(cells, record.graph, model, TUNED) for model in SIMPLE]
         known = [one for one in simple if one is not None]

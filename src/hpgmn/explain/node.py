@@ -86,7 +86,7 @@ def position(graph: Graph, node: Any) -> int:
             return int(text)
         raise HPGMNError(
             f"Graph '{graph.name}' has no node '{node}'. Its nodes are numbered 0 to "
-            f"{graph.num_nodes - 1}."
+            f"{graph.num_nodes - 1}. Choose one of them."
         )
     found = np.flatnonzero(graph.node_ids == str(node))
     if found.size:
@@ -95,7 +95,8 @@ def position(graph: Graph, node: Any) -> int:
     near = difflib.get_close_matches(str(node), alike, n=_NEAREST, cutoff=0.4)
     raise HPGMNError(
         f"Graph '{graph.name}' has no node '{node}'. "
-        f"Nearest ids: {', '.join(near or graph.node_ids[:_NEAREST].tolist())}."
+        f"Nearest ids: {', '.join(near or graph.node_ids[:_NEAREST].tolist())}. "
+        "Choose one that it has."
     )
 
 

@@ -59,5 +59,5 @@ def find_model(name: str) -> ModelEntry:
         return own_model(name)
     if name not in MODELS:
         message = unknown_name("model", name, MODELS)
-        raise HPGMNError(f"{message} A model of your own is named package.module:Class.")
+        raise HPGMNError(f"{message} Name one of your own as package.module:Class.")
     return MODELS[name]

@@ -62,7 +62,7 @@ def own_model(name: str) -> ModelEntry:
     if "/" in module_name or module_name.endswith(".py") or module_name.startswith("."):
         dotted = module_name.removesuffix(".py").strip("./").replace("/", ".")
         raise HPGMNError(
-            f"'{module_name}' is a file; name the module: --model {dotted}:{attribute}, in the "
+            f"'{module_name}' is a file. Name the module: --model {dotted}:{attribute}, in the "
             "folder that its first part is in."
         )
     module = _module(module_name)
@@ -115,7 +115,7 @@ def _module(name: str) -> Any:
             f"the folder that holds it. {_FORM}"
         ) from None
     except Exception as error:
-        raise HPGMNError(f"Importing {name} failed: {_place(error)}.") from error
+        raise HPGMNError(f"Importing {name} failed: {_place(error)}. Correct it there.") from error
 
 
 def _place(error: Exception) -> str:
@@ -151,7 +151,7 @@ def _settings(name: str, own: type[nn.Module]) -> type[OwnSettings]:
     for width in _WIDTHS:
         if width not in parameters:
             raise HPGMNError(
-                f"{name} must take num_features and num_classes: "
+                f"{name} must take num_features and num_classes. Write: "
                 "def __init__(self, num_features, num_classes, hidden_dim=64)."
             )
     inherited = {info.name for info in dataclasses.fields(OwnSettings)}
@@ -193,7 +193,7 @@ def _made(
         with torch.random.fork_rng([]):  # its first values are drawn here
             made = own(num_features=num_features, num_classes=num_classes, **keywords)
     except Exception as error:
-        raise HPGMNError(f"Making {name} failed: {_place(error)}.") from error
+        raise HPGMNError(f"Making {name} failed: {_place(error)}. Correct it there.") from error
     _require_trainable(name, made)
     return made
 
@@ -278,7 +278,7 @@ class Looped(Initialised, NodeModel):
         try:
             found = functional_call(template, values, (x, edge_index))
         except Exception as error:
-            raise HPGMNError(f"{self._name} failed: {_place(error)}.") from error
+            raise HPGMNError(f"{self._name} failed: {_place(error)}. Correct it there.") from error
         if (x._version, edge_index._version) != before:
             raise HPGMNError(
                 f"{self._name} writes into x or edge_index, which all replicas read. Leave inplace "

@@ -236,7 +236,7 @@ def _prepared(
     if source.splits == 0:
         split = None
     elif split is not None and not 0 <= split < source.splits:
-        raise SettingError(f"The graph has splits 0 to {source.splits - 1} (got {split}).")
+        raise SettingError(f"split must be 0 to {source.splits - 1} on this graph (got {split}).")
     nodes, width = source.shape["num_nodes"], source.shape["num_features"]
     settings = settled_forms(
         settings, (nodes, width), len(source.shape["class_names"]), sparse=source.shape["is_sparse"]

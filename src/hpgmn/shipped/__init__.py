@@ -109,7 +109,9 @@ def _checked(path: Path, content: dict[str, Any]) -> dict[str, Any]:
             raise SettingError(f"The config file {path} cannot be used: {message}")
         wanted = wanted_instead(name, value)
         if wanted is not None:
-            raise SettingError(f"In the config file {path}, '{name}' must be {wanted}.")
+            raise SettingError(
+                f"In the config file {path}, '{name}' must be {wanted} (got {value!r})."
+            )
     settings = content["settings"] or {}
     for name in settings:
         if not isinstance(name, str):

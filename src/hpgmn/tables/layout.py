@@ -201,7 +201,9 @@ def open_tables(
     else:
         node_table, edge_table = _open_both(source, nodes)
     if nodes is not None and (source.is_dir() or source.suffix == ".graphml"):
-        raise SettingError(f"--nodes belongs to an edge list, but '{source}' has its own nodes.")
+        raise SettingError(
+            f"--nodes belongs to an edge list, but '{source}' has its own nodes. Leave it out."
+        )
     columns = replace(columns, id=id_column)
     if directed is None:
         directed = columns.directed
@@ -313,7 +315,7 @@ def _split_column(table: Table, columns: Columns, found: Mapping[str, Any]) -> s
     if columns.split:
         raise SettingError("--split-column and --split-by exclude each other; give one.")
     if _known(table, "--split-by", name) in (found["id"], found["label"]):
-        raise SettingError(f"--split-by: column '{name}' of {table.label} is in use already.")
+        raise _in_use("--split-by", name, table)
     return name
 
 
@@ -332,7 +334,7 @@ def _open_both(source: Path, nodes: str | Path | None) -> tuple[Table, Table]:
         )
     if nodes is None:
         raise GraphError(
-            f"'{source}' lists edges, and nodes need attributes too: name their table with --nodes."
+            f"'{source}' lists edges, and nodes need attributes too. Name their table with --nodes."
         )
     return open_table(Path(nodes).expanduser()), _open_edges(source)
 
@@ -379,7 +381,13 @@ def _known(table: Table, option: str, name: str) -> str:
     best = nearest(name, table.types, 0.75) or next(iter(usual), None)
     hint = f" Did you mean '{best}'?" if best else ""
     raise SettingError(
-        f"{option}: {table.label} has no column '{name}'.{hint} It has: {_some(table.types)}."
+        f"{option}: {table.label} has no column '{name}'.{hint} Choose from: {_some(table.types)}."
+    )
+
+
+def _in_use(option: str, name: str, table: Table) -> SettingError:
+    return SettingError(
+        f"{option}: column '{name}' of {table.label} is in use already. Choose another one."
     )
 
 
@@ -397,7 +405,7 @@ def _attributes(
     for option, chosen in (("--drop", columns.drop), ("--attributes", columns.attributes or ())):
         for name in chosen:
             if _known(table, option, name) in used:
-                raise SettingError(f"{option}: column '{name}' of {table.label} is in use already.")
+                raise _in_use(option, name, table)
     names = tuple(name for name in wanted if name not in used and name not in columns.drop)
     for name in () if prepare else names:
         if not is_numeric(table.types[name]):

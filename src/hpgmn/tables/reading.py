@@ -274,7 +274,7 @@ def _names(tables: Tables, whole: bool, progress: Progress) -> tuple[Any, Words,
     if faults.count:
         raise GraphError(
             f"{table.label}: {table.row(faults.place)} has no id in column '{tables.id}'"
-            f"{faults.such('row')}. Every node needs one."
+            f"{faults.such('row')}. Give every node one."
         )
     if not whole:
         faults.note(pc.match_substring(ids, "\0").to_numpy(zero_copy_only=False))

@@ -59,7 +59,9 @@ def read_tensors(
         _refuse_changed(tensors, about)
         return tensors, about
     except FileNotFoundError:
-        raise HPGMNError(f"The file {path} does not exist.") from None
+        raise HPGMNError(
+            f"The file {path} does not exist. Check the path, or train again."
+        ) from None
     except TooLargeError as error:
         raise HPGMNError(
             f"The file {path} cannot be read: {error}. Free some memory, or use another machine."

@@ -84,7 +84,7 @@ def check_counts(
     if seen < 2:
         raise HPGMNError(
             f"Split {number} of '{graph}' has train nodes of {seen} class only; "
-            "classification needs at least two. Label nodes of another class."
+            "classification needs at least two. Label more nodes, of another class."
         )
     missing = [class_names[int(c)] for c in np.flatnonzero(counts.train == 0)]
     if missing:
