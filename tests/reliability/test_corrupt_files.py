@@ -219,7 +219,7 @@ def test_no_damaged_file_is_read_as_good(
 
 
 def test_a_training_does_not_go_on_from_a_damaged_plan_or_state(
-    commands: Any, moments_of: Any, small_graph: Graph, tmp_path: Path
+    commands: Any, small_graph: Graph, tmp_path: Path
 ) -> None:
     package.write_graph(small_graph, tmp_path / "g.npz")
     words = ("train", "g.npz", "--model", "mlp", "--splits", "0,1", "--device", "cpu", "--out")
@@ -229,7 +229,7 @@ def test_a_training_does_not_go_on_from_a_damaged_plan_or_state(
         "replicas.SAVE_SECONDS = 0.01\nreplicas.replicas_at_once = lambda *_: 1\n"
     )
     options = {"folder": tmp_path, "before": before}
-    assert commands(*words, **options, moment=moments_of(touch=40)).code == -9
+    assert commands(*words, **options, moment=commands.at(touch=40)).code == -9
     shutil.copytree(tmp_path / "run" / "state", tmp_path / "kept")
     for name in ("plan.json", "state-000.safetensors"):
         path = tmp_path / "run" / "state" / name

@@ -66,10 +66,10 @@ def folder(undisturbed: tuple[Path, Any], tmp_path: Path) -> Path:
 @pytest.fixture
 def assert_same(
     lasting: Callable[[Any], Any], undisturbed: tuple[Path, Any], folder: Path
-) -> Callable[[], None]:
+) -> Callable[[Any], None]:
     """Fails where a run is not the undisturbed one, but for times and dates."""
 
-    def assert_same_bits() -> None:
+    def assert_same_bits(answer: Any) -> None:
         one, other = folder / "run", undisturbed[0] / "run"
         assert {path.name for path in one.iterdir()} == RUN_FILES
         for name in SAME:
@@ -110,11 +110,11 @@ def test_a_killed_run_ends_with_the_same_bits(
     survive: Any,
     undisturbed: tuple[Path, Any],
     folder: Path,
-    assert_same: Callable[[], None],
+    assert_same: Callable[[Any], None],
 ) -> None:
     _, answer = undisturbed
     kills = soak.amount(short=3, long=50)
-    ends = survive(
+    survived = survive(
         *(kills, answer, *WORDS, "--resume"),
         folder=folder,
         out=folder / "run",
@@ -127,19 +127,18 @@ def test_a_killed_run_ends_with_the_same_bits(
         "kill-train",
         "A run that is killed and resumed ends with the bits of an undisturbed one.",
         kills_survived=kills,
-        runs_compared=ends + 1,
+        runs_compared=survived.ends,
     )
 
 
 def test_an_interrupted_run_ends_with_the_same_bits(
     commands: Any,
-    moments_of: Any,
     undisturbed: tuple[Path, Any],
     folder: Path,
-    assert_same: Callable[[], None],
+    assert_same: Callable[[Any], None],
 ) -> None:
     saves = saves_of(undisturbed[1])
-    moment = moments_of(touch=saves[len(saves) // 2], signal=signal.SIGINT)
+    moment = commands.at(touch=saves[len(saves) // 2], signal=signal.SIGINT)
     stopped = commands(*WORDS, folder=folder, before=BEFORE, moment=moment)
     assert stopped.code == 130
     assert "repeat the command with --resume --out run" in stopped.err
@@ -148,4 +147,4 @@ def test_an_interrupted_run_ends_with_the_same_bits(
     resumed = commands(*WORDS, "--resume", folder=folder, before=BEFORE)
     assert resumed.code == 0, resumed.err
     assert 0 < len(saves_of(resumed)) <= len(saves) // 2 + 2  # it went on, and did not begin anew
-    assert_same()
+    assert_same(resumed)

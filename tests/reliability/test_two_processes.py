@@ -89,10 +89,8 @@ def test_the_second_is_refused(
         assert states == [("COMPLETE",)] * 2
 
 
-def test_an_interrupted_run_is_resumed_by_one_of_two(
-    commands: Any, moments_of: Any, folder: Path
-) -> None:
-    moment = moments_of(touch=30)  # in training
+def test_an_interrupted_run_is_resumed_by_one_of_two(commands: Any, folder: Path) -> None:
+    moment = commands.at(touch=30)  # in training
     assert commands(*TRAIN, folder=folder, before=SLOW, moment=moment).code == -9
     first, second = both(commands, folder, (*TRAIN, "--resume"), (*TRAIN, "--resume"))
     assert (first.code, second.code) == (0, 2), first.err + second.err
