@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,13 @@ def expected_in(folder: Path) -> Content:
     }
 
 
+def moves_in(answer: Any) -> list[int]:
+    """The touches at which something is about to be moved to its place."""
+    return [
+        number for number, (event, _) in enumerate(answer.seen, start=1) if event == "os.rename"
+    ]
+
+
 @pytest.mark.parametrize("name", ["out.npz", "out.graph"])
 def test_a_killed_conversion_leaves_no_half_graph(
     soak: Any, commands: Any, tmp_path: Path, name: str
@@ -93,9 +101,10 @@ def test_a_killed_conversion_leaves_no_half_graph(
     assert all(known["old"][part] != known["new"][part] for part in known["old"])
     kills, bare, before = 0, 0, known["new"]
     wanted = soak.amount(short=6, long=50)
-    for number, moment in enumerate(answer.moments(13)):
-        source = ("old", "new")[number % 2]
-        if number % 4 == 3:  # there is no graph yet
+    last_move = commands.at(touch=moves_in(answer)[-1])
+    for number, moment in enumerate(itertools.chain([last_move], answer.moments(13))):
+        source = ("old", "new")[number // 2 % 2]
+        if number % 2:  # there is no graph yet
             _remove(tmp_path / name)
             before = None
         ended = commands(*words[source], folder=tmp_path, moment=moment)
