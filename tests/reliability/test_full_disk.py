@@ -185,14 +185,26 @@ def test_a_folder_without_permission_is_told(
     assert contents(out) == before
 
 
-def test_a_graph_that_may_not_be_read_is_told(run: Run, place: Path, tmp_path: Path) -> None:
-    (place / "g.npz").chmod(0)
-    answer = run("train", tmp_path, is_bound=True)
-    (place / "g.npz").chmod(0o600)
-    assert answer.code == 2
-    told = "Graph file 'g.npz': it cannot be read (Permission denied); see that you may read it."
-    assert answer.err.splitlines()[-1] == f"Error: {told}"
-    assert not (tmp_path / "run").exists()
+@pytest.mark.parametrize(
+    ("name", "file", "told"),
+    [
+        ("train", "g.npz", "Graph file 'g.npz': it cannot be read (Permission denied); see"),
+        ("shard", "g.graph/y.npy", "Graph folder 'g.graph': it cannot be read (Permission denied)"),
+        ("predict", "run/model.safetensors", "cannot be read (Permission denied). See that you"),
+    ],
+    ids=["graph file", "graph folder", "model"],
+)
+def test_a_file_that_may_not_be_read_is_told(
+    run: Run, place: Path, tmp_path: Path, name: str, file: str, told: str
+) -> None:
+    """It is not called damaged: then somebody would replace it."""
+    (place / file).chmod(0)
+    answer = run(name, tmp_path, is_bound=True)
+    (place / file).chmod(0o600)
+    assert answer.code == 2, answer.err
+    assert told in answer.err
+    assert answer.err.endswith(" that you may read it.\n")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture

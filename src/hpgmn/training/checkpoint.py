@@ -60,6 +60,10 @@ def read_tensors(
         return tensors, about
     except FileNotFoundError:
         raise HPGMNError(f"The file {path} does not exist.") from None
+    except PermissionError as error:
+        raise HPGMNError(
+            f"The file {path} cannot be read ({error.strerror}). See that you may read it."
+        ) from None
     except TooLargeError as error:
         raise HPGMNError(
             f"The file {path} cannot be read: {error}. Free some memory, or use another machine."
