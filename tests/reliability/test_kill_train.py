@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import hpgmn as package
+from hpgmn.training.checkpoint import read_tensors
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]
 
@@ -30,7 +31,7 @@ SAME = (
     *("explorer.json", "audit.json", "understanding.json"),
 )
 """What has the same bytes."""
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "hidden_dim": 8,
     "num_patterns": 5,
     "estimator_hidden": 8,
@@ -83,6 +84,27 @@ def assert_same(
     return assert_same_bits
 
 
+class Finished:
+    """The stages and epochs of a run under way, those of the former with the time they took."""
+
+    def __init__(self, run: Path) -> None:
+        self._run, self._last = run, dict[tuple[object, ...], float]()
+
+    def __call__(self) -> dict[tuple[object, ...], float]:
+        if (self._run / "metrics.json").exists():  # states are gone, and compared is the whole
+            return self._last
+        self._last = {}
+        for path in (self._run / "state").glob("*.safetensors"):
+            _, about = read_tensors(path)
+            now = about["current"] or {"name": None, "epoch": 0}
+            for stage in about["stages"]:
+                self._last[path.name, stage] = about["seconds"][f"training {stage}"]
+            for stage in (*about["stages"], now["name"]):
+                epochs = now["epoch"] if stage == now["name"] else SETTINGS["epochs"]
+                self._last |= {(path.name, stage, epoch): 0.0 for epoch in range(epochs)}
+        return self._last
+
+
 def saves_of(answer: Any) -> list[int]:
     """The touches at which a state of the second batch came to its place."""
     return [
@@ -119,13 +141,15 @@ def test_a_killed_run_ends_with_the_same_bits(
         folder=folder,
         out=folder / "run",
         check=assert_same,
-        seed=7,
+        kept=Finished(folder / "run"),
+        seed=0,
         done="is finished",
         before=BEFORE,
     )
+    assert survived.kept > 0
     soak.record(
         "kill-train",
-        "A run that is killed and resumed ends with the bits of an undisturbed one.",
+        "A run that is killed and resumed goes on and ends with the bits of an undisturbed one.",
         kills_survived=kills,
         runs_compared=survived.ends,
     )
