@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +19,7 @@ import hpgmn as package
 from hpgmn.cli.tune import specification
 from hpgmn.experiments.search import run_trials
 from hpgmn.experiments.tuning import Tuning
+from hpgmn.graph import Graph
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]
 
@@ -208,34 +209,35 @@ def test_a_search_with_workers_survives_their_deaths(
     """First with the command, then one of them alone; the order of trials is left to chance."""
     path = folder / "out" / "a.db"
     words = (*WORDS, "--no-pruning", "--workers", "2")
-    kept: dict[int, Any] = {}
-    kills = soak.amount(short=1, long=8)
-    for number in range(kills):
-        moment = commands.at(touch=70 + number, is_group=True)  # commits: a few trials are done
+    rounds = soak.amount(short=1, long=2)
+    for number in range(rounds):
+        shutil.rmtree(path.parent, ignore_errors=True)
+        moment = commands.at(touch=70 + 10 * number, is_group=True)  # it commits; some are done
         killed = commands(*words, folder=folder, moment=moment, before=BEFORE)
         assert killed.is_killed, killed.err
-        now = done_of(path)
-        assert {trial: now.get(trial) for trial in kept} == kept
-        assert len(kept) < len(now) < TRIALS or number
-        kept = now
-    answer = commands(*words, folder=folder, before=BEFORE + MURDER)
-    assert answer.code == 0, answer.err
-    assert "Its process was ended by signal 9" in answer.err
-    every = trials_of(path)
-    assert {one["state"] for one in every} == {"COMPLETE", "FAIL"}
-    found = done_of(path)
-    assert sorted(one["attributes"]["place"] for one in found.values()) == list(range(TRIALS))
-    assert {trial: found[trial] for trial in kept} == kept
-    graph = package.read_graph(folder / "small.npz")
-    for one in found.values():  # each trained anew, alone
+        kept = done_of(path)
+        assert 0 < len(kept) < TRIALS
+        answer = commands(*words, folder=folder, before=BEFORE + MURDER)
+        assert answer.code == 0, answer.err
+        assert "Its process was ended by signal 9" in answer.err
+        found = done_of(path)
+        assert {trial: found.get(trial) for trial in kept} == kept
+        assert {one["state"] for one in trials_of(path)} == {"COMPLETE", "FAIL"}
+        assert sorted(one["attributes"]["place"] for one in found.values()) == list(range(TRIALS))
+        assert_right(found.values(), package.read_graph(folder / "small.npz"))
+        assert not (folder / "out" / "a.db.lock").exists()
+    soak.record(
+        "kill-tune-workers",
+        "A search whose workers are killed with it keeps its trials and trains the others once.",
+        kills_survived=2 * rounds,
+    )
+
+
+def assert_right(trials: Iterable[dict[str, Any]], graph: Graph) -> None:
+    """Each has the scores that its settings have when they are trained anew, alone."""
+    for one in trials:
         settings, record = one["attributes"]["settings"], one["attributes"]["record"]
         (alone,) = run_trials(graph, "mlp", [settings], splits=(0, 1, 2))
         assert alone["val_score"] == record["val_score"]
         assert alone["val_loss"] == pytest.approx(record["val_loss"], rel=1e-6)
         assert alone["best_epoch"] == record["best_epoch"]
-    assert not (folder / "out" / "a.db.lock").exists()
-    soak.record(
-        "kill-tune-workers",
-        "A search whose workers are killed with it keeps its trials and trains the others once.",
-        kills_survived=kills,
-    )
