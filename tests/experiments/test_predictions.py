@@ -11,7 +11,12 @@ import pytest
 import torch
 
 from hpgmn.errors import HPGMNError
-from hpgmn.experiments.predictions import NodeTable, guessed_labels, refuse_other_graph
+from hpgmn.experiments.predictions import (
+    NodeTable,
+    guessed_labels,
+    refuse_other_graph,
+    used_ids,
+)
 from hpgmn.models.stage import Replica
 from hpgmn.training.checkpoint import write_tensors
 
@@ -54,6 +59,21 @@ def predictions(tmp_path: Path) -> Path:
             )
     pq.write_table(pa.concat_tables(tables), path)
     return path
+
+
+def test_used_nodes_are_those_of_train_and_validation(predictions: Path) -> None:
+    assert used_ids(predictions) == {0: ["2", "3", "0"], 1: ["2", "3", "0"]}
+
+
+def test_used_nodes_do_not_depend_on_what_the_end_of_the_file_says_of_them(
+    predictions: Path,
+) -> None:
+    """The least and largest word of a column are kept there, without a checksum."""
+    expected, content = used_ids(predictions), predictions.read_bytes()
+    end = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    assert content[end:].count(b"val") > 0
+    predictions.write_bytes(content[:end] + content[end:].replace(b"val", b"tra"))
+    assert used_ids(predictions) == expected
 
 
 def test_guesses_are_the_first_seed_s_and_train_nodes_keep_their_class(predictions: Path) -> None:

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import hypothesis
 import pytest
@@ -27,7 +27,10 @@ from hypothesis.strategies import SearchStrategy
 
 SERVER = Path(__file__).with_name("server.py")
 SOURCE = Path(__file__).parents[2] / "src"
-KILLED = -9
+KILLED = (-signal.SIGKILL, -signal.SIGXFSZ)
+"""The exit codes of those that are killed: by us, or because a file grew beyond its room."""
+LEAST_ROOM = 2048
+"""Bytes. What a command prints goes to files, too, and has to have room."""
 BEFORE = """
 import hpgmn.explain.dossier as dossier
 dossier.SECONDS = 0.05
@@ -36,15 +39,54 @@ dossier.SECONDS = 0.05
 
 
 @dataclass(frozen=True)
+class Moment:
+    """When a command is killed: after some seconds, or when it touches a file for the n-th time.
+
+    Attributes:
+        seconds: after which it is killed.
+        touch: at which it is killed, counted from 1.
+        about: what this touch is, for people.
+        signal: what it gets; 0: nothing, but it finds the disk full.
+        room: from the touch on no file may grow beyond so many bytes; the write that tries is cut
+            in the middle, and then the command is killed, or, with the signal 0, told.
+        is_group: whether its workers are killed with it.
+    """
+
+    seconds: float | None = None
+    touch: int | None = None
+    about: str = ""
+    signal: int = signal.SIGKILL
+    room: int | None = None
+    is_group: bool = False
+
+    def __str__(self) -> str:
+        if self.touch is None:
+            return f"after {self.seconds:.3f} s"
+        room = "" if self.room is None else f"when a file has {self.room} bytes, "
+        return f"{room}at touch {self.touch} of a file ({self.about})"
+
+    def as_job(self) -> dict[str, Any]:
+        return {
+            "seconds": self.seconds,
+            "touch": 1 << 60 if self.touch is None else self.touch,
+            "signal": int(self.signal),
+            "room": self.room,
+            "is_group": self.is_group,
+        }
+
+
+@dataclass(frozen=True)
 class Answer:
     """What became of a command.
 
     Attributes:
-        code: its exit code, -9 if it was killed.
+        code: its exit code, below 0 if it was killed.
         out: what it printed.
         err: what it said.
         seconds: how long it lived.
         seen: the files that it touched: what it did, and to which.
+        sizes: of those that were moved to their place or into which was committed: number of the
+            touch, from 1, → bytes.
     """
 
     code: int
@@ -52,21 +94,53 @@ class Answer:
     err: str
     seconds: float
     seen: list[tuple[str, str]] = field(repr=False)
+    sizes: dict[int, int] = field(repr=False)
+
+    @property
+    def is_killed(self) -> bool:
+        return self.code in KILLED
+
+    def moments(self, seed: int) -> Iterator[Moment]:
+        """Moments out of the whole life of a command that was left alone, without end.
+
+        In turn: a write that is cut in its middle, a touch of a file, and a time. Of the former two
+        each file has as many as any other, whether it is touched once, like the page, or all the
+        time, like the state.
+        """
+        draw = random.Random(seed)
+        touches: dict[str, list[int]] = {}
+        for number, (_, name) in enumerate(self.seen, start=1):
+            touches.setdefault(_file(name), []).append(number)
+        writes = self.writes()
+        while True:
+            if writes:
+                touch, size = draw.choice(writes[draw.choice(sorted(writes))])
+                room = draw.randrange(LEAST_ROOM, size)
+                yield Moment(touch=touch, about=" ".join(self.seen[touch - 1]), room=room)
+            touch = draw.choice(touches[draw.choice(sorted(touches))])
+            yield Moment(touch=touch, about=" ".join(self.seen[touch - 1]))
+            yield Moment(seconds=draw.uniform(0, self.seconds))
+
+    def writes(self) -> dict[str, list[tuple[int, int]]]:
+        """File → for each time that it was written the touch that began it, and its size then."""
+        begun: dict[str, int] = {}
+        found: dict[str, list[tuple[int, int]]] = {}
+        for number, (event, name) in enumerate(self.seen, start=1):
+            file = _file(name)
+            if event == "os.mkdir" and name.endswith(".unfinished"):
+                begun[file] = number
+            if self.sizes.get(number, 0) > LEAST_ROOM:
+                began = number if event == "commit" else begun.get(file, number)
+                found.setdefault(file, []).append((began, self.sizes[number]))
+        return found
 
 
-@dataclass(frozen=True)
-class Moment:
-    """When a command is killed: after some seconds, or when it touches a file for the n-th time."""
-
-    seconds: float | None = None
-    touch: int | None = None
-    about: str = ""
-    signal: int = signal.SIGKILL
-
-    def __str__(self) -> str:
-        if self.touch is None:
-            return f"after {self.seconds:.3f} s"
-        return f"at touch {self.touch} of a file ({self.about})"
+def _file(name: str) -> str:
+    """The file that is touched, or whose draft is: "a.json" of "/.a.json.0f.unfinished/a.json"."""
+    for part in name.split("/"):
+        if part.endswith(".unfinished"):
+            return part[1:].rsplit(".", 2)[0]
+    return name.rsplit("/", 1)[-1]
 
 
 @dataclass
@@ -76,23 +150,19 @@ class Commands:
     process: subprocess.Popen[str]
     place: Path
     count: int = 0
+    at = Moment
 
     def __call__(
         self,
         *words: object,
         folder: Path,
         moment: Moment | None = None,
-        before: str = BEFORE,
-        environment: Mapping[str, str] | None = None,
+        **options: Any,
     ) -> Answer:
-        """Run one command in a folder, killed at a moment."""
-        job = self.job(*words, folder=folder, before=before, environment=environment)
+        """Run one command in a folder, killed at a moment; see :meth:`job`."""
+        job = self.job(*words, folder=folder, **options)
         if moment is not None:
-            job |= {
-                "seconds": moment.seconds,
-                "touch": moment.touch or 1 << 60,
-                "signal": int(moment.signal),
-            }
+            job |= moment.as_job()
         return self.together([job])[0]
 
     def job(
@@ -101,7 +171,17 @@ class Commands:
         folder: Path,
         before: str = BEFORE,
         environment: Mapping[str, str] | None = None,
+        is_bound: bool = False,
     ) -> dict[str, Any]:
+        """What the server is asked.
+
+        Args:
+            words: of the command; without any there is only what comes before.
+            folder: where it runs.
+            before: a program that runs in its process first.
+            environment: what it has besides ours.
+            is_bound: whether permissions of files hold even where it is root's.
+        """
         self.count += 1
         return {
             "words": [str(word) for word in words],
@@ -109,9 +189,8 @@ class Commands:
             "answer": str(self.place / str(self.count)),
             "before": before,
             "environment": dict(environment or {}),
-            "seconds": None,
-            "touch": 1 << 60,
-            "signal": int(signal.SIGKILL),
+            "is_bound": is_bound,
+            **Moment().as_job(),
         }
 
     def together(self, jobs: Sequence[dict[str, Any]]) -> list[Answer]:
@@ -130,8 +209,10 @@ class Commands:
         out, err, seen = (path.read_text() if path.exists() else "" for path in texts)
         for path in texts:
             path.unlink(missing_ok=True)
-        touched = [(event, name) for event, name in json.loads(seen or "[]")]
-        return Answer(found["code"], out, err, found["seconds"], touched)
+        touched = json.loads(seen or "[]")
+        sizes = {number: size for number, (_, _, size) in enumerate(touched, start=1) if size}
+        names = [(event, name) for event, name, _ in touched]
+        return Answer(found["code"], out, err, found["seconds"], names, sizes)
 
 
 @pytest.fixture(scope="session")
@@ -148,32 +229,15 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
         process.stdin.close()
 
 
-def moments(seed: int, undisturbed: Answer) -> Iterator[Moment]:
-    """Moments out of the whole life of an undisturbed command, without end.
+class Survived(NamedTuple):
+    """How often a command that was killed came to its end, and how much it found done before."""
 
-    Every other one is a time; the others are touches of files. Of these each file has as many as
-    any other, whether it is touched once, like the page, or all the time, like the state.
-    """
-    draw = random.Random(seed)
-    touches: dict[str, list[int]] = {}
-    for number, (_, name) in enumerate(undisturbed.seen, start=1):
-        touches.setdefault(_file(name), []).append(number)
-    while True:
-        yield Moment(seconds=draw.uniform(0, undisturbed.seconds))
-        touch = draw.choice(touches[draw.choice(sorted(touches))])
-        event, name = undisturbed.seen[touch - 1]
-        yield Moment(touch=touch, about=f"{event} {name}")
+    ends: int
+    kept: int
 
 
-def _file(name: str) -> str:
-    """The file that is touched, or whose draft is: "a.json" of "/.a.json.0f.unfinished/a.json"."""
-    for part in name.split("/"):
-        if part.endswith(".unfinished"):
-            return part[1:].rsplit(".", 2)[0]
-    return name.rsplit("/", 1)[-1]
-
-
-Survive = Callable[..., int]
+Survive = Callable[..., Survived]
+Kept = Mapping[Any, Any]
 
 
 @pytest.fixture
@@ -185,48 +249,65 @@ def survive(commands: Commands) -> Survive:
         undisturbed: Answer,
         *words: object,
         folder: Path,
-        check: Callable[[], object],
+        check: Callable[[Answer], object],
         out: Path,
         seed: int,
         done: str = "",
+        kept: Callable[[], Kept] = dict,
         **options: Any,
-    ) -> int:
-        """Kill a command so many times; returns how many of them came to its end meanwhile.
+    ) -> Survived:
+        """Kill a command so many times.
 
         Args:
             count: kills.
             undisturbed: the same command, left alone.
             words: the command, as it goes on.
             folder: where it runs.
-            check: fails where what it left at its end is not what it should be.
+            check: fails where what it said and left at its end is not what it should be.
             out: what it makes; removed after each time that it came to its end.
             seed: of the moments.
             done: what it says if there is nothing left to do, and it refuses to do it again.
+            kept: the work that is finished, piece by piece, with all that tells one that was done
+                before from one that was done again, such as times. No piece may change.
             options: see :class:`Commands`.
         """
-        kills, ends, said = 0, 0, []
-        for moment in moments(seed, undisturbed):
+        kills, ends, pieces, said = 0, 0, 0, []
+        before: Kept = {}
+        for moment in undisturbed.moments(seed):
             answer = commands(*words, folder=folder, moment=moment, **options)
             said.append(str(moment))
-            if answer.code == KILLED:
+            now = kept()
+            require_kept(before, now, said)
+            pieces, before = pieces + len(before), now
+            if answer.is_killed:
                 kills += 1
             else:
                 _require_end(answer, done, said)
-                check()
+                check(answer)
                 ends += 1
                 assert ends <= 3 * count + 3, "it ends before it can be killed"
                 _remove(out)
                 said.clear()
+                before = {}
             if kills == count:
                 break
-        _require_end(commands(*words, folder=folder, **options), done, said)
+        answer = commands(*words, folder=folder, **options)
+        _require_end(answer, done, said)
+        require_kept(before, kept(), said)
         try:
-            check()
+            check(answer)
         except AssertionError as error:
             raise AssertionError(f"killed {', '.join(said)}: {error}") from error
-        return ends
+        return Survived(ends + 1, pieces + len(before))
 
     return killed
+
+
+def require_kept(before: Kept, now: Kept, said: Sequence[str]) -> None:
+    """Fail where finished work is gone or was done again."""
+    for piece, content in before.items():
+        assert piece in now, f"killed {', '.join(said)}: {piece} is gone"
+        assert now[piece] == content, f"killed {', '.join(said)}: {piece} was done again"
 
 
 def _require_end(answer: Answer, done: str, said: Sequence[str]) -> None:
@@ -253,18 +334,6 @@ def files_of(folder: Path) -> dict[str, bytes]:
 def contents() -> Callable[[Path], dict[str, bytes]]:
     """Every file below a folder with its content."""
     return files_of
-
-
-@pytest.fixture(scope="session")
-def moments_of() -> type[Moment]:
-    """Makes a moment."""
-    return Moment
-
-
-@pytest.fixture(scope="session")
-def moments_in() -> Callable[[int, Answer], Iterator[Moment]]:
-    """Draws moments out of the life of a command; see :func:`moments`."""
-    return moments
 
 
 # Fuzzing

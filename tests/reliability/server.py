@@ -3,20 +3,23 @@
 It imports everything once and forks for each command, so that a command costs no start. What it is
 asked comes as lines of JSON, and so does what it answers. A command can be killed after some
 seconds, or by itself when it is about to touch a file for the n-th time; or, with the signal 0, it
-finds the disk full from that touch on.
+finds the disk full from that touch on. With some room, it is only then that a file which grows
+beyond so many bytes has it killed, in the middle of the write, or has that write fail.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import importlib
 import json
 import os
+import resource
 import signal
 import sys
 import time
-from pathlib import Path
+from sqlite3 import dbapi2
 from typing import Any
 
 LOADED = (
@@ -24,7 +27,10 @@ LOADED = (
     *("hpgmn.experiments.run", "hpgmn.experiments.explorer", "hpgmn.experiments.understanding"),
     *("hpgmn.report", "hpgmn.report.reproduction", "hpgmn.experiments.reproduction.tasks"),
     *("hpgmn.experiments.tuning_tasks", "hpgmn.sharding", "matplotlib.figure"),
+    *("matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg"),
 )
+SEARCH = ("optuna", "optuna.importance", "sqlalchemy.dialects.sqlite", "alembic.command")
+"""What a search needs besides."""
 TOUCHES = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree")
 LONGEST = 120.0
 """Seconds that a command may take."""
@@ -33,28 +39,64 @@ HUNG = 999
 
 
 class Watch:
-    """Notes which files below a folder are touched, and signals the process at one of them."""
+    """Notes which files below a folder are touched, and signals the process at one of them.
 
-    def __init__(self, root: str, touch: int, number: int) -> None:
-        self.root, self.last, self.number, self.seen = root, touch, number, []
+    What is moved to its place and a database that is about to commit have a size, too.
+    """
+
+    def __init__(self, job: dict[str, Any]) -> None:
+        self.root, self.last, self.number = job["folder"], job["touch"], job["signal"]
+        self.room, self.is_group = job["room"], job["is_group"]
+        self.seen: list[tuple[str, str, int]] = []
+        self.connect = dbapi2.connect
+        dbapi2.connect = self.connected  # what is written in C is not heard of otherwise
         sys.addaudithook(self)
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event not in TOUCHES:
-            return
-        if event == "open" and not (arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
-            return
-        name = arguments[1 if event == "os.rename" else 0]
+        if event == "os.rename":
+            self.touch(event, arguments[1], arguments[0])
+        elif event == "open":
+            if (arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+                self.touch(event, arguments[0])
+        elif event in TOUCHES:
+            self.touch(event, arguments[0])
+
+    def connected(self, path: Any, *arguments: Any, **options: Any) -> Any:
+        """A connection to a database whose commits count as touches."""
+
+        def tell(statement: str) -> None:
+            if statement.startswith("COMMIT"):
+                self.touch("commit", path, path)
+
+        connection = self.connect(path, *arguments, **options)
+        connection.execute("PRAGMA synchronous = OFF")  # a kill is no power cut
+        connection.set_trace_callback(tell)
+        return connection
+
+    def touch(self, event: str, name: Any, content: Any = None) -> None:
         if not isinstance(name, str | bytes | os.PathLike):
             return
         name = os.path.join(self.root, os.fsdecode(name))
         if not name.startswith(self.root):
             return
-        self.seen.append([event, name.removeprefix(self.root)])
-        if self.number and len(self.seen) == self.last:
-            os.kill(os.getpid(), self.number)
-        if not self.number and len(self.seen) >= self.last and event in ("open", "os.mkdir"):
+        self.seen.append((event, name.removeprefix(self.root), size_of(content)))
+        is_last = len(self.seen) == self.last
+        if self.room is not None:
+            if is_last:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (self.room, resource.RLIM_INFINITY))
+        elif self.number and is_last:
+            os.kill(0 if self.is_group else os.getpid(), self.number)
+        elif not self.number and len(self.seen) >= self.last and event in ("open", "os.mkdir"):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
+
+
+def size_of(path: Any) -> int:
+    """The bytes of a file, or of the largest in a folder."""
+    if path is None or not os.path.exists(path):
+        return 0
+    if os.path.isdir(path):
+        return max((one.stat().st_size for one in os.scandir(path) if one.is_file()), default=0)
+    return os.stat(path).st_size
 
 
 def work(job: dict[str, Any]) -> int:
@@ -64,15 +106,29 @@ def work(job: dict[str, Any]) -> int:
     for number, name in ((1, "out"), (2, "err")):
         file = os.open(f"{job['answer']}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(file, number)
-    watch = Watch(job["folder"], job["touch"], job["signal"])
+    if job["room"] is not None and job["signal"]:  # Python ignores it: a write fails instead
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    watch = Watch(job)
     exec(job["before"], {})
+    if job["is_bound"]:
+        give_up_privileges()
     from hpgmn.cli import main
 
     code = main(job["words"]) if job["words"] else 0
-    Path(f"{job['answer']}.seen").write_text(json.dumps(watch.seen))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    with open(f"{job['answer']}.seen", "w") as file:
+        json.dump(watch.seen, file)
     sys.stdout.flush()
     sys.stderr.flush()
     return code
+
+
+def give_up_privileges() -> None:
+    """Have permissions of files hold for this process, even if it is root's."""
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # the version of the call, and this process
+    if ctypes.CDLL(None, use_errno=True).capset(header, (ctypes.c_uint32 * 6)()):
+        raise OSError(ctypes.get_errno(), "privileges cannot be given up")
 
 
 def forked(job: dict[str, Any]) -> int:
@@ -101,13 +157,13 @@ def answered(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
             code = os.waitstatus_to_exitcode(status)
             job["seconds"], job["code"] = now, HUNG if job.get("hung") else code
             with contextlib.suppress(ProcessLookupError):  # its workers, if any are left
-                if code != -signal.SIGKILL:
+                if code != -signal.SIGKILL or job["is_group"]:
                     os.killpg(child, signal.SIGKILL)
             continue
         for child, job in running.items():
             if now > (LONGEST if job["seconds"] is None else job["seconds"]):
                 job["hung"] = job["seconds"] is None
-                os.kill(child, signal.SIGKILL)
+                os.kill(-child if job["is_group"] else child, signal.SIGKILL)
         time.sleep(0.001)
     return [{"code": job["code"], "seconds": job["seconds"]} for job in jobs]
 
@@ -116,8 +172,8 @@ def serve() -> None:
     for name in LOADED:
         importlib.import_module(name)
     with contextlib.suppress(ImportError):
-        importlib.import_module("optuna")
-        importlib.import_module("sqlalchemy.dialects.sqlite")
+        for name in SEARCH:
+            importlib.import_module(name)
     print("ready", flush=True)
     for line in sys.stdin:
         print(json.dumps(answered(json.loads(line))), flush=True)

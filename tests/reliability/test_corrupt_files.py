@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 from collections.abc import Callable, Iterator
@@ -10,22 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 
 import hpgmn as package
 from hpgmn.errors import HPGMNError
-from hpgmn.experiments.predictions import guessed_labels
+from hpgmn.experiments.predictions import guessed_labels, used_ids
 from hpgmn.experiments.reproduction.cells import CellRecord, read_cell, write_cell
-from hpgmn.experiments.run_metrics import read_metrics, write_metrics
+from hpgmn.experiments.run_metrics import read_metrics
 from hpgmn.graph import Graph
+from hpgmn.report.reading import read_run
 from hpgmn.sharding import Shards, shard
 from hpgmn.statistics import StatisticsSettings
 from hpgmn.statistics.entries import draft, publish, read_entry, save_array
 from hpgmn.training.checkpoint import read_tensors, write_tensors
 from hpgmn.training.saved import SavedModel
-from hpgmn.writing import sealed, unsealed
 
 pytestmark = pytest.mark.soak
 
@@ -83,19 +83,7 @@ def record(graph: Graph, folder: Path) -> tuple[Path, Read]:
 
 
 def metrics(graph: Graph, folder: Path) -> tuple[Path, Read]:
-    said = {"format": 2, "test_score": [0.8125, 0.84375], "config": {"settings": {"lr": 0.01}}}
-    write_metrics(folder / "metrics.json", said)
-    return folder / "metrics.json", read_metrics
-
-
-def plan(graph: Graph, folder: Path) -> tuple[Path, Read]:
-    (folder / "plan.json").write_text(json.dumps(sealed({"identity": "me", "plan": [[0, 2], [1]]})))
-
-    def read(path: Path) -> Any:
-        found = unsealed(json.loads(path.read_text(encoding="utf-8")))
-        return found["identity"], found["plan"]
-
-    return folder / "plan.json", read
+    return folder / "made" / "run" / "metrics.json", read_metrics
 
 
 def entry(graph: Graph, folder: Path) -> tuple[Path, Read]:
@@ -106,23 +94,37 @@ def entry(graph: Graph, folder: Path) -> tuple[Path, Read]:
 
 
 def predictions(graph: Graph, folder: Path) -> tuple[Path, Read]:
-    import pyarrow as pa
+    names = package.read_graph(folder / "made" / "g.npz").class_names
 
-    names = np.asarray(graph.class_names)
-    count = graph.num_nodes
-    table = pa.table(
-        {
-            "split": np.zeros(count, np.int64),
-            "seed": np.zeros(count, np.int64),
-            "node": np.arange(count),
-            "role": ["train", "test"] * (count // 2),
-            "label": names[graph.y],
-            "prediction": names[::-1][graph.y],
-        }
-    )
-    with pq.ParquetWriter(folder / "p.parquet", table.schema, write_page_checksum=True) as writer:
-        writer.write_table(table)
-    return folder / "p.parquet", lambda path: guessed_labels(path, names.tolist(), 0).tolist()
+    def read(path: Path) -> Any:
+        return [guessed_labels(path, names, split).tolist() for split in (0, 1)]
+
+    return folder / "made" / "run" / "predictions.parquet", read
+
+
+def used_nodes(graph: Graph, folder: Path) -> tuple[Path, Read]:
+    return predictions(graph, folder)[0], used_ids
+
+
+def confusion(graph: Graph, folder: Path) -> tuple[Path, Read]:
+    def read(path: Path) -> Any:
+        found = read_run(path.parent)
+        return found.classes, found.confusion.tolist()
+
+    return predictions(graph, folder)[0], read
+
+
+def predicted(graph: Graph, folder: Path) -> tuple[Path, Read]:
+    """What is written for others, who can check it, but for the names and kinds at its end."""
+
+    def read(path: Path) -> Any:
+        try:
+            table = pq.read_table(path, page_checksum_verification=True)
+            return [column.to_pylist() for column in table.columns]
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise HPGMNError(f"{path} is damaged ({error}).") from None
+
+    return folder / "made" / "p.parquet", read
 
 
 def shards(graph: Graph, folder: Path) -> tuple[Path, Read]:
@@ -141,7 +143,6 @@ def shards(graph: Graph, folder: Path) -> tuple[Path, Read]:
 KINDS: dict[str, Callable[[Graph, Path], tuple[Path, Read]]] = {
     "model.safetensors": model,
     "state": state,
-    "plan": plan,
     "metrics.json": metrics,
     "graph.npz": graph_file,
     "edges of a graph folder": graph_array("edges_indices.npy"),
@@ -153,11 +154,39 @@ KINDS: dict[str, Callable[[Graph, Path], tuple[Path, Read]]] = {
         entry(graph, folder)[1],
     ),
     "record": record,
-    "predictions.parquet": predictions,
+    "predictions.parquet as labels": predictions,
+    "predictions.parquet as used nodes": used_nodes,
+    "predictions.parquet as confusion": confusion,
+    "what predict writes": predicted,
     "shard": shards,
 }
-TOLD = (HPGMNError, ValueError, OSError, LookupError, TypeError, AttributeError)
-"""The last ones are those that the cache and the reader of a plan turn into a word or work."""
+EFFECTLESS = {
+    "graph.npz": 0.35,
+    "predictions.parquet as labels": 0.75,
+    "predictions.parquet as used nodes": 0.75,
+    "predictions.parquet as confusion": 0.8,
+    "what predict writes": 0.15,
+    "metrics.json": 0.1,
+    "record": 0.1,
+}
+"""The share of damages that may be without effect: to dates in an archive, to columns that are not
+read, to spaces. Everywhere else each one counts."""
+MADE_ANEW = ("entry of the cache", "description of an entry")
+TOLD = (ValueError, OSError, LookupError, TypeError, AttributeError)
+"""What the cache turns into work."""
+
+
+@pytest.fixture(scope="module")
+def made(commands: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what commands have written."""
+    folder = tmp_path_factory.mktemp("made")
+    graph = package.trading_network(num_nodes=120, seed=3).graph
+    package.write_graph(graph, folder / "g.npz")
+    words = ("train", "g.npz", "--model", "mlp", "--splits", "0,1", "--device", "cpu", "--out")
+    for own in ((*words, "run", "--set", "epochs=4"), ("predict", "run", "--out", "p.parquet")):
+        answer = commands(*own, folder=folder)
+        assert answer.code == 0, answer.err
+    return folder
 
 
 def damages(content: bytes, count: int, draw: random.Random) -> Iterator[tuple[str, bytes]]:
@@ -185,31 +214,40 @@ def _put(content: bytes, place: int, new: bytes) -> bytes:
     return content[:place] + new + content[place + len(new) :]
 
 
+def _end_of_pages(content: bytes) -> int:
+    """Where the rows of a Parquet file end; its last bytes say how long what follows is."""
+    return len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_damaged_file_is_read_as_good(
-    soak: Any, small_graph: Graph, tmp_path: Path, kind: str
+    soak: Any, made: Path, small_graph: Graph, tmp_path: Path, kind: str
 ) -> None:
+    shutil.copytree(made, tmp_path / "made")
     path, read = KINDS[kind](small_graph, tmp_path)
     expected, content = read(path), path.read_bytes()
     told = same = 0
-    for what, damaged in damages(content, soak.amount(short=24, long=600), random.Random(kind)):
-        path.write_bytes(damaged)
+    end = _end_of_pages(content) if kind == "what predict writes" else len(content)
+    draw, count = random.Random(kind), soak.amount(short=24, long=600)
+    for what, damaged in damages(content[:end], count, draw):
+        path.write_bytes(damaged + content[end:])
         try:
             found = read(path)
         except HPGMNError:
             told += 1
         except TOLD:
-            assert kind in ("entry of the cache", "description of an entry", "plan"), what
+            assert kind in MADE_ANEW, what
             told += 1
         else:
             if found is None:  # it is made anew
                 told += 1
                 continue
             assert found == expected, f"{kind}, {what}: another content was read as good"
-            same += 1  # a byte that means nothing, such as the date in an archive
+            same += 1
     path.write_bytes(content)
     assert read(path) == expected
-    assert told > same
+    assert told > 0
+    assert same <= EFFECTLESS.get(kind, 0.0) * (told + same)
     soak.record(
         f"corrupt-{kind.replace(' ', '-')}",
         f"A changed byte never gives another content: {kind}.",
@@ -219,27 +257,31 @@ def test_no_damaged_file_is_read_as_good(
 
 
 def test_a_training_does_not_go_on_from_a_damaged_plan_or_state(
-    commands: Any, moments_of: Any, small_graph: Graph, tmp_path: Path
+    soak: Any, commands: Any, made: Path, tmp_path: Path
 ) -> None:
-    package.write_graph(small_graph, tmp_path / "g.npz")
-    words = ("train", "g.npz", "--model", "mlp", "--splits", "0,1", "--device", "cpu", "--out")
-    words += ("run", "--set", "epochs=60", "--set", "patience=0")
+    words = ("train", made / "g.npz", "--model", "mlp", "--splits", "0,1", "--device", "cpu")
+    words += ("--out", "run", "--set", "epochs=60", "--set", "patience=0")
     before = (
         "import hpgmn.training.replicas as replicas\n"
         "replicas.SAVE_SECONDS = 0.01\nreplicas.replicas_at_once = lambda *_: 1\n"
     )
     options = {"folder": tmp_path, "before": before}
-    assert commands(*words, **options, moment=moments_of(touch=40)).code == -9
-    shutil.copytree(tmp_path / "run" / "state", tmp_path / "kept")
+    assert commands(*words, **options, moment=commands.at(touch=40)).code == -9
+    count = soak.amount(short=2, long=20)
     for name in ("plan.json", "state-000.safetensors"):
         path = tmp_path / "run" / "state" / name
-        content = bytearray(path.read_bytes())
-        content[-12] ^= 1
+        content = path.read_bytes()
+        for what, damaged in damages(content, count, random.Random(name)):
+            path.write_bytes(damaged)
+            answer = commands(*words, "--resume", **options)
+            assert answer.code == 2, f"{name}, {what}: {answer.err}"
+            assert f"{name} is damaged" in answer.err, what
+            assert "Restore it, or train again with --overwrite." in answer.err, what
         path.write_bytes(content)
-        answer = commands(*words, "--resume", **options)
-        assert answer.code == 2, answer.err
-        assert f"{name} is damaged" in answer.err
-        assert "Restore it, or train again with --overwrite." in answer.err
-        shutil.copy(tmp_path / "kept" / name, path)
     answer = commands(*words, "--resume", **options)
     assert answer.code == 0, answer.err
+    soak.record(
+        "corrupt-resumed",
+        "No training goes on from a damaged plan or state.",
+        damages_told=2 * count,
+    )

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,8 @@ REPLACING = ("convert", "convert to a folder", "predict", "predict parquet", "st
 """Commands whose output may be there already."""
 FEW = {"convert": 3, "convert to a folder": 3, "predict": 1, "predict parquet": 1, "statistics": 1}
 """How often these touch files before the last is written; others do so more than ten times."""
+WRITES = {"tune": (20, 4096)} | dict.fromkeys([*REPLACING[:4]], (1, 2048))
+"""Touch and bytes at which one of its files is cut; those of others are larger."""
 BEFORE = """
 import hpgmn.explain.dossier as dossier
 dossier.SECONDS = 0.02
@@ -85,7 +89,7 @@ def assert_refused(answer: Any, what: str) -> None:
     assert last.startswith("Error: "), f"{what}: {answer.err}"
     for trouble in ("Traceback", "Exception ignored", "Logging error"):
         assert trouble not in answer.err, f"{what}: {answer.err}"
-    assert any(word in last for word in ("Make", "another", "See")), f"{what}: {last}"
+    assert any(word in last for word in ("Make", "another", "See", "see")), f"{what}: {last}"
 
 
 def earlier_results(run: Run, name: str, out: Path) -> None:
@@ -99,37 +103,38 @@ def earlier_results(run: Run, name: str, out: Path) -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_disk_that_fills_up_is_told_and_nothing_is_lost(
     soak: Any,
-    moments_of: Any,
+    commands: Any,
     run: Run,
     contents: Callable[[Path], dict[str, bytes]],
     place: Path,
     tmp_path: Path,
     name: str,
 ) -> None:
-    """From some touch of a file on nothing new can be written; needs no small disk."""
+    """From some touch of a file on no file can be begun, or none can grow; needs no small disk."""
     out = place / "out"
     shutil.rmtree(out, ignore_errors=True)
     earlier_results(run, name, out)
     shutil.copytree(out, tmp_path / "kept")
     before = contents(out)
-    chosen = [random.Random(name).randint(1, FEW.get(name, 10))]
+    draw = random.Random(name)
+    chosen = [
+        commands.at(touch=draw.randint(1, FEW.get(name, 10)), signal=0),
+        full_write(commands, name),
+    ]
     if soak.is_long:
         whole = run(name, out)
         assert whole.code == 0, whole.err
-        first: dict[str, int] = {}  # of each kind of touch of each file
-        for number, (event, file) in enumerate(whole.seen, start=1):
-            if event in ("open", "os.mkdir"):
-                first.setdefault(f"{event} {Path(file).name[:12]}", number)
-        chosen = list(first.values())
-    for touch in chosen:
+        chosen += every_moment(commands, whole)
+    for moment in chosen:
         shutil.rmtree(out)
         shutil.copytree(tmp_path / "kept", out)
-        answer = run(name, out, moment=moments_of(touch=touch, signal=0))
-        what = f"full at touch {touch}"
-        assert_refused(answer, what)
+        answer = run(name, out, moment=moment)
+        assert_refused(answer, f"full {moment}")
+        told = answer.err.splitlines()[-1]
+        assert "room" in told or "the study" in told.lower(), f"full {moment}: {told}"
         after = contents(out)
-        assert {file: after.get(file) for file in before} == before, what
-        assert not [file for file in after if ".unfinished" in file], what
+        assert {file: after.get(file) for file in before} == before, f"full {moment}"
+        assert not [file for file in after if ".unfinished" in file], f"full {moment}"
     soak.record(
         f"full-{name.replace(' ', '-')}",
         f"`{COMMANDS[name][0]}` on a disk that fills up: one sentence, earlier results intact.",
@@ -137,12 +142,69 @@ def test_a_disk_that_fills_up_is_told_and_nothing_is_lost(
     )
 
 
+def full_write(commands: Any, name: str) -> Any:
+    """No file grows beyond some bytes, of a study once it has trials."""
+    touch, room = WRITES.get(name, (1, 4096))
+    return commands.at(touch=touch, signal=0, room=room)
+
+
+def every_moment(commands: Any, whole: Any) -> list[Any]:
+    """The first of each kind of touch of each file, and the middle of the first write of each."""
+    first: dict[str, int] = {}
+    for number, (event, file) in enumerate(whole.seen, start=1):
+        if event in ("open", "os.mkdir"):
+            first.setdefault(f"{event} {Path(file).name[:12]}", number)
+    touches = [commands.at(touch=touch, signal=0) for touch in first.values()]
+    writes = [own[0] for own in whole.writes().values()]
+    return touches + [
+        commands.at(touch=touch, signal=0, room=max(size // 2, 2048), about=f"of {size} bytes")
+        for touch, size in writes
+    ]
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_place_that_is_no_folder_is_told(run: Run, tmp_path: Path, name: str) -> None:
-    """What a folder without permission is for others: root may write everywhere."""
     (tmp_path / "file").write_text("a result")
     assert_refused(run(name, tmp_path / "file"), "below a file")
     assert (tmp_path / "file").read_text() == "a result"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_folder_without_permission_is_told(
+    run: Run, contents: Callable[[Path], dict[str, bytes]], tmp_path: Path, name: str
+) -> None:
+    """Privileges are given up for it: root may write everywhere."""
+    out = tmp_path / "out"
+    earlier_results(run, name, out)
+    before = contents(out)
+    out.chmod(0o500)
+    answer = run(name, out, is_bound=True)
+    out.chmod(0o700)
+    assert_refused(answer, "no permission")
+    assert "(Permission denied)" in answer.err
+    assert contents(out) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "told"),
+    [
+        ("train", "g.npz", "Graph file 'g.npz': it cannot be read (Permission denied); see"),
+        ("shard", "g.graph/y.npy", "Graph folder 'g.graph': it cannot be read (Permission denied)"),
+        ("predict", "run/model.safetensors", "cannot be read (Permission denied). See that you"),
+    ],
+    ids=["graph file", "graph folder", "model"],
+)
+def test_a_file_that_may_not_be_read_is_told(
+    run: Run, place: Path, tmp_path: Path, name: str, file: str, told: str
+) -> None:
+    """It is not called damaged: then somebody would replace it."""
+    (place / file).chmod(0)
+    answer = run(name, tmp_path, is_bound=True)
+    (place / file).chmod(0o600)
+    assert answer.code == 2, answer.err
+    assert told in answer.err
+    assert answer.err.endswith(" that you may read it.\n")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture
@@ -164,7 +226,7 @@ def disk(tmp_path: Path) -> Iterator[Callable[..., Path]]:
 
     yield mount
     for folder in made:
-        subprocess.run(["umount", folder], check=True)
+        subprocess.run(["umount", "-l", folder], check=True)
 
 
 SIZES = {"train": (8, 40, 80), "tune": (64, 120, 160)}
@@ -184,7 +246,9 @@ def test_a_small_disk_and_one_that_is_read_only_are_told(
     assert_refused(run(name, disk(64, "ro")), "read-only")
 
 
-def test_a_run_goes_on_when_there_is_room_again(run: Run, disk: Callable[..., Path]) -> None:
+def test_a_run_goes_on_when_a_small_disk_has_room_again(
+    run: Run, disk: Callable[..., Path]
+) -> None:
     folder = disk(90)
     assert_refused(run("train", folder), "90 KiB")
     assert (folder / "run" / "config.yaml").exists()
@@ -192,6 +256,23 @@ def test_a_run_goes_on_when_there_is_room_again(run: Run, disk: Callable[..., Pa
     answer = run("train", folder, "--resume")
     assert answer.code == 0, answer.err
     assert (folder / "run" / "report.html").exists()
+
+
+@pytest.mark.parametrize("name", ["several", "tune", "reproduce", "shard"])
+def test_work_goes_on_when_there_is_room_again(
+    commands: Any, run: Run, place: Path, name: str
+) -> None:
+    out = place / f"{name} again"
+    out.mkdir()
+    assert_refused(run(name, out, moment=full_write(commands, name)), "full")
+    answer = run(name, out, *(["--resume"] if name == "several" else []))
+    assert answer.code == 0, answer.err
+    assert not list(out.rglob("*.unfinished"))
+    if name == "tune":
+        with closing(sqlite3.connect(out / "a.db")) as database:
+            states = [state for (state,) in database.execute("SELECT state FROM trials")]
+        assert states.count("COMPLETE") == 2
+        assert set(states) <= {"COMPLETE", "FAIL"}
 
 
 @pytest.mark.parametrize("kind", ["no folder", "full", "read-only"])

@@ -14,10 +14,10 @@ import hpgmn as package
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]
 
-# States are saved all the time, two replicas fit into memory at once, and there are four cells.
+# States are saved again and again, two replicas fit into memory at once, and there are four cells.
 BEFORE = """
 import hpgmn.training.replicas as replicas
-replicas.SAVE_SECONDS = 0.005
+replicas.SAVE_SECONDS = 0.03
 replicas.replicas_at_once = lambda *_: 2
 from hpgmn.experiments import paper
 paper.TABLE_2 = {name: paper.TABLE_2[name] for name in ("gcn", "hpgmn")}
@@ -32,8 +32,9 @@ class Whole:
         self.folder, self.answer = folder, answer
         self.environment = environment(folder)
 
-    def check(self, out: Path, lasting: Callable[[Any], Any]) -> None:
-        """Fail where a folder is not as that of the whole one."""
+    def check(self, answer: Any, out: Path, lasting: Callable[[Any], Any]) -> None:
+        """Fail where the tables or the folder are not those of the whole one."""
+        assert answer.out == self.answer.out
         expected = records(self.folder / "out", lasting)
         assert len(expected) == 4
         assert records(out, lasting) == expected
@@ -53,6 +54,20 @@ def records(out: Path, lasting: Callable[[Any], Any]) -> dict[str, Any]:
     }
 
 
+def finished(out: Path) -> dict[tuple[str, str], Any]:
+    """The records of a folder with their bytes, and each trial that was trained, with its time."""
+    found: dict[tuple[str, str], Any] = {}
+    for path in out.glob("cells/*.json"):
+        found["record", path.name] = path.read_bytes()
+        search = json.loads(path.read_text())["search"] or {"trials": []}
+        for place, trial in enumerate(search["trials"]):
+            found["trial", f"{place} {path.name}"] = trial
+    for path in out.glob("search/*.json"):
+        for place, trial in json.loads(path.read_text())["trials"].items():
+            found["trial", f"{place} {path.name}"] = trial
+    return found
+
+
 @pytest.fixture(scope="module")
 def whole(commands: Any, tmp_path_factory: pytest.TempPathFactory) -> Whole:
     folder = tmp_path_factory.mktemp("whole")
@@ -62,7 +77,8 @@ def whole(commands: Any, tmp_path_factory: pytest.TempPathFactory) -> Whole:
     masks = dict(
         zip(("train_mask", "val_mask", "test_mask"), (role == k for k in range(3)), strict=True)
     )
-    graph = package.Graph(random.random((24, 5)), random.integers(24, size=(2, 80)), y, **masks)
+    x = random.random((24, 5)) + 1.0 * np.eye(5)[y]
+    graph = package.Graph(x, random.integers(24, size=(2, 80)), y, **masks)
     for name in ("texas", "cora"):
         package.write_graph(graph, folder / "data" / f"{name}.npz")
     answer = commands(*WORDS, folder=folder, before=BEFORE, environment=environment(folder))
@@ -74,20 +90,23 @@ def test_a_killed_reproduction_ends_with_the_same_records(
     soak: Any, survive: Any, whole: Whole, tmp_path: Path, lasting: Callable[[Any], Any]
 ) -> None:
     kills = soak.amount(short=3, long=50)
-    ends = survive(
+    survived = survive(
         *(kills, whole.answer, *WORDS),
         folder=tmp_path,
         out=tmp_path / "out",
-        check=lambda: whole.check(tmp_path / "out", lasting),
-        seed=11,
+        check=lambda answer: whole.check(answer, tmp_path / "out", lasting),
+        kept=lambda: finished(tmp_path / "out"),
+        seed=24,
         before=BEFORE,
         environment=whole.environment,
     )
+    assert survived.kept > 0
     soak.record(
         "kill-reproduce",
-        "A reproduction that is killed and goes on ends with the records of an undisturbed one.",
+        "A reproduction that is killed and goes on keeps its records and ends as an undisturbed "
+        "one.",
         kills_survived=kills,
-        reproductions_compared=ends + 1,
+        reproductions_compared=survived.ends,
     )
 
 
@@ -100,7 +119,7 @@ def test_workers_whose_command_is_killed_leave_what_others_go_on_with(
     assert killed.code == -9, killed.err
     answer = commands(*WORDS, **options)  # waits for the workers, which find themselves alone
     assert answer.code == 0, answer.err
-    whole.check(tmp_path / "out", lasting)
+    whole.check(answer, tmp_path / "out", lasting)
 
 
 # A thread of the command kills it, once a worker works in its folder.

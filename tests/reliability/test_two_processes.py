@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -16,19 +17,25 @@ pytestmark = pytest.mark.slow
 
 QUICK = ("--splits", "0", "--device", "cpu", "--set", "epochs=30")
 TRAIN = ("train", "g.npz", "--model", "mlp", *QUICK, "--out", "run")
-# Whoever comes first stays for a while: the other must find it at work.
-SLOW = """
-import time
+SAME = ("model.safetensors", "predictions.parquet", "history.jsonl")
+"""What has the same bytes, whoever wrote it."""
+# The state is saved after each epoch.
+BEFORE = """
 import hpgmn.explain.dossier as dossier
 import hpgmn.training.replicas as replicas
 dossier.SECONDS = 0.02
+replicas.SAVE_SECONDS = -1.0
+"""
+# Whoever comes first stays for a while: the other must find it at work.
+SLOW = f"""{BEFORE}
+import time
 genuine = replicas.train
 def train(*arguments, **options):
     time.sleep(1.0)
     return genuine(*arguments, **options)
 replicas.train = train
 from hpgmn.experiments import paper
-paper.TABLE_2 = {"gcn": paper.TABLE_2["gcn"]}
+paper.TABLE_2 = {{"gcn": paper.TABLE_2["gcn"]}}
 """
 
 
@@ -41,6 +48,25 @@ def folder(tmp_path: Path) -> Path:
     for name in ("texas", "cora"):
         package.write_graph(graph, tmp_path / "data" / f"{name}.npz")
     return tmp_path
+
+
+@pytest.fixture(scope="module")
+def alone(commands: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """The folder of a run that nobody else wanted to make, and what became of it."""
+    folder = tmp_path_factory.mktemp("alone")
+    graph = package.trading_network(num_nodes=120, seed=3).graph
+    package.write_graph(graph, folder / "g.npz")
+    answer = commands(*TRAIN, folder=folder, before=BEFORE)
+    assert answer.code == 0, answer.err
+    return folder / "run", answer
+
+
+def assert_same_run(run: Path, alone: tuple[Path, Any]) -> None:
+    for name in SAME:
+        assert (run / name).read_bytes() == (alone[0] / name).read_bytes(), name
+    metrics = [json.loads((one / "metrics.json").read_text()) for one in (run, alone[0])]
+    assert metrics[0]["test_score"] == metrics[1]["test_score"]
+    assert {path.name for path in run.iterdir()} == {path.name for path in alone[0].iterdir()}
 
 
 def both(commands: Any, folder: Path, *words: tuple[object, ...]) -> list[Any]:
@@ -75,7 +101,7 @@ def both(commands: Any, folder: Path, *words: tuple[object, ...]) -> list[Any]:
     ids=["train", "train several", "tune", "reproduce"],
 )
 def test_the_second_is_refused(
-    commands: Any, folder: Path, words: tuple[str, ...], refusal: str
+    commands: Any, folder: Path, alone: tuple[Path, Any], words: tuple[str, ...], refusal: str
 ) -> None:
     first, second = both(commands, folder, words, words)
     assert first.code == 0, first.err
@@ -83,6 +109,8 @@ def test_the_second_is_refused(
     assert refusal in second.err.splitlines()[-1]
     assert "Traceback" not in first.err + second.err
     assert not [*folder.rglob("*.lock"), *folder.rglob("*.unfinished")]
+    if words == TRAIN:
+        assert_same_run(folder / "run", alone)
     if words[0] == "tune":
         with closing(sqlite3.connect(folder / "a.db")) as database:
             states = database.execute("SELECT state FROM trials").fetchall()
@@ -90,27 +118,36 @@ def test_the_second_is_refused(
 
 
 def test_an_interrupted_run_is_resumed_by_one_of_two(
-    commands: Any, moments_of: Any, folder: Path
+    commands: Any, folder: Path, alone: tuple[Path, Any]
 ) -> None:
-    moment = moments_of(touch=30)  # in training
-    assert commands(*TRAIN, folder=folder, before=SLOW, moment=moment).code == -9
+    saves = saves_of(alone[1])
+    assert len(saves) > 20
+    moment = commands.at(touch=saves[len(saves) // 2])  # a state is about to be moved to its place
+    assert commands(*TRAIN, folder=folder, before=BEFORE, moment=moment).code == -9
+    assert (folder / "run" / "state" / "state-000.safetensors").exists()
     first, second = both(commands, folder, (*TRAIN, "--resume"), (*TRAIN, "--resume"))
     assert (first.code, second.code) == (0, 2), first.err + second.err
     assert "Another training is at work in run." in second.err
-    assert (folder / "run" / "report.html").exists()
+    assert 0 < len(saves_of(first)) <= len(saves) // 2 + 2  # it went on, and did not begin anew
+    assert not saves_of(second)
+    assert_same_run(folder / "run", alone)
 
 
-def test_one_of_two_may_not_replace_what_the_other_makes(commands: Any, folder: Path) -> None:
+def saves_of(answer: Any) -> list[int]:
+    """The touches at which a state came to its place."""
+    return [
+        number
+        for number, (event, name) in enumerate(answer.seen, start=1)
+        if event == "os.rename" and name == "/run/state/state-000.safetensors"
+    ]
+
+
+def test_one_of_two_may_not_replace_what_the_other_makes(
+    commands: Any, folder: Path, alone: tuple[Path, Any]
+) -> None:
     first, second = both(commands, folder, (*TRAIN, "--overwrite"), (*TRAIN, "--overwrite"))
     assert (first.code, second.code) == (0, 2), first.err + second.err
-    assert (
-        len(
-            package.HPGMNClassifier.load(folder / "run").predict(
-                package.read_graph(folder / "g.npz")
-            )
-        )
-        == 120
-    )
+    assert_same_run(folder / "run", alone)
 
 
 def test_shards_are_made_by_one_of_two(commands: Any, folder: Path) -> None:

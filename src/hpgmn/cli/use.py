@@ -240,7 +240,7 @@ def _write_table(table: Any, path: Path) -> None:
         if path.suffix == ".csv":
             pyarrow.csv.write_csv(table, draft)
         else:
-            pyarrow.parquet.write_table(table, draft)
+            pyarrow.parquet.write_table(table, draft, write_page_checksum=True)
 
 
 def evaluate(
@@ -344,10 +344,14 @@ def _new_masks(model: SavedModel, graph: Graph, run: Path) -> list[Array]:
     """The labelled nodes of another graph that each replica was not trained or validated on."""
     import numpy as np
 
+    from hpgmn.experiments.predictions import used_ids
+    from hpgmn.experiments.run import PREDICTIONS_FILE
+
     known = graph.y >= 0
     if graph.node_ids is None or model.node_ids is None:
         return [known for _ in model.replicas]
-    used = _used_ids(run)
+    path = run / PREDICTIONS_FILE
+    used = used_ids(path) if path.is_file() else {}
     masks = []
     for replica, labels in zip(model.replicas, model.train_labels, strict=True):
         trained = model.node_ids[labels >= 0].tolist()
@@ -358,35 +362,6 @@ def _new_masks(model: SavedModel, graph: Graph, run: Path) -> list[Array]:
             f"nothing is left to score. Give other labelled nodes, or use `hpgmn evaluate {run}`."
         )
     return masks
-
-
-def _used_ids(run: Path) -> dict[int, list[str]]:
-    """For each split the ids of its train and validation nodes, as the run's predictions say."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
-    from hpgmn.experiments.run import PREDICTIONS_FILE
-
-    if not (run / PREDICTIONS_FILE).is_file():
-        return {}
-    chosen = (pc.field("seed") == 0) & pc.field("role").isin(["train", "val"])
-    try:
-        table = pq.read_table(
-            run / PREDICTIONS_FILE,
-            columns=["split", "node_id"],
-            filters=chosen,
-            page_checksum_verification=True,
-        )
-    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-        raise HPGMNError(
-            f"{run / PREDICTIONS_FILE} is damaged ({type(error).__name__}). Restore it, or train "
-            "again with --overwrite."
-        ) from None
-    found: dict[int, list[str]] = {}
-    for split, name in zip(*(table[key].to_pylist() for key in ("split", "node_id")), strict=True):
-        found.setdefault(split, []).append(name)
-    return found
 
 
 def _percent(share: float | None) -> str:

@@ -266,8 +266,9 @@ def _checked_arrays(path: Path) -> dict[str, Array]:
     try:
         arrays, unread = _members(path) if path.is_dir() else _archived(path)
     except OSError as error:
-        again = "copy or write it again"
-        raise _fault(path, f"it cannot be read ({error.strerror or error})", again) from None
+        is_refused = isinstance(error, PermissionError)
+        remedy = "see that you may read it" if is_refused else "copy or write it again"
+        raise _fault(path, f"it cannot be read ({error.strerror or error})", remedy) from None
     except TooLargeError as error:
         raise _fault(
             path, str(error), "free some memory, or write it as a graph folder, which is mapped"

@@ -96,6 +96,28 @@ def guessed_labels(path: Path, class_names: Sequence[str], split: int) -> Array:
     return labels_of
 
 
+def used_ids(path: Path) -> dict[int, list[str]]:
+    """For each split the ids of its train and validation nodes.
+
+    Args:
+        path: ``predictions.parquet`` of the run.
+    """
+    columns = ["split", "node_id", "seed", "role"]
+    try:
+        table = pq.read_table(path, columns=columns, page_checksum_verification=True)
+        # Not while it is read: that trusts the end of the file, which has no checksum.
+        table = table.filter((pc.field("seed") == 0) & pc.field("role").isin(["train", "val"]))
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        raise HPGMNError(
+            f"{path} is damaged ({type(error).__name__}). Restore it, or train again with "
+            "--overwrite."
+        ) from None
+    found: dict[int, list[str]] = {}
+    for split, name in zip(*(table[key].to_pylist() for key in columns[:2]), strict=True):
+        found.setdefault(split, []).append(name)
+    return found
+
+
 def refuse_other_graph(metrics: Path, num_nodes: int, fingerprint: str | None) -> None:
     """Refuse a run whose graph is not the one at hand: its predictions are those of other nodes.
 

@@ -62,6 +62,10 @@ def read_tensors(
         raise HPGMNError(
             f"The file {path} does not exist. Check the path, or train again."
         ) from None
+    except PermissionError as error:
+        raise HPGMNError(
+            f"The file {path} cannot be read ({error.strerror}). See that you may read it."
+        ) from None
     except TooLargeError as error:
         raise HPGMNError(
             f"The file {path} cannot be read: {error}. Free some memory, or use another machine."
