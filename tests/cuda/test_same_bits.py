@@ -103,7 +103,8 @@ def test_statistics_are_the_same_bits_each_time(
     hubs = np.stack([np.arange(num).repeat(3), np.tile([0, 1, 2], num)])
     x = drawn.normal(size=(num, 8)).astype(np.float32)
     hub = Graph(x, np.concatenate([edges, hubs, hubs[::-1]], axis=1), drawn.integers(0, 4, num))
-    settings = make_settings(StatisticsSettings, {"statistics": (name,), f"{name}_form": form})
+    chosen = {"statistics": (name,), f"{name}_form": form, "neighbors": "undirected"}
+    settings = make_settings(StatisticsSettings, chosen)
 
     def built() -> Statistic:
         return LocalStatistics(hub, "cuda").build(hub.y[None], 4, [settings])[name]
