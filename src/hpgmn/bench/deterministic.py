@@ -12,7 +12,7 @@ from typing import Any
 from hpgmn.bench.clock import Lines
 from hpgmn.bench.machine import Neighbours
 from hpgmn.bench.processes import measured
-from hpgmn.bench.records import Record, Table, head
+from hpgmn.bench.records import Record, Table, disturbance_of_sides, head
 from hpgmn.config import make_settings
 from hpgmn.datasets import trading_network
 from hpgmn.errors import SettingError
@@ -194,7 +194,4 @@ def cost(record: Mapping[str, Any]) -> str:
     )
 
 
-def disturbance(record: Mapping[str, Any]) -> float:
-    """The most cores that others took during any of the measurements."""
-    sides = [side for found in record["repeats"] for side in found.values()]
-    return float(max(side["cores_taken_by_others"] or 0.0 for side in sides))
+disturbance = disturbance_of_sides

@@ -145,6 +145,12 @@ class Bar:
         return found if found == "reached" else self.excuse or found
 
 
+def disturbance_of_sides(record: Mapping[str, Any]) -> float:
+    """The most cores that others took during any side of any repeat."""
+    sides = [side for found in record["repeats"] for side in found.values()]
+    return float(max(side["cores_taken_by_others"] or 0.0 for side in sides))
+
+
 @dataclass(frozen=True)
 class Table:
     """A table of words, for the terminal and for the page.

@@ -13,7 +13,7 @@ from typing import Any
 
 from hpgmn.bench.machine import Neighbours
 from hpgmn.bench.processes import measured
-from hpgmn.bench.records import Bar, Record, Table, bars_table, head
+from hpgmn.bench.records import Bar, Record, Table, bars_table, disturbance_of_sides, head
 from hpgmn.datasets import trading_network, write_graph
 from hpgmn.engines import ENGINES
 from hpgmn.engines.cluster import RayEngine, connected, require_ray
@@ -173,7 +173,4 @@ def tables(record: Mapping[str, Any]) -> list[Table]:
     return [Table(columns, rows, f"{what}:"), bars_table(bars(record))]
 
 
-def disturbance(record: Mapping[str, Any]) -> float:
-    """The most cores that others took during any of the measurements."""
-    sides = [side for found in record["repeats"] for side in found.values()]
-    return float(max(side["cores_taken_by_others"] or 0.0 for side in sides))
+disturbance = disturbance_of_sides
