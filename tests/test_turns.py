@@ -152,8 +152,10 @@ def test_where_the_cores_of_a_process_are_not_told_those_of_the_machine_count(
         assert told == ["Waiting: 2 other predictions run on this machine."]
 
 
-def test_two_test_runs_do_not_wait_for_each_other() -> None:
+def test_two_test_runs_do_not_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes that tests start take turns in a folder of this run alone."""
     own = Path(os.environ["TMPDIR"])
     assert own.name.startswith("hpgmn-tests-")
     assert own.stat().st_uid == os.getuid()
+    monkeypatch.setattr(tempfile, "tempdir", None)  # as in a process that begins
+    assert turns._folder().parent == own

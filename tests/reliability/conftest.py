@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -254,6 +255,7 @@ def survive(commands: Commands) -> Survive:
         seed: int,
         done: str = "",
         kept: Callable[[], Kept] = dict,
+        first: Sequence[Moment] = (),
         **options: Any,
     ) -> Survived:
         """Kill a command so many times.
@@ -269,11 +271,12 @@ def survive(commands: Commands) -> Survive:
             done: what it says if there is nothing left to do, and it refuses to do it again.
             kept: the work that is finished, piece by piece, with all that tells one that was done
                 before from one that was done again, such as times. No piece may change.
+            first: moments before those that are drawn.
             options: see :class:`Commands`.
         """
         kills, ends, pieces, said = 0, 0, 0, []
         before: Kept = {}
-        for moment in undisturbed.moments(seed):
+        for moment in chain(first, undisturbed.moments(seed)):
             answer = commands(*words, folder=folder, moment=moment, **options)
             said.append(str(moment))
             now = kept()

@@ -31,7 +31,7 @@ LOADED = (
 )
 SEARCH = ("optuna", "optuna.importance", "sqlalchemy.dialects.sqlite", "alembic.command")
 """What a search needs besides."""
-TOUCHES = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree")
+TOUCHES = ("open", "os.mkdir", "os.rename", "os.link", "os.remove", "os.rmdir", "shutil.rmtree")
 LONGEST = 120.0
 """Seconds that a command may take."""
 HUNG = 999
@@ -55,6 +55,8 @@ class Watch:
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "os.rename":
             self.touch(event, arguments[1], arguments[0])
+        elif event == "os.link":
+            self.touch(event, arguments[1])
         elif event == "open":
             if (arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
                 self.touch(event, arguments[0])

@@ -260,13 +260,17 @@ def test_a_training_does_not_go_on_from_a_damaged_plan_or_state(
     soak: Any, commands: Any, made: Path, tmp_path: Path
 ) -> None:
     words = ("train", made / "g.npz", "--model", "mlp", "--splits", "0,1", "--device", "cpu")
-    words += ("--out", "run", "--set", "epochs=60", "--set", "patience=0")
+    words += ("--out", "run", "--set", "epochs=12", "--set", "patience=0")
     before = (
         "import hpgmn.training.replicas as replicas\n"
-        "replicas.SAVE_SECONDS = 0.01\nreplicas.replicas_at_once = lambda *_: 1\n"
+        "replicas.SAVE_SECONDS = -1.0\nreplicas.replicas_at_once = lambda *_: 1\n"
     )
     options = {"folder": tmp_path, "before": before}
-    assert commands(*words, **options, moment=commands.at(touch=40)).code == -9
+    whole = commands(*words, **options)
+    assert whole.code == 0, whole.err
+    shutil.rmtree(tmp_path / "run")
+    begun = whole.seen.index(("os.rename", "/run/state/state-001.safetensors")) + 1
+    assert commands(*words, **options, moment=commands.at(touch=begun)).code == -9
     count = soak.amount(short=2, long=20)
     for name in ("plan.json", "state-000.safetensors"):
         path = tmp_path / "run" / "state" / name

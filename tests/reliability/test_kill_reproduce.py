@@ -87,9 +87,17 @@ def whole(commands: Any, tmp_path_factory: pytest.TempPathFactory) -> Whole:
 
 
 def test_a_killed_reproduction_ends_with_the_same_records(
-    soak: Any, survive: Any, whole: Whole, tmp_path: Path, lasting: Callable[[Any], Any]
+    soak: Any,
+    commands: Any,
+    survive: Any,
+    whole: Whole,
+    tmp_path: Path,
+    lasting: Callable[[Any], Any],
 ) -> None:
     kills = soak.amount(short=3, long=50)
+    # States are saved by the clock. So many touches there are if none is saved, and a record is
+    # there before if one is saved after each epoch.
+    late = sum("state-" not in name for _, name in whole.answer.seen)
     survived = survive(
         *(kills, whole.answer, *WORDS),
         folder=tmp_path,
@@ -97,6 +105,7 @@ def test_a_killed_reproduction_ends_with_the_same_records(
         check=lambda answer: whole.check(answer, tmp_path / "out", lasting),
         kept=lambda: finished(tmp_path / "out"),
         seed=24,
+        first=[commands.at(touch=late, about="late")],
         before=BEFORE,
         environment=whole.environment,
     )

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import hpgmn as package
+from hpgmn.errors import HPGMNError
+from hpgmn.experiments.run_metrics import read_metrics
 from hpgmn.training.checkpoint import read_tensors
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]
@@ -70,18 +75,19 @@ def assert_same(
 ) -> Callable[[Any], None]:
     """Fails where a run is not the undisturbed one, but for times and dates."""
 
-    def assert_same_bits(answer: Any) -> None:
-        one, other = folder / "run", undisturbed[0] / "run"
-        assert {path.name for path in one.iterdir()} == RUN_FILES
-        for name in SAME:
-            assert (one / name).read_bytes() == (other / name).read_bytes(), name
-        found = [json.loads((place / "metrics.json").read_text()) for place in (one, other)]
-        for metrics in found:
-            metrics["config"].pop("graph")  # a path
-        assert lasting(found[0]) == lasting(found[1])
-        assert "<title>" in (one / "report.html").read_text()
+    return lambda answer: assert_same_run(folder / "run", undisturbed[0] / "run", lasting)
 
-    return assert_same_bits
+
+def assert_same_run(one: Path, other: Path, lasting: Callable[[Any], Any]) -> None:
+    """Fails where two runs differ, but for times and dates."""
+    assert {path.name for path in one.iterdir()} == RUN_FILES
+    for name in SAME:
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+    found = [json.loads((place / "metrics.json").read_text()) for place in (one, other)]
+    for metrics in found:
+        metrics["config"].pop("graph")  # a path
+    assert lasting(found[0]) == lasting(found[1])
+    assert "<title>" in (one / "report.html").read_text()
 
 
 class Finished:
@@ -172,3 +178,115 @@ def test_an_interrupted_run_ends_with_the_same_bits(
     assert resumed.code == 0, resumed.err
     assert 0 < len(saves_of(resumed)) <= len(saves) // 2 + 2  # it went on, and did not begin anew
     assert_same(resumed)
+
+
+REPLACING = ("train", "trading.npz", "--model", "mlp", "--splits", "1", "--device", "cpu")
+REPLACING += ("--out", "run", "--set", "epochs=6")
+
+
+class Replacement:
+    """A run that replaces the undisturbed one, left alone, and the same again to be disturbed.
+
+    Attributes:
+        old: the folder of the run that is replaced.
+        new: that of the run which replaced it.
+        answer: what became of the command.
+        run: the folder that is disturbed.
+    """
+
+    def __init__(self, commands: Any, contents: Any, old: Path, place: Path) -> None:
+        self.old, self.new, self.run = old, place / "alone" / "run", place / "run"
+        self._commands, self._contents, self._files = commands, contents, contents(old)
+        shutil.copytree(old, self.new)
+        (place / "alone" / "trading.npz").symlink_to(old.parent / "trading.npz")
+        self.answer = self("--overwrite", folder=place / "alone")
+        assert self.answer.code == 0, self.answer.err
+
+    def __call__(self, how: str, **options: Any) -> Any:
+        """Give the command."""
+        folder = {"folder": self.run.parent}
+        return self._commands(*REPLACING, how, **folder | options, before=BEFORE)
+
+    def begin(self) -> None:
+        """Have the old run in its place."""
+        shutil.rmtree(self.run, ignore_errors=True)
+        shutil.copytree(self.old, self.run)
+
+    def left(self) -> str:
+        """What is there, which is one of the two runs, whole; the page of the new may be missing.
+
+        It fails where neither is.
+        """
+        if self._files.items() <= self._contents(self.run).items():
+            return "old"
+        if (self.run / "metrics.json").exists():
+            assert read_metrics(self.run / "metrics.json")["config"]["splits"] == [1]
+            for name in SAME[:3]:
+                assert (self.run / name).read_bytes() == (self.new / name).read_bytes(), name
+            return "new"
+        assert self._files == self._contents(self.run / ".replaced")
+        return "old, aside"
+
+    def steps(self) -> Iterator[Any]:
+        """A moment of each step."""
+        touched = [f"{event} {name.removeprefix('/run/')}" for event, name in self.answer.seen]
+        for about in (
+            "os.rename config.yaml",  # the old run is gone from its place
+            "shutil.rmtree .replaced",  # the new one is finished
+            "os.rename .replaced",  # the old one is about to be put aside
+            "os.remove model.safetensors",  # half of it is gone from its place
+            "os.rename state/state-000.safetensors",
+        ):
+            yield self._commands.at(touch=touched.index(about) + 1, about=about)
+
+
+@pytest.fixture
+def replacement(
+    commands: Any, contents: Any, undisturbed: tuple[Path, Any], folder: Path
+) -> Replacement:
+    return Replacement(commands, contents, undisturbed[0] / "run", folder)
+
+
+def test_a_killed_replacement_leaves_the_old_run_or_the_new_one(
+    soak: Any, replacement: Replacement, lasting: Callable[[Any], Any]
+) -> None:
+    """The first kill of a round finds the old run in its place, the second what the first left."""
+    wanted = soak.amount(short=3, long=30)
+    drawn = replacement.answer.moments(7)
+    moments = chain(replacement.steps(), drawn)
+    found: Counter[str] = Counter()
+    while found.total() < wanted:
+        replacement.begin()
+        said, left = [], "old"
+        try:
+            for moment in [next(moments), *([next(drawn)] if soak.is_long else [])]:
+                how = "--overwrite" if left == "old" else "--resume"
+                said.append(f"{how} {moment}")
+                answer = replacement(how, moment=moment)
+                if not answer.is_killed:
+                    require_end(answer)
+                left = replacement.left()
+                found[left] += answer.is_killed
+            answer = replacement("--resume")
+            if left == "old":
+                assert "was started with other options" in answer.err
+                assert replacement.left() == "old"
+                answer = replacement("--overwrite")
+            require_end(answer)
+            assert_same_run(replacement.run, replacement.new, lasting)
+        except (AssertionError, HPGMNError) as error:
+            raise AssertionError(f"killed {', '.join(said)}: {error}") from error
+    assert min(found[left] for left in ("old", "old, aside", "new")) > 0
+    soak.record(
+        "kill-overwrite",
+        "A run that is killed while it replaces another leaves one of the two whole, and goes on "
+        "to the bits of an undisturbed one.",
+        kills_survived=found.total(),
+        old_run_in_place=found["old"],
+        old_run_aside=found["old, aside"],
+    )
+
+
+def require_end(answer: Any) -> None:
+    is_done = answer.code == 2 and "The run in run is finished." in answer.err
+    assert answer.code == 0 or is_done, answer.err

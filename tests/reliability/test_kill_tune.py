@@ -173,32 +173,42 @@ def test_a_killed_search_ends_with_the_same_trials(
     )
 
 
-# A thread of the command kills its first worker, once a trial is begun.
+# A thread of the command kills its first worker, once there is a trial that no earlier one began.
 MURDER = """
 import os, signal, sqlite3, threading, time
+from contextlib import closing
 from pathlib import Path
+
+def is_worker(child):
+    try:
+        return "spawn_main" in Path(f"/proc/{child}/cmdline").read_text()
+    except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+        return False
 
 def children():
     text = Path(f"/proc/{os.getpid()}/task/{MAIN}/children").read_text()
-    every = {int(word) for word in text.split()}
-    return sorted(
-        one for one in every if "spawn_main" in Path(f"/proc/{one}/cmdline").read_text()
-    )
+    return sorted(filter(is_worker, map(int, text.split())))
+
+def newest(condition):
+    with closing(sqlite3.connect("out/a.db")) as database:
+        return database.execute(f"SELECT max(number) FROM trials WHERE {condition}").fetchone()[0]
 
 def is_begun():
     try:
-        with sqlite3.connect("out/a.db") as database:
-            return bool(database.execute(
-                "SELECT count(*) FROM trials WHERE state = 'RUNNING'").fetchone()[0])
+        return (newest("state = 'RUNNING'") or 0) > LEFT
     except sqlite3.Error:
         return False
 
 def murder():
-    while not (is_begun() and children()):
+    while True:
+        if is_begun() and (workers := children()):
+            try:
+                return os.kill(workers[0], signal.SIGKILL)
+            except ProcessLookupError:
+                pass
         time.sleep(0.01)
-    os.kill(children()[0], signal.SIGKILL)
 
-MAIN = threading.get_native_id()
+MAIN, LEFT = threading.get_native_id(), newest("true")
 threading.Thread(target=murder, daemon=True).start()
 """
 
