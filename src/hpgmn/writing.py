@@ -42,13 +42,26 @@ STORAGE = FULL | {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.E
 """What it says of a disk or a folder rather than of a mistake in a program."""
 
 
-def unwritable(path: Path, error: OSError) -> HPGMNError:
+class UnwritableError(HPGMNError):
+    """A place cannot be written; see :func:`unwritable`.
+
+    Attributes:
+        reason: why, as the system says it.
+    """
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def unwritable(path: Path, error: OSError) -> UnwritableError:
     """The sentence for a place that cannot be written: which, why, and what to do.
 
     >>> print(unwritable(Path("runs/a"), OSError(errno.ENOSPC, "No space left on device")))
     Cannot write runs/a (No space left on device). Make room on its disk, or choose another place.
     """
-    return HPGMNError(f"Cannot write {path} {_reason_and_remedy(error)}")
+    reason, remedy = _reason_and_remedy(error)
+    return UnwritableError(f"Cannot write {path} ({reason}). {remedy}", reason)
 
 
 def refused(error: OSError) -> HPGMNError | None:
@@ -56,10 +69,11 @@ def refused(error: OSError) -> HPGMNError | None:
     if error.errno not in STORAGE:
         return None
     place = error.filename or "a file"
-    return HPGMNError(f"Cannot read or write {place} {_reason_and_remedy(error)}")
+    reason, remedy = _reason_and_remedy(error)
+    return HPGMNError(f"Cannot read or write {place} ({reason}). {remedy}")
 
 
-def _reason_and_remedy(error: OSError) -> str:
+def _reason_and_remedy(error: OSError) -> tuple[str, str]:
     remedy = "Choose another place, one that you may write to."
     if error.errno is None:  # NumPy, for one, tells no reason
         remedy = "See that its disk has room and that you may write there."
@@ -68,7 +82,7 @@ def _reason_and_remedy(error: OSError) -> str:
     elif error.errno == errno.ENOENT:
         remedy = "Make its folder, or choose another place."
     reason = str(error) if error.errno is None else os.strerror(error.errno)
-    return f"({reason}). {remedy}"
+    return reason, remedy
 
 
 def write_text(path: Path, text: str, *, forced: bool = True) -> None:

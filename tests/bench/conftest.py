@@ -314,7 +314,8 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]
             return getattr(importlib.import_module(f"hpgmn.bench.{module}"), function)(**arguments)
 
         for module in modules:
-            monkeypatch.setattr(module, "measured", measured)
+            name = "required" if hasattr(module, "required") else "measured"
+            monkeypatch.setattr(module, name, measured)
         return done
 
     return patch

@@ -90,7 +90,8 @@ def test_a_record_is_a_table_and_a_sentence(deterministic_record: dict[str, Any]
     ]
     assert deterministic.cost(deterministic_record) == (
         "On a processor a training with the switch takes 1.50 times as long (the median of 2 "
-        "models; from 1.00 for mlp to 2.00 for gcn); the bits of 2 of them repeat, of 1 without it."
+        "models; from 1.00 for mlp to 2.00 for gcn). Bits repeat for 2 of the 2 with it, for 1 "
+        "without."
     )
 
 

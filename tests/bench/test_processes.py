@@ -11,7 +11,7 @@ import pytest
 
 import hpgmn
 from hpgmn.bench import processes
-from hpgmn.bench.processes import ProcessFailed, measured
+from hpgmn.bench.processes import ProcessFailed, measured, required
 from hpgmn.errors import HPGMNError
 
 
@@ -39,6 +39,16 @@ def test_a_process_that_the_system_ends_ran_out_of_memory(monkeypatch: pytest.Mo
     ends_with(-9, monkeypatch)
     with pytest.raises(ProcessFailed, match="out of memory"):
         measured("graph")
+
+
+def test_what_is_required_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends_with(-9, monkeypatch)
+    with pytest.raises(HPGMNError) as caught:
+        required("graph")
+    assert str(caught.value) == (
+        "Nothing was measured: out of memory: the system ended the process. Choose smaller sizes, "
+        "or a larger machine."
+    )
 
 
 @pytest.mark.parametrize("code", [130, -2])

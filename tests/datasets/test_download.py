@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import inspect
 import ssl
@@ -319,6 +320,30 @@ def test_unwritable_cache_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(HPGMNError, match=r"cannot be kept in .* set XDG_CACHE_HOME to a folder"):
+        download("texas")
+
+
+def test_a_full_cache_and_a_child_that_cannot_start_are_told(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("hpgmn.writing._begun", full)
+        with pytest.raises(HPGMNError) as caught:
+            download("texas")
+    assert str(caught.value) == (
+        f"The download of 'texas' cannot be kept in '{cache}' (No space left on device): set "
+        "XDG_CACHE_HOME to a folder that you may write to and that has room."
+    )
+    monkeypatch.setattr(subprocess, "Popen", refused)
+    with pytest.raises(
+        HPGMNError, match=r"'texas' failed \(Resource temporarily unavail.* try aga"
+    ):
         download("texas")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -90,27 +92,83 @@ def test_a_finished_run_is_kept_until_the_next_is_finished(
     assert read_metrics(tmp_path / ".replaced" / "metrics.json") == metrics
 
 
-@pytest.mark.parametrize("step", ["set_aside", "write_text", "write_config"])
+STEPS = ("write_text", "write_config", "shutil.rmtree")
+
+
+@pytest.mark.parametrize(
+    ("step", "is_finished"),
+    [
+        ("set_aside", True),
+        *((step, is_finished) for step in STEPS for is_finished in (True, False)),
+    ],
+)
 def test_a_folder_that_cannot_be_prepared_holds_what_it_held(
-    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    step: str, is_finished: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Where the run that is replaced is not finished, the finished one before it comes back."""
     old = finished(tmp_path)
+    if not is_finished:
+        (tmp_path / "portfolio.json").unlink()
+        del old["portfolio.json"]
+        prepare_folder(tmp_path, replace(SPEC, seeds=9), resume=False, overwrite=True, choice={})
+    (tmp_path / "state").mkdir()
 
-    def full(*_: Any) -> None:
-        raise HPGMNError("Cannot write (No space left on device). Make room.")
+    remove = shutil.rmtree
 
-    monkeypatch.setattr(module, step, full)
-    with pytest.raises(HPGMNError, match="No space left"):
-        prepare_folder(tmp_path, SPEC, resume=False, overwrite=True, choice={"a": 1})
+    def full(place: Path, *_: Any, **options: Any) -> None:
+        if step == "shutil.rmtree" and place.name != "state":
+            remove(place, **options)
+        elif step == "shutil.rmtree":
+            raise OSError(errno.EIO, "Input/output error")
+        else:
+            raise HPGMNError("Cannot write (No space left on device). Make room.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"{module.__name__}.{step}", full)
+        with pytest.raises(HPGMNError, match=r"No space left|Input/output error"):
+            prepare_folder(tmp_path, SPEC, resume=False, overwrite=True, choice={"a": 1})
     assert contents(tmp_path) == old | {"notes.txt": b"mine"}
+    assert not list(tmp_path.glob(".replaced/*"))
+
+
+def test_a_refusal_changes_nothing(tmp_path: Path) -> None:
+    """Neither beside a run that was kept too long, nor in a folder that is no run's."""
+    finished(tmp_path)
+    prepare_folder(tmp_path, SPEC, resume=False, overwrite=True)
+    for name in OURS:  # the next run is finished, and killed before it could drop the other
+        (tmp_path / name).write_text(f"new {name}")
+    (tmp_path / "link").symlink_to(tmp_path / "notes.txt")
+    before, aside = contents(tmp_path), contents(tmp_path / ".replaced")
+    with pytest.raises(HPGMNError, match="holds a link"):
+        prepare_folder(tmp_path, SPEC, resume=False, overwrite=True)
+    (tmp_path / "link").unlink()
+    (tmp_path / "config.yaml").rename(tmp_path / "elsewhere.yaml")
+    with pytest.raises(HPGMNError, match="nothing was changed"):
+        prepare_folder(tmp_path, SPEC, resume=False, overwrite=True)
+    (tmp_path / "elsewhere.yaml").rename(tmp_path / "config.yaml")
+    assert contents(tmp_path) | {"link": b"mine"} == before
+    assert contents(tmp_path / ".replaced") == aside
+    prepare_folder(tmp_path, SPEC, resume=True, overwrite=False)
     assert not (tmp_path / ".replaced").exists()
+    assert (tmp_path / "model.safetensors").read_text() == "new model.safetensors"
 
 
-@pytest.mark.parametrize("number", range(12))
-def test_killed_at_any_file_the_earlier_run_is_whole_somewhere(
-    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_is_not_kept_in_the_place_of_a_file(tmp_path: Path) -> None:
     old = finished(tmp_path)
+    (tmp_path / ".replaced").write_text("whose?")
+    with pytest.raises(HPGMNError, match=r"Cannot write .*\.replaced"):
+        prepare_folder(tmp_path, SPEC, resume=False, overwrite=True)
+    assert contents(tmp_path) == old | {"notes.txt": b"mine", ".replaced": b"whose?"}
+
+
+@pytest.mark.parametrize("end", ["--overwrite", "--resume"])
+@pytest.mark.parametrize("number", range(21))
+def test_killed_at_any_file_the_earlier_run_is_whole_somewhere(
+    number: int, end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last time all are removed, and the new config is not written."""
+    old = finished(tmp_path)
+    new = replace(SPEC, seeds=9)
     real, done = Path.unlink, []
 
     def killed(path: Path, missing_ok: bool = False) -> None:
@@ -122,13 +180,15 @@ def test_killed_at_any_file_the_earlier_run_is_whole_somewhere(
     with monkeypatch.context() as patch:
         patch.setattr(Path, "unlink", killed)
         with pytest.raises(KeyboardInterrupt):
-            prepare_folder(tmp_path, SPEC, resume=False, overwrite=True)
+            prepare_folder(tmp_path, new, resume=False, overwrite=True)
     assert contents(tmp_path / ".replaced") == old
-    assert number == 0 or finished_run(tmp_path) is None
-    prepare_folder(tmp_path, SPEC, resume=False, overwrite=True)
-    kept = contents(tmp_path / ".replaced")
-    assert kept == old
+    if number == 0:  # it is in its place, too
+        assert contents(tmp_path) == old | {"notes.txt": b"mine"}
+        return
+    prepare_folder(tmp_path, new, resume=end == "--resume", overwrite=end == "--overwrite")
+    assert contents(tmp_path / ".replaced") == old
     assert set(contents(tmp_path)) == {"config.yaml", "notes.txt"}
+    assert yaml.safe_load((tmp_path / "config.yaml").read_text())["seeds"] == 9
 
 
 def test_only_a_complete_folder_counts_as_finished(small_graph: Graph, tmp_path: Path) -> None:

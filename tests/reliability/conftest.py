@@ -350,7 +350,7 @@ LONGEST_MESSAGE = 1500
 
 _VERBS = (
     "Add|Ask|Choose|Correct|Delete|Divide|Download|Fill|Free|Give|Install|Keep|Leave|Lower|Mark|"
-    "Measure|Put|Raise|Read|Remove|Rename|Repeat|Replace|Restore|Save|Say|See|Shorten|Start|Store|"
+    "Measure|Move|Put|Raise|Read|Remove|Rename|Repeat|Replace|Restore|Save|Say|See|Shorten|Start|Store|"
     "Take|Transpose|Try|Unset|Update|Wait|Write"
 )
 _BOTH = "Call|Check|Copy|Cut|Make|Name|Run|Scale|Set|Shift|Turn|Use"

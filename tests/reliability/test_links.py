@@ -53,6 +53,26 @@ def test_a_run_folder_with_a_link_is_not_written_to(
     assert_kept(outside)
 
 
+@pytest.mark.parametrize("choice", [{"resume": True, "overwrite": False}, {"overwrite": True}])
+@pytest.mark.parametrize("name", [".replaced", ".replaced/model.safetensors"])
+def test_nothing_is_taken_out_of_a_folder_that_a_link_calls_an_earlier_run(
+    tmp_path: Path, name: str, choice: dict[str, bool]
+) -> None:
+    folder, other = tmp_path / "run", tmp_path / "other"
+    prepare_folder(folder, SPEC, resume=False, overwrite=False)
+    prepare_folder(other, SPEC, resume=False, overwrite=False)
+    for file in ("metrics.json", "model.safetensors"):
+        (other / file).write_text("theirs")
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).symlink_to(other if name == ".replaced" else other / "model.safetensors")
+    with pytest.raises(HPGMNError, match="nothing is written through links"):
+        prepare_folder(folder, SPEC, **({"resume": False} | choice))
+    assert {path.name for path in other.iterdir()} == {
+        *("config.yaml", "metrics.json", "model.safetensors")
+    }
+    assert (folder / name).is_symlink()
+
+
 def test_a_run_folder_may_itself_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "run").symlink_to(tmp_path / "disk")

@@ -68,13 +68,14 @@ class Watched(TorchDispatchMode):
         monkeypatch.setattr(sparse, "multiplied", multiplied)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        is_sparse = any(isinstance(a, Tensor) and a.layout is torch.sparse_csr for a in args)
-        if is_sparse and func.overloadpacket in PRODUCTS and not self._is_inside:
+        is_sparse = any(isinstance(a, Tensor) and a.layout is not torch.strided for a in args)
+        if is_sparse and func.overloadpacket.__name__ not in NO_SUMS and not self._is_inside:
             self.others.append(str(func))
         return func(*args, **(kwargs or {}))
 
 
-PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.matmul, torch.ops.aten.bmm)
+NO_SUMS = ("values", "crow_indices", "col_indices", "detach", "alias", "sparse_sampled_addmm")
+"""What is done with sparse matrices, and adds nothing up, or each entry on its own."""
 
 
 def _means() -> None:

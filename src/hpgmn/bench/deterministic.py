@@ -11,7 +11,7 @@ from typing import Any
 
 from hpgmn.bench.clock import Lines
 from hpgmn.bench.machine import Neighbours
-from hpgmn.bench.processes import measured
+from hpgmn.bench.processes import required
 from hpgmn.bench.records import Record, Table, disturbance_of_sides, head
 from hpgmn.config import make_settings
 from hpgmn.datasets import trading_network
@@ -75,7 +75,7 @@ def measure(
         for side in SIDES if number % 2 == 0 else SIDES[::-1]:
             words = "with" if side == "ordered" else "without"
             say(f"repeat {number + 1} of {repeats}: {words} --deterministic")
-            found[side] = measured(
+            found[side] = required(
                 "deterministic",
                 models=names,
                 nodes=nodes,
@@ -190,7 +190,8 @@ def cost(record: Mapping[str, Any]) -> str:
     return (
         f"On {where} a training with the switch takes {statistics.median(found.values()):.2f} "
         f"times as long (the median of {len(found)} models; from {found[least]:.2f} for {least} to "
-        f"{found[most]:.2f} for {most}); the bits of {same} of them repeat, of {usual} without it."
+        f"{found[most]:.2f} for {most}). Bits repeat for {same} of the {len(found)} with it, for "
+        f"{usual} without."
     )
 
 

@@ -62,6 +62,21 @@ def measured(
     return content
 
 
+def required(task: str, **options: Any) -> Record:
+    """As :func:`measured`, of what nothing can be said without.
+
+    Raises:
+        HPGMNError: the process ended without an answer; it says what to do.
+    """
+    try:
+        return measured(task, **options)
+    except ProcessFailed as error:
+        reason = str(error).rstrip(".")
+        raise HPGMNError(
+            f"Nothing was measured: {reason}. Choose smaller sizes, or a larger machine."
+        ) from None
+
+
 def environment(threads: int | None = None) -> dict[str, str]:
     """This environment, in which Python finds this package and no other of its name.
 

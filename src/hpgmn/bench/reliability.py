@@ -93,5 +93,7 @@ def _counted(record: Record) -> str:
     parts = []
     for name, value in record["figures"].items():
         number = f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
+        if name == "seed":  # to be typed again
+            number = str(value)
         parts.append(f"{number} {name.replace('_', ' ')}")
     return ", ".join(parts)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hpgmn.bench.machine import Neighbours
-from hpgmn.bench.processes import measured
+from hpgmn.bench.processes import required
 from hpgmn.bench.records import Bar, Record, Table, bars_table, disturbance_of_sides, head
 from hpgmn.datasets import trading_network, write_graph
 from hpgmn.engines import ENGINES
@@ -74,7 +74,7 @@ def measure(
         found = {}
         for workers in (1, 2) if number % 2 == 0 else (2, 1):
             say(f"repeat {number + 1} of {repeats}: {workers} worker{'s' * (workers > 1)}")
-            found[str(workers)] = measured(
+            found[str(workers)] = required(
                 "workers",
                 threads=1,
                 engine=engine,

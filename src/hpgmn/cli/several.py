@@ -120,18 +120,18 @@ def explain_and_report(spec: RunSpec, graph: Graph, folder: Path) -> None:
 
 
 @contextmanager
-def alone_in(folder: Path, what: str = "training") -> Iterator[None]:
-    """Refuse a folder in which another process is at work; of a failure say what is kept there."""
+def telling_kept(folder: Path) -> Iterator[None]:
+    """Of a training that does not come to its end say where the run before it is kept."""
     from hpgmn.experiments.replaced import kept_words
+    from hpgmn.experiments.run import METRICS_FILE
 
-    with only_one(folder, what):
-        try:
-            yield
-        except (HPGMNError, KeyboardInterrupt):
-            words = kept_words(folder)
-            if words:
-                say(words.strip())
-            raise
+    try:
+        yield
+    except (HPGMNError, KeyboardInterrupt):
+        words = "" if (folder / METRICS_FILE).exists() else kept_words(folder)
+        if words:
+            say(words)
+        raise
 
 
 def train_into(
@@ -167,7 +167,7 @@ def train_one(
     """The metrics of a run, here or on a cluster, with its report."""
     from hpgmn.experiments.run_folder import finished_run, prepare_folder
 
-    with alone_in(folder):
+    with only_one(folder, "training"), telling_kept(folder):
         if cluster is not None:
             prepare_folder(folder, spec, resume=resume, overwrite=overwrite, choice=choice)
             if finished_run(folder) is None:
@@ -260,9 +260,11 @@ def _train_several(
     for number, spec in enumerate(specs, start=1):
         say(f"{number} of {len(specs)}: {spec.model}")
         try:
-            if folder / folder_name(spec.model) in failed:
-                raise HPGMNError(failed[folder / folder_name(spec.model)])
-            runs.append(_one_of_several(spec, graph, folder, resume=resume, overwrite=overwrite))
+            own = folder / folder_name(spec.model)
+            with telling_kept(own):
+                if own in failed:
+                    raise HPGMNError(failed[own])
+                runs.append(_one_of_several(spec, graph, own, resume=resume, overwrite=overwrite))
         except KeyboardInterrupt:
             say(f"To go on, repeat the command with --resume --out {folder}")
             raise
@@ -298,12 +300,13 @@ def _several_elsewhere(
         for spec in specs:
             own = folder / folder_name(spec.model)
             try:
-                held.enter_context(alone_in(own))
+                held.enter_context(only_one(own, "training"))
                 prepare_folder(own, spec, resume=resume, overwrite=overwrite)
             except HPGMNError as error:
                 failed[own] = str(error)
                 continue
             if not (own / METRICS_FILE).exists():
+                held.enter_context(telling_kept(own))
                 waiting[own] = spec
         try:
             return failed | _train_elsewhere(cluster, waiting, graph)
@@ -337,15 +340,14 @@ def _others_in(folder: Path, runs: Sequence[Mapping[str, Any]]) -> list[dict[str
 
 
 def _one_of_several(
-    spec: RunSpec, graph: Graph, folder: Path, *, resume: bool, overwrite: bool
+    spec: RunSpec, graph: Graph, own: Path, *, resume: bool, overwrite: bool
 ) -> dict[str, Any]:
-    """The metrics of one model's run; a finished one is read."""
+    """The metrics of one model's run in its own folder; a finished one is read."""
     from hpgmn.experiments.run import METRICS_FILE, REPORT_FILE
     from hpgmn.experiments.run_folder import prepare_folder
     from hpgmn.experiments.run_metrics import read_metrics
 
-    own = folder / folder_name(spec.model)
-    with alone_in(own):
+    with only_one(own, "training"):
         if resume and (own / REPORT_FILE).exists() and (own / METRICS_FILE).exists():
             prepare_folder(own, spec, resume=resume, overwrite=overwrite)  # refuses other options
             return read_metrics(own / METRICS_FILE)

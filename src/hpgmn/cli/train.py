@@ -17,11 +17,11 @@ from hpgmn.cli.choice import NOT_TRIED, chosen_or_kept, known_assignments, wants
 from hpgmn.cli.console import METRIC_HELP, note, out, percent, refuse_url, say, step_progress
 from hpgmn.cli.engines import Address, EngineName, Place, check_engine, opened
 from hpgmn.cli.several import (
-    alone_in,
     folder_name,
     model_names,
     run_and_report,
     shared_assignments,
+    telling_kept,
     train_one,
     train_several,
 )
@@ -41,6 +41,7 @@ from hpgmn.cli.tables import (
     named_columns,
 )
 from hpgmn.errors import HPGMNError, SettingError
+from hpgmn.locking import only_one
 
 if TYPE_CHECKING:
     from hpgmn.experiments.run import RunSpec
@@ -437,7 +438,7 @@ def demo(
     say(f"{graph}, node homophily {node_homophily(graph):.2f}: most trades are between classes.")
     started = time.perf_counter()
     runs = {}
-    with alone_in(out_folder, "demo"):
+    with only_one(out_folder, "demo"):
         ours = _is_demo(out_folder, path)
         for name, folder in (
             ("hpgmn", out_folder),
@@ -446,10 +447,11 @@ def demo(
         ):
             given = {"splits": [0, 1, 2], "model": name, "device": resolve_device("auto")}
             spec = _specification(str(path), graph, given, [])
-            prepare_folder(folder, spec, resume=False, overwrite=ours)
-            if name == "hpgmn":
-                write_graph(graph, path)
-            runs[name] = run_and_report(spec, graph, folder)
+            with telling_kept(folder):
+                prepare_folder(folder, spec, resume=False, overwrite=ours)
+                if name == "hpgmn":
+                    write_graph(graph, path)
+                runs[name] = run_and_report(spec, graph, folder)
     estimator = runs["hpgmn"]["label_estimator"]
     table = Table("model", "test accuracy %", title=f"{graph.name}: 3 splits")
     table.add_row(

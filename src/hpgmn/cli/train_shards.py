@@ -14,9 +14,10 @@ import typer
 
 from hpgmn.cli.console import METRIC_HELP, earlier_records, say, training_progress
 from hpgmn.cli.engines import Address, EngineName, check_engine, opened
-from hpgmn.cli.several import alone_in
+from hpgmn.cli.several import telling_kept
 from hpgmn.cli.train import Deterministic, Positive, print_scores
 from hpgmn.errors import SettingError
+from hpgmn.locking import only_one
 
 if TYPE_CHECKING:
     from hpgmn.distributed.ranks import Ranks
@@ -191,7 +192,8 @@ class _Run:
         with ExitStack() as stack:
             try:
                 spec, shards = self.specified(device, ranks.size)
-                stack.enter_context(alone_in(self.folder))
+                stack.enter_context(only_one(self.folder, "training"))
+                stack.enter_context(telling_kept(self.folder))
                 finished = self._prepared(spec)
             except Exception:
                 ranks.words(_REFUSED)  # the message is the user's; others would fail beside it
@@ -226,7 +228,7 @@ class _Run:
         spec, shards = self.specified(device, workers)
         with connected() as ray:
             require_room(ray, device, workers)
-        with alone_in(self.folder):
+        with only_one(self.folder, "training"), telling_kept(self.folder):
             finished = self._prepared(spec)
             if finished is not None:
                 return finished

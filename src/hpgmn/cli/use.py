@@ -58,16 +58,17 @@ def opened(
     from hpgmn.training.saved import MODEL_FILE, SavedModel
 
     if (run / COMPARISON_FILE).is_file():
-        folders = sorted(str(path.parent) for path in run.glob(f"*/{MODEL_FILE}"))
+        folders = sorted(str(path.parent) for path in run.glob(f"*/{CONFIG_FILE}"))
         raise HPGMNError(
             f"{run} holds the runs of several models. Name one of them: {', '.join(folders)}."
         )
     for name in (CONFIG_FILE, MODEL_FILE):
         if not (run / name).is_file():
-            raise HPGMNError(
+            words = (
                 f"{run} is not a finished run folder: {name} is missing. Give the folder that "
-                f"`hpgmn train` wrote; an interrupted run goes on with --resume.{kept_words(run)}"
+                "`hpgmn train` wrote; an interrupted run goes on with --resume."
             )
+            raise HPGMNError(f"{words} {kept_words(run)}".rstrip())
     spec = read_spec(run)
     model = SavedModel.read(run / MODEL_FILE, own)
     if spec.model != model.entry.name:

@@ -25,7 +25,7 @@ from hpgmn.datasets.https import https_only
 from hpgmn.datasets.registry import Dataset, bring_the_file, cache_folder, known_dataset
 from hpgmn.errors import HPGMNError
 from hpgmn.graph import Array, Graph, Splits
-from hpgmn.writing import whole
+from hpgmn.writing import UnwritableError, whole
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,10 @@ def download(name: str) -> Path:
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with whole(place) as draft:
-            status, last_line = _run_child([name, str(draft)])
+            try:
+                status, last_line = _run_child([name, str(draft)])
+            except OSError as error:
+                raise _failure(name, str(error.strerror or error)) from None
             if status == _NO_NETWORK:
                 raise HPGMNError(
                     f"No connection to the source of '{name}' ({last_line}): check the network "
@@ -66,10 +69,11 @@ def download(name: str) -> Path:
                 _refuse_other_sizes(read_graph(draft), dataset)  # the child may say anything
             except HPGMNError as error:
                 raise _failure(name, str(error).rstrip(".")) from None
-    except OSError as error:
+    except (OSError, UnwritableError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error.reason
         raise HPGMNError(
-            f"The download of '{name}' cannot be kept in '{place.parent}' "
-            f"({error.strerror or error}): set XDG_CACHE_HOME to a folder that you may write to."
+            f"The download of '{name}' cannot be kept in '{place.parent}' ({reason}): set "
+            "XDG_CACHE_HOME to a folder that you may write to and that has room."
         ) from None
     return place
 

@@ -85,7 +85,9 @@ def checked_record(
     if missing := [needed for needed in _NEEDED if needed not in metrics]:
         raise HPGMNError(f"{path} lacks {', '.join(missing)}. {remedy}")
     if metrics["model"] not in MODELS:
-        raise HPGMNError(f"{path}: '{metrics['model']}' is no model of this package. Remove it.")
+        raise HPGMNError(
+            f"{path}: '{metrics['model']}' is no model of this package. Move that file elsewhere."
+        )
     runs = len(metrics["splits"]) * metrics["seeds"]
     for key in ("test_score", "val_score"):
         if len(metrics[key]) != runs:
@@ -110,10 +112,12 @@ def read_trials(folder: Path) -> list[dict[str, Any]]:
                 trial = parse_json(line)
                 missing = {"graph", "model", "round", "trial", "val_score", "val_loss"} - set(trial)
             except (ValueError, TypeError):
-                raise HPGMNError(f"{path} line {place} is not a JSON object. Remove it.") from None
+                raise HPGMNError(
+                    f"{path} line {place} is no JSON object. Remove that line."
+                ) from None
             if missing:
                 lacks = ", ".join(sorted(missing))
-                raise HPGMNError(f"{path} line {place} lacks {lacks}. Remove it.")
+                raise HPGMNError(f"{path} line {place} lacks {lacks}. Remove that line.")
             trials.append(trial)
     return trials
 

@@ -14,8 +14,13 @@ REPLACED_FOLDER = ".replaced"
 """The folder inside a run folder that holds the earlier run."""
 
 
+def aside(folder: Path) -> Path:
+    """Where the run of a folder is put while another one takes its place."""
+    return folder / REPLACED_FOLDER
+
+
 def set_aside(folder: Path, names: Sequence[str]) -> None:
-    """Put the files of a finished run aside, under second names that take no room.
+    """Give the files of a finished run second names, which take no room, in a folder of their own.
 
     Args:
         folder: the run folder.
@@ -24,8 +29,7 @@ def set_aside(folder: Path, names: Sequence[str]) -> None:
     Raises:
         HPGMNError: they cannot be kept; nothing was changed.
     """
-    place = folder / REPLACED_FOLDER
-    with whole_folder(place) as draft:  # takes the place of one that was not dropped in time
+    with whole_folder(aside(folder)) as draft:  # exchanged with one that was not dropped in time
         for name in names:
             if (folder / name).is_file():
                 _linked(folder / name, draft / name)
@@ -39,26 +43,34 @@ def _linked(source: Path, target: Path) -> None:
 
 
 def bring_back(folder: Path, names: Sequence[str]) -> None:
-    """Have the run that was put aside back in its place, if there is one.
+    """Have the run that was put aside back in its place, and nothing else of a run.
+
+    What cannot be moved stays aside.
 
     Args:
         folder: the run folder.
         names: as in :func:`set_aside`; the first, which says that a run is finished, comes last.
     """
-    for name in reversed(names):
-        with suppress(FileNotFoundError):
-            os.replace(folder / REPLACED_FOLDER / name, folder / name)
-    drop(folder)
+    if not aside(folder).is_dir():
+        return
+    with suppress(OSError):
+        for name in reversed(names):
+            if (aside(folder) / name).exists():
+                os.replace(aside(folder) / name, folder / name)
+            else:
+                (folder / name).unlink(missing_ok=True)
+        drop(folder)
 
 
 def drop(folder: Path) -> None:
     """Remove the run that was put aside, if there is one: the new one is finished."""
-    shutil.rmtree(folder / REPLACED_FOLDER, ignore_errors=True)
+    shutil.rmtree(aside(folder), ignore_errors=True)
 
 
 def kept_words(folder: Path) -> str:
-    """A sentence about the run that was put aside, or nothing where there is none."""
-    place = folder / REPLACED_FOLDER
-    if not place.is_dir():
+    """The sentence about a run that was put aside, or nothing where there is none."""
+    if not aside(folder).is_dir():
         return ""
-    return f" The run that was there before is kept in {place} until the new one is finished."
+    return (
+        f"The run that was there before is kept in {aside(folder)} until the new one is finished."
+    )

@@ -62,7 +62,7 @@ def read_notes(path: Path, rows: Rows, others: Collection[str] = ()) -> dict[str
     notes = {str(name): " ".join(str(text).split()) for name, text in content.items()}
     unknown = sorted(set(notes) - {f"{graph}-{model}" for graph, model in rows} - set(others))
     if unknown:
-        raise HPGMNError(f"{path} speaks of {', '.join(unknown)}, which no table has. Remove it.")
+        raise HPGMNError(f"{path} speaks of {', '.join(unknown)}, which no table has. Remove that.")
     missing = [name for name in short_rows(rows) if not notes.get(name)]
     if missing:
         raise HPGMNError(

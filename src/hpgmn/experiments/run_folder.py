@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpgmn.errors import HPGMNError, SettingError
-from hpgmn.experiments.replaced import bring_back, set_aside
+from hpgmn.experiments.replaced import aside, bring_back, drop, set_aside
 from hpgmn.experiments.run import (
     AUDIT_FILE,
     CONFIG_FILE,
@@ -84,24 +84,51 @@ def prepare_folder(
     try:
         before = earlier_run(folder, resume=resume, overwrite=overwrite)
         _refuse_links(folder)
-        if before is not None and resume:
+        is_replaced = before is not None and (not resume or _is_over(folder))
+        if before is not None and not is_replaced:
             _refuse_other(folder, before, spec)
-        elif before is not None:
+            if (folder / METRICS_FILE).exists():
+                drop(folder)  # a kill was faster
+        is_new = before is None or is_replaced
+        _make(folder, spec if is_new else None, choice, is_replaced=is_replaced)
+    except OSError as error:
+        raise unwritable(folder, error) from None
+
+
+def _make(
+    folder: Path, spec: RunSpec | None, choice: Mapping[str, Any] | None, *, is_replaced: bool
+) -> None:
+    """Make the folder ready; where that fails, a finished run that was there is there again.
+
+    Args:
+        folder: the run folder.
+        spec: of a new run; None where one goes on, whose config says more.
+        choice: how the settings were chosen.
+        is_replaced: whether a run is there that is to go.
+    """
+    try:
+        if is_replaced:
             _put_away(folder)
         sweep_folder(folder)
         folder.mkdir(parents=True, exist_ok=True)
         if choice is not None:
             write_text(folder / PORTFOLIO_FILE, json.dumps(choice, indent=1) + "\n")
-        elif before is None:  # of a choice that never came to a training
+        elif spec is not None:  # of a choice that never came to a training
             (folder / PORTFOLIO_FILE).unlink(missing_ok=True)
-        if before is None or not resume:  # that of a resumed run says more
+        if spec is not None:
             write_config(folder, spec)
-    except HPGMNError:
-        if overwrite:
+    except (HPGMNError, OSError):
+        if is_replaced and not (folder / METRICS_FILE).exists():
             bring_back(folder, _WRITTEN)
         raise
-    except OSError as error:
-        raise unwritable(folder, error) from None
+
+
+def _is_over(folder: Path) -> bool:
+    """Whether a run is kept aside, and what was to replace it was killed before it began."""
+    config = aside(folder) / CONFIG_FILE
+    if any((folder / name).exists() for name in (METRICS_FILE, STATE_FOLDER)):
+        return False
+    return config.is_file() and config.read_bytes() == (folder / CONFIG_FILE).read_bytes()
 
 
 def _put_away(folder: Path) -> None:
@@ -111,17 +138,17 @@ def _put_away(folder: Path) -> None:
     """
     if (folder / METRICS_FILE).exists():
         set_aside(folder, _WRITTEN)
-    if (folder / STATE_FOLDER).is_dir():
-        shutil.rmtree(folder / STATE_FOLDER)
     for name in _WRITTEN[:-1]:
         (folder / name).unlink(missing_ok=True)
         (folder / f"{name}{ENDING}").unlink(missing_ok=True)  # a draft of an earlier version
+    if (folder / STATE_FOLDER).is_dir():
+        shutil.rmtree(folder / STATE_FOLDER)
 
 
 def _refuse_links(folder: Path) -> None:
     """Refuse to write through links: whoever made the folder may have aimed them anywhere."""
-    state = folder / STATE_FOLDER
-    for path in (one for place in (folder, state) if place.is_dir() for one in place.iterdir()):
+    places = [place for place in (folder, folder / STATE_FOLDER, aside(folder)) if place.is_dir()]
+    for path in (one for place in places for one in place.iterdir()):
         if path.is_symlink():
             raise HPGMNError(
                 f"The run folder {folder} holds a link, {path.relative_to(folder)}, and nothing is "

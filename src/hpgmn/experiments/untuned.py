@@ -95,7 +95,7 @@ def read_untuned(folder: Path, cells: Path) -> list[Untuned]:
             chosen = str(metrics["portfolio"]["chosen"])
         except (ValueError, KeyError, TypeError):
             raise HPGMNError(
-                f"{path} is not the metrics.json of a portfolio's run. Remove it."
+                f"{path} is not the metrics.json of a portfolio's run. Move it elsewhere."
             ) from None
         record = checked_record(path.stem, metrics, path)
         simple = [_cell(cells, record.graph, model, TUNED) for model in SIMPLE]
