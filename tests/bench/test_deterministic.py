@@ -99,6 +99,7 @@ def test_a_record_is_a_table_and_a_sentence(deterministic_record: dict[str, Any]
     ("options", "message"),
     [
         ({"models": ["gnc"]}, "Unknown model 'gnc'"),
+        ({"models": []}, "--models needs a name"),
         ({"repeats": 1}, "--repeats must be at least 2, to compare bits"),
         ({"nodes": 99}, r"--nodes must be at least 100 \(got 99\)"),
         ({"epochs": 0}, "--epochs must be at least 1"),

@@ -108,7 +108,10 @@ OPTIONS = {
     ),
     "config": (["--config", "papr"], "Did you mean 'paper'?"),
     "config file": (["--config", "no.yaml"], "The config file no.yaml does not exist. Check the"),
-    "both": (["--resume", "--overwrite"], "--resume and --overwrite exclude each other; give one."),
+    "both": (
+        ["--resume", "--overwrite"],
+        "--resume and --overwrite exclude each other. Give --resume to go on, or",
+    ),
 }
 
 

@@ -136,6 +136,33 @@ def test_a_folder_that_exists_is_refused(hpgmn: Command, graph_file: Path, tmp_p
     assert (tmp_path / "both" / "mine.txt").read_text() == "keep"
 
 
+@pytest.mark.parametrize("how", [[], ["--resume"], ["--overwrite"]], ids=str)
+def test_the_folder_of_one_run_does_not_become_that_of_several(
+    hpgmn: Command, graph_file: Path, tmp_path: Path, contents: Contents, how: list[str]
+) -> None:
+    words = ("train", graph_file, *SHORT[:2], "--splits", "0", "--out", "one")
+    assert hpgmn(*words, "--model", "mlp").code == 0
+    before = contents(tmp_path / "one")
+    answer = hpgmn(*words, "--model", "mlp,gcn", *how)
+    assert answer.code == 2
+    assert "one is the folder of one run" in answer.err
+    assert answer.err.endswith("Choose another --out.\n")
+    assert contents(tmp_path / "one") == before
+
+
+def test_a_run_that_is_kept_aside_is_in_no_table(
+    hpgmn: Command, graph_file: Path, tmp_path: Path
+) -> None:
+    words = ("train", graph_file, *SHORT[:2], "--splits", "0", "--out", "both")
+    assert hpgmn(*words, "--model", "mlp,gcn").code == 0
+    (tmp_path / "both" / "mlp").rename(tmp_path / "both" / ".replaced")
+    assert hpgmn(*words, "--model", "gcn,appnp", "--resume").code == 0
+    table = json.loads((tmp_path / "both" / "comparison.json").read_text(encoding="utf-8"))
+    assert [row["model"] for row in table["rows"]] == ["gcn", "appnp"]
+    answer = hpgmn("predict", "both", "--out", "p.csv")
+    assert "Name one of them: both/appnp, both/gcn." in answer.err
+
+
 def test_an_interrupted_comparison_goes_on_where_it_stopped(
     hpgmn: Command,
     graph_file: Path,

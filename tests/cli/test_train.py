@@ -476,7 +476,9 @@ def test_a_run_whose_replacement_fails_is_kept_until_that_goes_on(
         answer = hpgmn(*command, "--overwrite")
     assert answer.code == (2 if isinstance(end, HPGMNError) else 130)
     kept = own_run / ".replaced"
-    words = f"The run that was there before is kept in {kept} until the new one is finished."
+    words = f"The run that was there before is kept in {kept} until the new one is finished; use it"
+    assert ("repeat the command with --resume" in answer.err) == (answer.code == 130)
+    assert ("in place of --overwrite" in answer.err) == (answer.code == 130)
     assert words in " ".join(answer.err.split())
     assert {path.name: path.read_bytes() for path in kept.iterdir()} == before
     assert words in " ".join(hpgmn("predict", own_run, "--out", "p.csv").err.split())

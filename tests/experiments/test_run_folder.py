@@ -198,6 +198,9 @@ def test_only_a_complete_folder_counts_as_finished(small_graph: Graph, tmp_path:
     (tmp_path / "report.html").write_text("page")
     with pytest.raises(HPGMNError, match="is finished"):
         finished_run(tmp_path)
+    (tmp_path / "metrics.json").write_text("{")
+    with pytest.raises(HPGMNError, match="is damaged"):
+        finished_run(tmp_path)
 
 
 def test_files_of_others_are_neither_drafts_nor_nothing(small_graph: Graph, tmp_path: Path) -> None:

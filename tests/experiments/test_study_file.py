@@ -264,10 +264,18 @@ def test_a_full_disk_is_told_while_a_study_is_made_and_used(
     ):
         full()
     with (
-        pytest.raises(HPGMNError, match=r"cannot be used any more \(gone\)"),
+        pytest.raises(HPGMNError, match=r"cannot be used any more: gone"),
         open_study(tmp_path / "a.db"),
     ):
         raise optuna.exceptions.StorageInternalError("gone")
+    damaged = OperationalError("SELECT", {}, Exception("database disk image is malformed"))
+    with (
+        pytest.raises(
+            HPGMNError, match=r"a\.db is damaged \(.*malformed\)\. Restore it, or choose"
+        ),
+        open_study(tmp_path / "a.db"),
+    ):
+        raise damaged
     monkeypatch.setattr(optuna.storages, "RDBStorage", full)
     with pytest.raises(HPGMNError, match="is full"), open_study(tmp_path / "b.db"):
         pass

@@ -147,6 +147,16 @@ def test_a_truncated_file_is_refused(tmp_path: Path, share: float) -> None:
         read_state(path, "me")
 
 
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
+def test_who_may_read_a_new_file_may_read_a_model(tmp_path: Path, mask: int, mode: int) -> None:
+    before = os.umask(mask)
+    try:
+        write_tensors(tmp_path / "a.safetensors", {"a": torch.ones(1)}, {})
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a.safetensors").stat().st_mode & 0o777 == mode
+
+
 def test_a_file_that_is_something_else_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "state"
     for content in (b"not a safetensors file at all", b"\x00" * 64, b"\xff" * 64, b"{}"):

@@ -59,6 +59,8 @@ def measure(
         say: called with a line of progress.
     """
     names = list(MODELS) if models is None else list(models)
+    if not names:
+        raise SettingError("--models needs a name. Leave it out for all models.")
     for name in names:
         find_model(name)
     if repeats < 2:

@@ -477,7 +477,7 @@ def _finish(
         draw(record, folder / name)
         say(f"Record: {folder / name}.json; picture: {name}.png and {name}.svg beside it.")
     if taken > 0.1:
-        say(f"Others kept {taken:.1f} cores busy meanwhile: these times are too long.")
+        say(f"Others kept {taken:.1f} cores busy: times are too long. Measure again alone.")
 
 
 def print_table(table: Table) -> None:

@@ -119,6 +119,12 @@ def explain_and_report(spec: RunSpec, graph: Graph, folder: Path) -> None:
         write_report(folder)
 
 
+def how_to_go_on(folder: Path, *, is_replacing: bool) -> str:
+    """The sentence for whoever has interrupted a training."""
+    instead = ", in place of --overwrite" if is_replacing else ""
+    return f"To go on, repeat the command with --resume --out {folder}{instead}"
+
+
 @contextmanager
 def telling_kept(folder: Path) -> Iterator[None]:
     """Of a training that does not come to its end say where the run before it is kept."""
@@ -240,8 +246,14 @@ def _train_several(
     cluster: Engine | None,
 ) -> None:
     from hpgmn.experiments.comparison import COMPARISON_FILE, comparison
+    from hpgmn.experiments.run import CONFIG_FILE
     from hpgmn.writing import is_draft, sweep_folder, write_text
 
+    if (folder / CONFIG_FILE).exists():
+        raise HPGMNError(
+            f"{folder} is the folder of one run, and several models need one that has a folder for "
+            "each. Choose another --out."
+        )
     names = [path.name for path in folder.iterdir()]
     is_taken = any(name != LOCK_FILE and not is_draft(name) for name in names)
     if is_taken and not (resume or overwrite):
@@ -266,7 +278,7 @@ def _train_several(
                     raise HPGMNError(failed[own])
                 runs.append(_one_of_several(spec, graph, own, resume=resume, overwrite=overwrite))
         except KeyboardInterrupt:
-            say(f"To go on, repeat the command with --resume --out {folder}")
+            say(how_to_go_on(folder, is_replacing=overwrite))
             raise
         except HPGMNError as error:
             failures[spec.model] = str(error)
@@ -311,7 +323,7 @@ def _several_elsewhere(
         try:
             return failed | _train_elsewhere(cluster, waiting, graph)
         except KeyboardInterrupt:
-            say(f"To go on, repeat the command with --resume --out {folder}")
+            say(how_to_go_on(folder, is_replacing=overwrite))
             raise
 
 
@@ -325,7 +337,7 @@ def _others_in(folder: Path, runs: Sequence[Mapping[str, Any]]) -> list[dict[str
 
     keys = ("graph", "metric", "positive", "splits", "seeds")
     found = []
-    for path in sorted(folder.glob(f"*/{METRICS_FILE}")):
+    for path in sorted(folder.glob(f"[!.]*/{METRICS_FILE}")):
         try:
             metrics = read_metrics(path)
             if "model" not in metrics:

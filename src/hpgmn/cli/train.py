@@ -18,6 +18,7 @@ from hpgmn.cli.console import METRIC_HELP, note, out, percent, refuse_url, say, 
 from hpgmn.cli.engines import Address, EngineName, Place, check_engine, opened
 from hpgmn.cli.several import (
     folder_name,
+    how_to_go_on,
     model_names,
     run_and_report,
     shared_assignments,
@@ -157,7 +158,10 @@ def train(
     if resume and out_folder is None:
         raise SettingError("--resume needs a folder. Give that of the interrupted run with --out.")
     if resume and overwrite:
-        raise SettingError("--resume and --overwrite exclude each other; give one.")
+        raise SettingError(
+            "--resume and --overwrite exclude each other. Give --resume to go on, or --overwrite "
+            "to begin anew."
+        )
     given = read_config(config) if config is not None else {}
     graph = _named_graph(graph, given, config)
     said = {"--model": model, "--config": config}
@@ -289,7 +293,7 @@ def _train(
     try:
         metrics = train_one(specs[0], graph, folder, cluster=cluster, choice=kept, **after)
     except KeyboardInterrupt:
-        say(f"To go on, repeat the command with --resume --out {folder}")
+        say(how_to_go_on(folder, is_replacing=asked.overwrite))
         raise
     print_scores(metrics)
     say(f"Run folder: {folder}")

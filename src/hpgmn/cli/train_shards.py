@@ -14,7 +14,7 @@ import typer
 
 from hpgmn.cli.console import METRIC_HELP, earlier_records, say, training_progress
 from hpgmn.cli.engines import Address, EngineName, check_engine, opened
-from hpgmn.cli.several import telling_kept
+from hpgmn.cli.several import how_to_go_on, telling_kept
 from hpgmn.cli.train import Deterministic, Positive, print_scores
 from hpgmn.errors import SettingError
 from hpgmn.locking import only_one
@@ -86,7 +86,10 @@ def train_shards(
     from hpgmn.shipped import read_config
 
     if resume and overwrite:
-        raise SettingError("--resume and --overwrite exclude each other; give one.")
+        raise SettingError(
+            "--resume and --overwrite exclude each other. Give --resume to go on, or --overwrite "
+            "to begin anew."
+        )
     check_engine(engine, address, workers)
     if engine == "local" and workers is not None:
         raise SettingError(
@@ -258,5 +261,5 @@ class _Run:
             try:
                 yield report
             except KeyboardInterrupt:
-                say("To go on, repeat the command with --resume.")
+                say(how_to_go_on(self.folder, is_replacing=self.overwrite))
                 raise

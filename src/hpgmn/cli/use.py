@@ -58,7 +58,7 @@ def opened(
     from hpgmn.training.saved import MODEL_FILE, SavedModel
 
     if (run / COMPARISON_FILE).is_file():
-        folders = sorted(str(path.parent) for path in run.glob(f"*/{CONFIG_FILE}"))
+        folders = sorted(str(path.parent) for path in run.glob(f"[!.]*/{CONFIG_FILE}"))
         raise HPGMNError(
             f"{run} holds the runs of several models. Name one of them: {', '.join(folders)}."
         )

@@ -55,7 +55,7 @@ def read_records(folder: Path) -> list[Record]:
     """Every run under a folder, checked: as many scores as runs, and the mean they have."""
     if not folder.is_dir():
         raise HPGMNError(f"There is no folder {folder}. Train with --out {folder}/GRAPH-MODEL.")
-    return [_record(path) for path in sorted(folder.glob(f"*/{METRICS_FILE}"))]
+    return [_record(path) for path in sorted(folder.glob(f"[!.]*/{METRICS_FILE}"))]
 
 
 def _record(path: Path) -> Record:

@@ -72,5 +72,6 @@ def kept_words(folder: Path) -> str:
     if not aside(folder).is_dir():
         return ""
     return (
-        f"The run that was there before is kept in {aside(folder)} until the new one is finished."
+        f"The run that was there before is kept in {aside(folder)} until the new one is finished; "
+        "use it there, or move it elsewhere to keep it."
     )

@@ -185,10 +185,11 @@ def finished_run(folder: Path) -> dict[str, Any] | None:
     """The metrics of a run that has only its report left to write, or None."""
     if not (folder / METRICS_FILE).exists():
         return None
+    metrics = read_metrics(folder / METRICS_FILE)
     if (folder / REPORT_FILE).exists():
         raise HPGMNError(
             f"The run in {folder} is finished. Read {folder / METRICS_FILE}, or train it again "
             "with --overwrite."
         )
     shutil.rmtree(folder / STATE_FOLDER, ignore_errors=True)
-    return read_metrics(folder / METRICS_FILE)
+    return metrics

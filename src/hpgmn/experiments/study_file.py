@@ -30,6 +30,7 @@ _TABLES = {
 }
 """Those that Optuna makes, one after the other, before it notes the study."""
 _FULL = "database or disk is full"
+_DAMAGED = "database disk image is malformed"
 _WORDS = {
     "fixed": "--set",
     "content": "the graph itself (attributes, edges, labels or splits)",
@@ -125,8 +126,12 @@ def open_study(path: Path) -> Iterator[Study]:
         reason = str(error.__cause__ or error).splitlines()[0]
         if _FULL in reason:
             raise _full(path) from None
+        if _DAMAGED in reason:
+            raise HPGMNError(
+                f"The study {path} is damaged ({_DAMAGED}). Restore it, or choose another --study."
+            ) from error
         raise HPGMNError(
-            f"The study {path} cannot be used any more ({reason}). What is done is kept where it "
+            f"The study {path} cannot be used any more: {reason}. What is done is kept where it "
             "can be read; see that its disk is there, then repeat the command."
         ) from error
     finally:

@@ -36,7 +36,10 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
         try:
             said = {**about, _CHECKSUM: _checksum(ready, about)}
             # One entry: safetensors writes several in any order, and files would differ.
+            draft.touch()
+            mode = draft.stat().st_mode  # as of any new file; safetensors lets nobody else read
             save_file(ready, draft, metadata={"about": json.dumps(said)})
+            draft.chmod(mode)
         except SafetensorError as error:  # a full disk, for one
             number = re.search(r"os error (\d+)", str(error))
             raise OSError(*((int(number[1]), "") if number else (str(error),))) from None
@@ -158,9 +161,9 @@ def refuse_other(kept: object, identity: str, folder: Path) -> None:
     """Refuse to continue a training that is not the one asked for."""
     if kept != identity:
         raise HPGMNError(
-            f"{folder.parent} was started with other settings, graph, splits, seeds or "
-            "code. "
-            "Repeat the first command with --resume, or start anew with --overwrite."
+            f"{folder.parent} was started with other settings, graph, splits, seeds or code. "
+            "Restore what has changed and repeat the first command with --resume, or start anew "
+            "with --overwrite."
         )
 
 
