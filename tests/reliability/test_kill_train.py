@@ -252,15 +252,18 @@ def test_a_killed_replacement_leaves_the_old_run_or_the_new_one(
 ) -> None:
     """The first kill of a round finds the old run in its place, the second what the first left."""
     wanted = soak.amount(short=3, long=30)
-    drawn = replacement.answer.moments(7)
+    drawn = replacement.answer.moments(8)
     moments = chain(replacement.steps(), drawn)
     found: Counter[str] = Counter()
+    rounds = 0
     while found.total() < wanted:
+        rounds += 1
         replacement.begin()
         said, left = [], "old"
         try:
             for moment in [next(moments), *([next(drawn)] if soak.is_long else [])]:
-                how = "--overwrite" if left == "old" else "--resume"
+                is_anew = left == "old" or (left == "old, aside" and rounds % 2 == 0)
+                how = "--overwrite" if is_anew else "--resume"
                 said.append(f"{how} {moment}")
                 answer = replacement(how, moment=moment)
                 if not answer.is_killed:
