@@ -32,6 +32,11 @@ def test_a_record_says_what_was_counted_where_and_when(tmp_path: Path) -> None:
     )
     assert line in text
     assert "old" not in text
+    other = {"kills_survived": 34, "cases_fuzzed": 5000, "seed": 12345}
+    write_soak_record(path.with_name("z.json"), "Two.", "tests/test_a.py::test_c", 1, other)
+    text = filled(TEXT, tmp_path)
+    assert "In all: 1,234 kills survived, 5,000 cases fuzzed.\n" in text
+    assert "| 34 kills survived, 5,000 cases fuzzed, 12345 seed | 1 |" in text
     assert filled(text, tmp_path) == text
 
 

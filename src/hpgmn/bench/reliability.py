@@ -18,6 +18,8 @@ PAGE = "RELIABILITY.md"
 RECORDS = "soak"
 PART = "long run"
 COST = "cost of the same bits"
+TOTALS = ("kills_survived", "moments", "damages_told", "cases_fuzzed", "files_tried")
+"""What is added up over all tests."""
 
 
 def write_soak_record(
@@ -85,8 +87,13 @@ def long_run_part(records: list[Record]) -> str:
         f"{' to '.join(days[:: max(1, len(days) - 1)])}, {'; '.join(places)}. "
         f"{len(records)} tests, {seconds / 60:.0f} minutes in all, two at a time."
     )
+    sums = [
+        f"{total:,} {name.replace('_', ' ')}"
+        for name in TOTALS
+        if (total := sum(record["figures"].get(name, 0) for record in records))
+    ]
     table = Table(("promise", "test", "counted", "seconds"), rows)
-    return f"{head}\n\n{table.markdown()}"
+    return "\n\n".join([head, *([f"In all: {', '.join(sums)}."] if sums else []), table.markdown()])
 
 
 def _counted(record: Record) -> str:
