@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -199,14 +198,6 @@ def test_mistakes_get_one_sentence(hpgmn: Command, options: list[str], message: 
     assert answer.code == 2
     assert f"Error: {message}" in answer.err
     assert len(answer.err.splitlines()) == 1
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_without_permission_is_told(hpgmn: Command, tmp_path: Path) -> None:
-    (tmp_path / "closed").mkdir(mode=0o500)
-    answer = hpgmn("bench", "growth", "--out", "closed/inner")
-    assert answer.code == 2
-    assert "Cannot write into the folder closed/inner" in answer.err
 
 
 def test_a_file_in_the_place_of_the_folder_is_told(hpgmn: Command, tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,12 @@ def with_labels(graph: Graph, y: np.ndarray) -> Graph:
     assert graph.splits is not None
     masks = {f"{part}_mask": getattr(graph.splits, part) for part in ("train", "val", "test")}
     return Graph(graph.x, graph.edge_index, y, name=graph.name, **masks)
+
+
+def stop_at(epoch: int) -> Callable[[], bool]:
+    """Stops a training after so many epochs."""
+    asked = count(1)
+    return lambda: next(asked) == epoch
 
 
 # The specification.
@@ -180,15 +188,8 @@ def test_the_area_is_reported_beside_the_accuracy(small_graph: Graph, tmp_path: 
 
 
 def test_a_stopped_run_goes_on_and_counts_its_time(small_graph: Graph, tmp_path: Path) -> None:
-    left = 5
-
-    def stop() -> bool:
-        nonlocal left
-        left -= 1
-        return left == 0
-
     with pytest.raises(KeyboardInterrupt):
-        run(SPEC, small_graph, tmp_path, should_stop=stop)
+        run(SPEC, small_graph, tmp_path, should_stop=stop_at(5))
     assert (tmp_path / "state" / "state-000.safetensors").exists()
     spent = module._elapsed(tmp_path / "state")
     assert spent > 0
@@ -210,15 +211,8 @@ def test_a_run_that_goes_on_with_other_versions_says_so_and_keeps_the_first(
         return dict(read_yaml(tmp_path / "config.yaml"))
 
     monkeypatch.setattr(module, "made_with", lambda *_: {"torch": "1.0"})
-    left = 5
-
-    def stop() -> bool:
-        nonlocal left
-        left -= 1
-        return left == 0
-
     with pytest.raises(KeyboardInterrupt):
-        run(SPEC, small_graph, tmp_path, should_stop=stop)
+        run(SPEC, small_graph, tmp_path, should_stop=stop_at(5))
     with pytest.raises(KeyboardInterrupt):  # nothing has changed
         run(SPEC, small_graph, tmp_path, should_stop=lambda: True)
     assert "torch" not in caplog.text

@@ -350,8 +350,8 @@ LONGEST_MESSAGE = 1500
 
 _VERBS = (
     "Add|Ask|Choose|Correct|Delete|Divide|Download|Fill|Free|Give|Install|Keep|Leave|Lower|Mark|"
-    "Measure|Move|Put|Raise|Read|Remove|Rename|Repeat|Replace|Restore|Save|Say|See|Shorten|Start|Store|"
-    "Take|Transpose|Try|Unset|Update|Wait|Write"
+    "Measure|Move|Put|Raise|Read|Remove|Rename|Repeat|Replace|Restore|Save|Say|See|Shorten|Start|"
+    "Store|Take|Transpose|Try|Unset|Update|Wait|Write"
 )
 _BOTH = "Call|Check|Copy|Cut|Make|Name|Run|Scale|Set|Shift|Turn|Use"
 """Verbs that are nouns, too: they count at the beginning of a sentence or before an object."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from hpgmn.errors import HPGMNError
@@ -18,8 +17,9 @@ def with_parts(text: str, page: str, parts: Mapping[str, str]) -> str:
     """
     for name, part in parts.items():
         begin, end = (f"<!-- {name}: {word} -->" for word in ("begin", "end"))
-        pattern = re.compile(f"{re.escape(begin)}.*{re.escape(end)}", re.DOTALL)
-        if not pattern.search(text):
+        before, has_begin, rest = text.partition(begin)
+        _, has_end, after = rest.partition(end)
+        if not (has_begin and has_end):
             raise HPGMNError(f"{page} lacks the lines '{begin}' and '{end}'. Put them back.")
-        text = pattern.sub(lambda _, new=f"{begin}\n\n{part}\n\n{end}": new, text)  # type: ignore[misc]
+        text = f"{before}{begin}\n\n{part}\n\n{end}{after}"
     return text
