@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 DEMO_READY := $(VENV)/.demo-ready
 DEV_READY := $(VENV)/.dev-ready
 UNFINISHED := $(VENV)/.unfinished
-DATED := pyproject.toml constraints.txt
+DATED := pyproject.toml lab/pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test soak lint audit format bench results docs clean
@@ -25,7 +25,7 @@ lint: $(DEV_READY) ## formatting, linters and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml src
+	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml src lab/src
 
 audit: $(DEV_READY) ## known vulnerabilities of the pinned packages; needs the network
 	$(PYTHON) -m venv $(VENV)/audit
@@ -37,17 +37,17 @@ format: $(DEV_READY) ## write the formatting and the safe fixes
 	$(BIN)/ruff check --fix .
 
 soak: $(DEV_READY) ## the long form of the tests of docs/RELIABILITY.md, up to an hour
-	rm -f results/soak/*.json
-	HPGMN_SOAK=results/soak $(BIN)/pytest -n 2 --durations=20 tests
-	$(BIN)/python -m hpgmn.bench.page
+	rm -f lab/results/soak/*.json
+	HPGMN_SOAK=lab/results/soak $(BIN)/pytest -n 2 --durations=20 tests
+	$(BIN)/python -m hpgmn_lab.bench.page
 
 bench: $(DEMO_READY) ## measure against the yardstick; HPGMN_DATA names the folder of graph files
-	$(BIN)/python benchmarks/compare.py --data "$(HPGMN_DATA)"
+	$(BIN)/python lab/benchmarks/compare.py --data "$(HPGMN_DATA)"
 
 results: $(DEMO_READY) ## write the tables, docs/RESULTS.md, docs/BENCHMARKS.md and those of docs/SCALE.md and docs/RELIABILITY.md anew
-	$(BIN)/python -m hpgmn.report.reproduction results/reproduction
-	$(BIN)/python -m hpgmn.experiments.results
-	$(BIN)/python -m hpgmn.bench.page
+	$(BIN)/python -m hpgmn_lab.reproduction.html lab/results/reproduction
+	$(BIN)/python -m hpgmn_lab.results.page
+	$(BIN)/python -m hpgmn_lab.bench.page
 
 docs: $(DEV_READY) ## build the documentation site into site/; start with site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
@@ -64,7 +64,7 @@ $(DEMO_READY): $(DATED)
 	@touch $@
 
 $(DEV_READY): $(DATED)
-	$(call set-up,.[dev])
+	$(call set-up,.[dev]' -e './lab
 	@touch $(DEMO_READY) $@
 
 define set-up

@@ -13,13 +13,13 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
 
-_RECORDS = re.compile(r"(\]\(|src=\")\.\./(results/[^)\"]+)")
+_RECORDS = re.compile(r"(\]\(|src=\")\.\./(lab/results/[^)\"]+)")
 _TABLE_ROW = re.compile(r"^\|.*\|$", re.MULTILINE)
 
 
 def on_files(files: Files, *, config: Any) -> Files:
-    """Add the pictures below results/, which lie outside the folder of pages."""
-    for picture in sorted((ROOT / "results").rglob("*.svg")):
+    """Add the pictures below lab/results/, which lie outside the folder of pages."""
+    for picture in sorted((ROOT / "lab" / "results").rglob("*.svg")):
         name = picture.relative_to(ROOT).as_posix()
         files.append(File.generated(config, name, abs_src_path=str(picture)))
     return files
@@ -34,7 +34,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 def settings_table() -> str:
     """Every setting of HP-GMN with its default."""
-    from hpgmn.config import describe_settings
+    from hpgmn.base.settings import describe_settings
     from hpgmn.models import find_model
 
     rows = [

@@ -21,12 +21,12 @@ from sklearn.metrics import average_precision_score, balanced_accuracy_score, ro
 
 import hpgmn
 from hpgmn import Graph, HPGMNClassifier, HPGMNError
-from hpgmn.calibration import fit_temperature
+from hpgmn.base.calibration import fit_temperature
+from hpgmn.base.errors import GraphError, SettingError
 from hpgmn.classifier import estimate_labels
-from hpgmn.errors import GraphError, SettingError
-from hpgmn.experiments.run import RunSpec, run
 from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMNSettings
+from hpgmn.runs.run import RunSpec, run
 
 TINY: dict[str, Any] = {
     "hidden_dim": 6,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from hpgmn.errors import GraphError, HPGMNError, SettingError
+from hpgmn.base.errors import GraphError, HPGMNError, SettingError
 from hpgmn.graph import Graph
 from hpgmn.statistics import LocalStatistics, StatisticsSettings, statistic_names
 

@@ -5,42 +5,44 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 if TYPE_CHECKING:
     from hpgmn import nn, transforms
     from hpgmn.auditing import Audit, audit
+    from hpgmn.base.errors import HPGMNError
     from hpgmn.classifier import HPGMNClassifier
-    from hpgmn.datasets import random_splits, read_graph, trading_network, write_graph
-    from hpgmn.datasets.loading import load
-    from hpgmn.errors import HPGMNError
-    from hpgmn.experiments.portfolio import Choice, choose
     from hpgmn.graph import Graph, Split, Splits
-    from hpgmn.pyg import from_pyg
-    from hpgmn.shipped import settings_for
+    from hpgmn.graph.files import read_graph, write_graph
+    from hpgmn.graph.loading import load
+    from hpgmn.graph.pyg import from_pyg
+    from hpgmn.graph.splits import random_splits
+    from hpgmn.graph.synthetic import trading_network
+    from hpgmn.models.shipped import settings_for
+    from hpgmn.runs.portfolio import Choice, choose
     from hpgmn.statistics import LocalStatistics
     from hpgmn.tables import from_networkx, from_tables
 
 _HOMES = {
     "Audit": "auditing",
-    "Choice": "experiments.portfolio",
+    "Choice": "runs.portfolio",
     "Graph": "graph",
     "HPGMNClassifier": "classifier",
-    "HPGMNError": "errors",
+    "HPGMNError": "base.errors",
     "LocalStatistics": "statistics",
     "Split": "graph",
     "Splits": "graph",
     "audit": "auditing",
-    "choose": "experiments.portfolio",
+    "choose": "runs.portfolio",
     "from_networkx": "tables",
-    "from_pyg": "pyg",
+    "from_pyg": "graph.pyg",
     "from_tables": "tables",
-    "load": "datasets.loading",
-    "random_splits": "datasets",
-    "read_graph": "datasets",
-    "settings_for": "shipped",
-    "trading_network": "datasets",
-    "write_graph": "datasets",
+    "load": "graph.loading",
+    "random_splits": "graph.splits",
+    "read_graph": "graph.files",
+    "settings_for": "models.shipped",
+    "trading_network": "graph.synthetic",
+    "write_graph": "graph.files",
 }
 
 __all__ = [

@@ -13,23 +13,23 @@ import torch
 import yaml
 from torch import Tensor
 
-from hpgmn.calibration import calibrated
-from hpgmn.config import make_settings, plain, read_yaml
-from hpgmn.errors import GraphError, HPGMNError, SettingError, unknown_name
-from hpgmn.evaluation import scores
+from hpgmn.base.calibration import calibrated
+from hpgmn.base.errors import GraphError, HPGMNError, SettingError, unknown_name
+from hpgmn.base.files import unwritable, write_text
+from hpgmn.base.metrics import require_metric
+from hpgmn.base.settings import make_settings, plain, read_yaml
+from hpgmn.evaluation.scores import scores
 from hpgmn.explain import Explanation, ModelExplanation, explain_model, explain_node
 from hpgmn.graph import Array, Graph, Split, Splits
-from hpgmn.metrics import require_metric
+from hpgmn.graph.notebook import facts_html
 from hpgmn.models import MODELS, find_model
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.models.label_estimator import class_shares, estimator_logits, pseudo_labels
 from hpgmn.models.stage import Parameters, Replica, make_task
-from hpgmn.notebook import facts_html
 from hpgmn.training.checks import check_split, class_number, positive_class, seen_labels
 from hpgmn.training.replicas import fit_replicas
 from hpgmn.training.saved import MODEL_FILE, SavedModel
 from hpgmn.training.trainer import train
-from hpgmn.writing import unwritable, write_text
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class HPGMNClassifier:
 
     Learned attributes: ``saved_`` (the trained model), ``classes_`` (names), ``val_score_``.
 
-    >>> from hpgmn.datasets import trading_network
+    >>> from hpgmn import trading_network
     >>> graph = trading_network(num_nodes=200, seed=1).graph
     >>> model = HPGMNClassifier(seed=0, epochs=5, hidden_dim=8, neighbors="both")
     >>> model.fit(graph, split=0).predict(graph).shape

@@ -7,6 +7,7 @@ dropout. A ``Memory`` alone starts with random patterns and needs neither
 (``examples/pyg_loop.py``).
 """
 
+from hpgmn.base.randomness import DropRate, Noise, stable_key
 from hpgmn.models.head import MemoryHead, MemorySettings
 from hpgmn.models.hpgmn import HPGMN, HPGMNSettings
 from hpgmn.models.label_estimator import LabelEstimator, pseudo_labels
@@ -15,7 +16,6 @@ from hpgmn.models.memory import Memory
 from hpgmn.models.output import Output
 from hpgmn.models.penalties import entropy_penalty, kpattern_penalty, norm_penalty
 from hpgmn.models.propagated import PropagatedHPGMN, PropagatedSettings
-from hpgmn.randomness import DropRate, Noise, stable_key
 
 __all__ = [
     "HPGMN",

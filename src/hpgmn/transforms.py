@@ -25,8 +25,8 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform
 
-from hpgmn.config import make_settings
-from hpgmn.errors import GraphError, SettingError, unknown_name
+from hpgmn.base.errors import GraphError, SettingError, unknown_name
+from hpgmn.base.settings import make_settings
 from hpgmn.graph import Array, Graph
 from hpgmn.statistics import LocalStatistics, Statistic, StatisticsSettings, statistic_names
 from hpgmn.statistics.diffusion import DENSE_LIMIT_BYTES

@@ -14,7 +14,7 @@ from hpgmn.auditing import Finding, audit, findings
 from hpgmn.auditing.findings import Measures
 from hpgmn.auditing.twins import KnownData, Twins
 from hpgmn.auditing.usefulness import Contribution, Usefulness, verdict
-from hpgmn.evaluation import Difference
+from hpgmn.evaluation.scores import Difference
 from hpgmn.graph import Graph
 
 Make = Callable[..., Graph]

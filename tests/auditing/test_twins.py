@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpgmn.auditing.twins import KnownData, Twins, known_data, like_train_nodes, twins
-from hpgmn.datasets import DATASETS, Dataset, load, write_graph
 from hpgmn.graph import Graph, Split
+from hpgmn.graph.datasets import DATASETS, Dataset, load
+from hpgmn.graph.files import write_graph
 
 Make = Callable[..., Graph]
 

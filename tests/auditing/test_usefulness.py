@@ -21,9 +21,9 @@ from hpgmn.auditing.usefulness import (
     usefulness,
     verdict,
 )
-from hpgmn.evaluation import Difference
+from hpgmn.base.metrics import roc_auc
+from hpgmn.evaluation.scores import Difference
 from hpgmn.graph import Graph, Split
-from hpgmn.metrics import roc_auc
 from hpgmn.training.replicas import Progress
 
 Make = Callable[..., Graph]

@@ -16,9 +16,9 @@ from hpgmn.auditing.attributes import columns
 from hpgmn.auditing.classes import class_balance, missing_classes
 from hpgmn.auditing.structure import structure
 from hpgmn.auditing.twins import twins
-from hpgmn.errors import GraphError
+from hpgmn.base.errors import GraphError
 from hpgmn.graph import Graph
-from hpgmn.statistics.homophily import homophily
+from hpgmn.graph.homophily import homophily
 
 Make = Callable[..., Graph]
 

@@ -80,7 +80,7 @@ def hpgmn(
 
 @pytest.fixture
 def graph_file(small_graph: Graph, tmp_path: Path) -> Path:
-    from hpgmn.datasets import write_graph
+    from hpgmn.graph.files import write_graph
 
     path = tmp_path / "small.npz"
     write_graph(small_graph, path)
@@ -96,7 +96,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(small_graph: Graph, shelf: Path) -> Path:
     """A finished run of splits 1 and 0 with two seeds each, made once; read it only."""
     from hpgmn.cli import main
-    from hpgmn.datasets import write_graph
+    from hpgmn.graph.files import write_graph
 
     run = shelf / "run"
     if not run.exists():

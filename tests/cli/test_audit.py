@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from hpgmn.auditing import audit
-from hpgmn.datasets import load, write_graph
 from hpgmn.graph import Graph
+from hpgmn.graph.datasets import load
+from hpgmn.graph.files import write_graph
 
 Command = Callable[..., Any]
 

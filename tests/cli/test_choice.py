@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
+from hpgmn.base.errors import SettingError
 from hpgmn.cli.choice import wants_portfolio
-from hpgmn.errors import SettingError
-from hpgmn.experiments import portfolio, portfolio_members
-from hpgmn.experiments.portfolio_members import Member
+from hpgmn.runs import members as portfolio_members
+from hpgmn.runs import portfolio
+from hpgmn.runs.members import Member
 
 Command = Callable[..., Any]
 Tiny = Callable[..., list[str]]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hpgmn.base.errors import SettingError
 from hpgmn.cli import console
 from hpgmn.cli.console import (
     earlier_records,
@@ -20,8 +21,7 @@ from hpgmn.cli.console import (
     stop_on_signal,
     training_progress,
 )
-from hpgmn.errors import SettingError
-from hpgmn.experiments.log import log_file, warnings_among
+from hpgmn.runs.log import log_file, warnings_among
 from hpgmn.training.replicas import Progress
 
 STEP = Progress(batch=0, batches=2, stage="main", epoch=3, epochs=9, loss=0.5, val_score=0.75)

@@ -15,8 +15,8 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from hpgmn.datasets import read_graph
 from hpgmn.graph import Graph
+from hpgmn.graph.files import read_graph
 
 Command = Callable[..., Any]
 Tiny = Callable[..., list[str]]
@@ -308,7 +308,7 @@ def test_large_tables_stay_small_in_memory(tmp_path: Path) -> None:
     pq.write_table(pa.table(edges), tmp_path / "edges.parquet")
     code = (
         "import resource, sys; from hpgmn.cli import main\n"
-        "import hpgmn.datasets, hpgmn.tables\n"
+        "import hpgmn.graph.datasets, hpgmn.tables\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         f"code = main(['convert', {str(tmp_path)!r}, '--out', {str(tmp_path / 'big')!r}])\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before); sys.exit(code)"

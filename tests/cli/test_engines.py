@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 
 import hpgmn as package
+from hpgmn.base.errors import SettingError
 from hpgmn.cli.engines import check_engine, opened, tell_lost
 from hpgmn.engines import cluster
-from hpgmn.errors import SettingError
-from hpgmn.experiments import paper
-from hpgmn.experiments.reproduction import plan
 from hpgmn.graph import Graph
+from hpgmn_lab import paper
+from hpgmn_lab.reproduction import plan
 
 Command = Callable[..., Any]
 SOURCE = Path(package.__file__).parents[1]

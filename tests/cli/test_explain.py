@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpgmn.datasets import write_graph
 from hpgmn.explain import explain_model, explain_node
 from hpgmn.graph import Graph
+from hpgmn.graph.files import write_graph
 from hpgmn.training.saved import SavedModel
 
 Command = Callable[..., Any]

@@ -58,7 +58,7 @@ def test_an_interrupt_is_130(hpgmn: Command, monkeypatch: pytest.MonkeyPatch) ->
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hpgmn.datasets.load", interrupted)
+    monkeypatch.setattr("hpgmn.graph.datasets.load", interrupted)
     answer = hpgmn("statistics", "texas", "--out", "s.npz")
     assert answer.code == 130
     assert answer.err == "Interrupted.\n"
@@ -68,7 +68,7 @@ def test_a_bug_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("our bug")
 
-    monkeypatch.setattr("hpgmn.datasets.load", broken)
+    monkeypatch.setattr("hpgmn.graph.datasets.load", broken)
     with pytest.raises(RuntimeError, match="our bug"):
         main(["statistics", "texas", "--out", "s.npz"])
 

@@ -210,8 +210,8 @@ def test_mistakes_about_new_nodes_name_what_to_do(
 def test_a_graph_without_names_cannot_tell_what_is_new(
     hpgmn: Command, trained: Path, graph_file: Path, everyone: Path, small_graph: Any
 ) -> None:
-    from hpgmn.datasets import write_graph
     from hpgmn.graph import Graph
+    from hpgmn.graph.files import write_graph
 
     told = last_line(hpgmn("predict", trained, everyone, "--add", "--out", "p.csv"))
     assert "Graph 'small' has no node_ids, so new edges cannot name its nodes" in told

@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+from hpgmn.base.errors import HPGMNError, SettingError
+from hpgmn.base.files import unsealed
+from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.cli.several import (
     folder_name,
     model_names,
@@ -20,13 +23,10 @@ from hpgmn.cli.several import (
     train_one,
     train_several,
 )
-from hpgmn.config import make_settings, settings_dict
-from hpgmn.errors import HPGMNError, SettingError
-from hpgmn.experiments.comparison import comparison
-from hpgmn.experiments.run import RunSpec
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS, find_model
-from hpgmn.writing import unsealed
+from hpgmn.runs.compare import comparison
+from hpgmn.runs.run import RunSpec
 
 Command = Callable[..., Any]
 Contents = Callable[[Path], dict[str, bytes | None]]

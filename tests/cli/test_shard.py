@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from hpgmn.cli import main
-from hpgmn.datasets import write_graph
 from hpgmn.graph import Graph
-from hpgmn.sharding import ESTIMATOR_FILE, Shards
+from hpgmn.graph.files import write_graph
+from hpgmn.shards import ESTIMATOR_FILE, Shards
 from hpgmn.statistics import LocalStatistics, StatisticsSettings
 from hpgmn.training.checkpoint import read_tensors
 
@@ -52,10 +52,10 @@ def test_train_labels_alone_are_counted(
 
 
 def test_guesses_are_those_of_the_estimator(tmp_path: Path, small_graph: Any) -> None:
+    from hpgmn.base.settings import make_settings
     from hpgmn.classifier import estimate_labels
-    from hpgmn.config import make_settings
     from hpgmn.models.hpgmn import HPGMNSettings
-    from hpgmn.shipped import settings_for
+    from hpgmn.models.shipped import settings_for
 
     write_graph(small_graph, tmp_path / "small.npz")
     out = tmp_path / "shards"
@@ -97,7 +97,7 @@ def test_a_dataset_is_named_and_its_settings_are_those_that_shards_can_have(
     monkeypatch.setenv("HPGMN_DATA", str(tmp_path))
     statistics = ["attributes", "neighbor_attributes"]
     shipped = {"refinement": True, "statistics": statistics, "estimator_epochs": 3}
-    monkeypatch.setattr("hpgmn.shipped.settings_for", lambda graph: shipped)
+    monkeypatch.setattr("hpgmn.models.shipped.settings_for", lambda graph: shipped)
     assert main(["shard", "texas", "--out", str(tmp_path / "shards"), "--ranges", "2"]) == 0
     told = "cannot have all of the shipped settings: without refinement, neighbor_attributes."
     assert told in " ".join(capsys.readouterr().err.split())
@@ -111,8 +111,8 @@ def test_a_dataset_is_named_and_its_settings_are_those_that_shards_can_have(
 
 
 def test_a_graph_folder_without_splits_has_those_of_train(tmp_path: Path, small_graph: Any) -> None:
-    from hpgmn.datasets import load
     from hpgmn.graph import Graph
+    from hpgmn.graph.datasets import load
 
     many = np.concatenate([small_graph.y] * 4)
     edges = np.random.default_rng(0).integers(0, len(many), (2, 200))

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpgmn.config import describe_settings, make_settings, settings_dict
-from hpgmn.datasets import DATASETS
+from hpgmn.base.settings import describe_settings, make_settings, settings_dict
+from hpgmn.graph.datasets import DATASETS
 from hpgmn.models import MODELS
-from hpgmn.shipped import settings_for
+from hpgmn.models.shipped import settings_for
 
 Command = Callable[..., Any]
 
@@ -116,7 +116,7 @@ def test_a_download_tells_where_it_went(
         asked.append(name)
         return tmp_path / "texas.npz"
 
-    monkeypatch.setattr("hpgmn.datasets.download", fetch)
+    monkeypatch.setattr("hpgmn.graph.download", fetch)
     answer = hpgmn("datasets", "--download", "texas")
     assert answer.code == 0
     assert asked == ["texas"]

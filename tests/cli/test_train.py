@@ -15,9 +15,9 @@ import yaml
 from safetensors.torch import load_file
 
 import hpgmn as package
-from hpgmn.datasets import read_graph, write_graph
-from hpgmn.errors import HPGMNError
+from hpgmn.base.errors import HPGMNError
 from hpgmn.graph import Graph
+from hpgmn.graph.files import read_graph, write_graph
 
 Command = Callable[..., Any]
 Tiny = Callable[..., list[str]]
@@ -472,7 +472,7 @@ def test_a_run_whose_replacement_fails_is_kept_until_that_goes_on(
         raise end
 
     with monkeypatch.context() as patch:
-        patch.setattr("hpgmn.experiments.run.fit_replicas", failing)
+        patch.setattr("hpgmn.runs.run.fit_replicas", failing)
         answer = hpgmn(*command, "--overwrite")
     assert answer.code == (2 if isinstance(end, HPGMNError) else 130)
     kept = own_run / ".replaced"
@@ -499,7 +499,7 @@ def test_the_demo_trains_on_the_built_in_graph(
     def settings_for(graph: str | None, model: str) -> dict[str, int]:
         return short | ({"estimator_epochs": 5} if model == "hpgmn" else {})
 
-    monkeypatch.setattr("hpgmn.shipped.settings_for", settings_for)
+    monkeypatch.setattr("hpgmn.models.shipped.settings_for", settings_for)
     answer = hpgmn("demo", "--nodes", "120", "--out", "demo")
     assert answer.code == 0, answer.err
     others = {"trading-network.npz", "mlp", "gcn"}
@@ -678,7 +678,7 @@ def test_the_skew_is_said_before_the_training(
     def stop(*_: Any, **options: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hpgmn.experiments.portfolio.choose", stop)
+    monkeypatch.setattr("hpgmn.runs.portfolio.choose", stop)
     answer = hpgmn("train", "skewed.npz", "--out", "run")
     assert answer.code == 130
     assert "accuracy says little" in answer.err

@@ -14,9 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from hpgmn.cli import main
-from hpgmn.datasets import DATASETS, write_graph
 from hpgmn.graph import Graph
-from hpgmn.sharding import shard
+from hpgmn.graph.datasets import DATASETS
+from hpgmn.graph.files import write_graph
+from hpgmn.shards import shard
 from hpgmn.statistics import StatisticsSettings
 
 SETTINGS = ["epochs=2", "hidden_dim=4", "num_patterns=3", "batch_size=3"]
@@ -69,18 +70,18 @@ def test_an_interrupted_run_goes_on(
         "cpu",
         *OPTIONS,
     ]
-    monkeypatch.setattr("hpgmn.distributed.training.SAVE_SECONDS", 0.0)
+    monkeypatch.setattr("hpgmn.training.rank_training.SAVE_SECONDS", 0.0)
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("hpgmn.distributed.training.end", stop)
+        patch.setattr("hpgmn.training.rank_training.end", stop)
         assert main(words) == 130
     assert (tmp_path / "run" / "state" / "state.safetensors").exists()
     trained = []
     monkeypatch.setattr(
-        "hpgmn.distributed.training.ParallelTraining.epoch", lambda *_: trained.append(1)
+        "hpgmn.training.rank_training.ParallelTraining.epoch", lambda *_: trained.append(1)
     )
     assert main([*words, "--resume"]) == 0  # both epochs were saved: none is trained again
     assert not trained

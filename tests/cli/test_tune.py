@@ -15,13 +15,14 @@ import pytest
 import yaml
 
 import hpgmn as package
+from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.cli.tune import specification
-from hpgmn.config import make_settings, settings_dict
-from hpgmn.datasets import write_graph
-from hpgmn.experiments import tuning, tuning_tasks
-from hpgmn.experiments.search import planned_trials
 from hpgmn.graph import Graph
+from hpgmn.graph.files import write_graph
 from hpgmn.models import find_model
+from hpgmn.runs import tune as tuning
+from hpgmn.runs import tune_tasks as tuning_tasks
+from hpgmn.runs.search import planned_trials
 
 Command = Callable[..., Any]
 Contents = Callable[[Path], dict[str, bytes | None]]
@@ -246,7 +247,7 @@ def test_a_search_in_which_nothing_can_be_trained_says_why(
 def test_dead_workers_are_told(
     tune: Command, options: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpgmn.experiments.tuning_tasks.tune_on", dying_workers)
+    monkeypatch.setattr("hpgmn.runs.tune_tasks.tune_on", dying_workers)
     answer = tune("--trials", 2, *MLP, "--workers", 2, *options)
     assert answer.code == 2
     assert "Warning: A worker died." in answer.err
@@ -257,7 +258,7 @@ def test_dead_workers_are_told(
 def test_dead_workers_are_told_when_the_time_is_over_too(
     tune: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpgmn.experiments.tuning_tasks.tune_on", dying_workers)
+    monkeypatch.setattr("hpgmn.runs.tune_tasks.tune_on", dying_workers)
     answer = tune("--trials", 2, *MLP, "--workers", 2, "--timeout", 1e-9)
     assert answer.code == 0
     assert "The time is over: 0 of 2 trials are done." in answer.err
@@ -371,7 +372,7 @@ def test_files_that_cannot_be_written_are_told(tune: Command, tmp_path: Path) ->
 
 
 def test_a_study_that_was_killed_before_its_first_trial(tune: Command, tmp_path: Path) -> None:
-    from hpgmn.experiments.study_file import open_study
+    from hpgmn.runs.study import open_study
 
     with open_study(tmp_path / "a.db"):
         pass
@@ -382,7 +383,7 @@ def test_a_study_that_was_killed_before_its_first_trial(tune: Command, tmp_path:
 
 
 def test_code_is_imported_only_when_the_user_names_it(tune: Command, tmp_path: Path) -> None:
-    from hpgmn.experiments.study_file import claim, open_study
+    from hpgmn.runs.study import claim, open_study
 
     path = tmp_path / "a.db"
     (tmp_path / "own_code.py").write_text("raise SystemExit('imported')\n")

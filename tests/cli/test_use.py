@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import average_precision_score, f1_score
 
+from hpgmn.base.settings import make_settings
 from hpgmn.classifier import estimate_labels
-from hpgmn.config import make_settings
-from hpgmn.datasets import write_graph
 from hpgmn.graph import Graph, Splits
+from hpgmn.graph.files import write_graph
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.report.html import class_scores
 from hpgmn.report.reading import read_run

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-from hpgmn.config import make_settings
-from hpgmn.datasets.synthetic import trading_network
+from hpgmn.base.metrics import accuracy
+from hpgmn.base.settings import make_settings
 from hpgmn.graph import Graph
-from hpgmn.metrics import accuracy
+from hpgmn.graph.synthetic import trading_network
 from hpgmn.models import MODELS
 from hpgmn.models.stage import Replica, Task, make_task
 from hpgmn.statistics import STATISTICS, LocalStatistics, StatisticsSettings

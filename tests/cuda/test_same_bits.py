@@ -14,13 +14,13 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from hpgmn import randomness
-from hpgmn.config import make_settings
-from hpgmn.datasets.synthetic import trading_network
+from hpgmn.base import randomness
+from hpgmn.base.settings import make_settings
+from hpgmn.base.sparse import SparseMatrix, in_order
 from hpgmn.graph import Graph
+from hpgmn.graph.synthetic import trading_network
 from hpgmn.models import MODELS
 from hpgmn.models.stage import Replica
-from hpgmn.sparse import SparseMatrix, in_order
 from hpgmn.statistics import LocalStatistics, Statistic, StatisticsSettings
 from hpgmn.statistics.forms import FORMS, MEANS_FORMS
 from hpgmn.training import replay, running, trainer
@@ -132,7 +132,7 @@ def test_products_by_kernel_are_those_of_cusparse(
     with repeatable(True, "cuda"):
         ordered = matrix.product(weight)
         assert torch.equal(ordered, matrix.product(weight))
-        monkeypatch.setattr("hpgmn.sparse.fused", lambda: None)
+        monkeypatch.setattr("hpgmn.base.sparse.fused", lambda: None)
         alone = matrix.product(weight)
         assert torch.equal(alone, matrix.product(weight))
     assert randomness.fused() is not None

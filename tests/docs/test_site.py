@@ -181,7 +181,7 @@ def test_docstrings_are_shown_as_markdown(built: tuple[Path, str]) -> None:
 
 @pytest.mark.slow
 def test_tables_are_made_of_the_code(built: tuple[Path, str]) -> None:
-    from hpgmn.config import describe_settings
+    from hpgmn.base.settings import describe_settings
     from hpgmn.models import MODELS
 
     site, _ = built

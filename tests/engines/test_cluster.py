@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 import torch
 
+from hpgmn.base.errors import HPGMNError
 from hpgmn.engines import Ended, Line, Share, Task, cluster
 from hpgmn.engines.cluster import Desk, RayEngine, connected, require_ray, work
-from hpgmn.errors import HPGMNError
 
 # Without Ray.
 

@@ -20,9 +20,9 @@ import pytest
 import torch
 
 import hpgmn
+from hpgmn.base.errors import HPGMNError
 from hpgmn.engines import Ended, Line, Share, Task, local
 from hpgmn.engines.local import LocalEngine, PipeLine, work
-from hpgmn.errors import HPGMNError
 
 SOURCE = Path(hpgmn.__file__).parents[1]
 

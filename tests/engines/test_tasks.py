@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from hpgmn.base.errors import HPGMNError
 from hpgmn.engines import ENGINES, Ended, Seldom, Share, Task
 from hpgmn.engines.tasks import done
-from hpgmn.errors import HPGMNError
 
 
 def test_a_task_has_the_whole_machine_unless_it_is_said() -> None:

@@ -35,7 +35,7 @@ def output_of(name: str) -> str:
 
 def trading(num_nodes: int) -> Any:
     """The built-in graph."""
-    from hpgmn.datasets import trading_network
+    from hpgmn.graph.synthetic import trading_network
 
     return trading_network(num_nodes=num_nodes, seed=0).graph
 

@@ -29,7 +29,7 @@ Fit = Callable[..., "SavedModel"]
 @pytest.fixture
 def fit() -> Fit:
     """Trains HP-GMN, or another model, shortly on split 0 and calibrates it; with some seeds."""
-    from hpgmn.config import make_settings
+    from hpgmn.base.settings import make_settings
     from hpgmn.models import find_model
     from hpgmn.models.stage import Replica
     from hpgmn.training.replicas import fit_replicas

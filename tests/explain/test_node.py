@@ -9,7 +9,7 @@ import pytest
 
 import hpgmn.explain.neighbors as neighbors
 import hpgmn.explain.node as module
-from hpgmn.errors import HPGMNError
+from hpgmn.base.errors import HPGMNError
 from hpgmn.explain.neighbors import neighbor_support, turning_point
 from hpgmn.explain.node import explain_node, position
 from hpgmn.explain.opened import open_replicas

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from hpgmn.errors import HPGMNError
+from hpgmn.base.errors import HPGMNError
 from hpgmn.explain.opened import mean_probabilities, memory_head, open_replicas
 from hpgmn.graph import Array, Graph
 from hpgmn.models.label_estimator import estimator_logits

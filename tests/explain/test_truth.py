@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from hpgmn.classifier import HPGMNClassifier
-from hpgmn.datasets import load, trading_network
 from hpgmn.explain.neighbors import neighbor_support, neighbors_of, probabilities_without
 from hpgmn.explain.opened import mean_probabilities, open_replicas
 from hpgmn.explain.truth import RemovalEffects, removal_effects
 from hpgmn.graph import Graph
+from hpgmn.graph.datasets import load
+from hpgmn.graph.synthetic import trading_network
 from hpgmn.training.saved import SavedModel
 
 Fit = Callable[..., SavedModel]

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from hpgmn.base.randomness import DropRate, Noise, stable_key
 from hpgmn.models.head import MemoryHead, MemorySettings, penalty_weights
-from hpgmn.randomness import DropRate, Noise, stable_key
 
 REPLICAS, NODES, WIDTH, HIDDEN, CLASSES = 2, 7, 4, 5, 3
 

@@ -11,15 +11,15 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from hpgmn.config import make_settings
-from hpgmn.errors import SettingError
+from hpgmn.base.errors import SettingError
+from hpgmn.base.randomness import Noise, stable_key
+from hpgmn.base.settings import make_settings
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMN, HPGMNSettings
 from hpgmn.models.label_estimator import estimated_labels, estimator_logits
 from hpgmn.models.layers import initialise
 from hpgmn.models.stage import Replica, Stage, Task, make_task
-from hpgmn.randomness import Noise, stable_key
 from hpgmn.statistics import STATISTICS, LocalStatistics, Statistic, statistic_names
 from hpgmn.statistics.operators import ReplicaRows
 from hpgmn.training.trainer import TrainState, logits, train

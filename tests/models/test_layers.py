@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from hpgmn.base.randomness import DropRate, Noise, stable_key
+from hpgmn.base.sparse import SparseMatrix
 from hpgmn.models.layers import (
     MLP,
     BatchNorm,
@@ -20,8 +22,6 @@ from hpgmn.models.layers import (
     draw_glorot,
     initialise,
 )
-from hpgmn.randomness import DropRate, Noise, stable_key
-from hpgmn.sparse import SparseMatrix
 from hpgmn.statistics.operators import DenseRows, ReplicaRows, SparseRows, Statistic
 
 REPLICAS, NODES = 3, 7

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from hpgmn.base.randomness import stable_key
 from hpgmn.models.layers import initialise
 from hpgmn.models.memory import Memory
-from hpgmn.randomness import stable_key
 
 REPLICAS, NODES, PATTERNS, WIDTH = 2, 6, 4, 3
 

@@ -14,8 +14,8 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from hpgmn.config import make_settings
-from hpgmn.errors import HPGMNError
+from hpgmn.base.errors import HPGMNError
+from hpgmn.base.settings import make_settings
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS, find_model
 from hpgmn.models.layers import initialise
@@ -376,7 +376,7 @@ def test_dropout_is_refused_where_the_module_takes_none(write: Write, small_grap
 
 @pytest.mark.slow
 def test_the_example_runs_as_its_first_lines_say(small_graph: Graph, tmp_path: Path) -> None:
-    from hpgmn.datasets import write_graph
+    from hpgmn.graph.files import write_graph
 
     write_graph(small_graph, tmp_path / "small.npz")
     lines = (EXAMPLES / "own_model.py").read_text(encoding="utf-8").splitlines()

@@ -11,8 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from hpgmn.config import make_settings
-from hpgmn.errors import SettingError
+from hpgmn.base.errors import SettingError
+from hpgmn.base.randomness import DropRate, Noise, stable_key
+from hpgmn.base.settings import make_settings
+from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.layers import initialise
@@ -24,8 +26,6 @@ from hpgmn.models.propagated import (
     stages,
 )
 from hpgmn.models.stage import Replica, Task, make_task
-from hpgmn.randomness import DropRate, Noise, stable_key
-from hpgmn.sparse import SparseMatrix
 from hpgmn.training.trainer import StageState, TrainState, logits, train
 
 TINY = PropagatedSettings(

@@ -12,8 +12,8 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from hpgmn.config import TrainSettings, make_settings
-from hpgmn.errors import HPGMNError
+from hpgmn.base.errors import HPGMNError
+from hpgmn.base.settings import TrainSettings, make_settings
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS, find_model
 from hpgmn.models.stage import Replica, Stage, Task, make_task

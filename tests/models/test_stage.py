@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from hpgmn.config import TrainSettings
+from hpgmn.base.randomness import stable_key
+from hpgmn.base.settings import TrainSettings
 from hpgmn.graph import Graph
 from hpgmn.models.layers import Linear
 from hpgmn.models.stage import (
@@ -18,7 +19,6 @@ from hpgmn.models.stage import (
     main_stage,
     make_task,
 )
-from hpgmn.randomness import stable_key
 
 
 def task_of(graph: Graph, *replicas: Replica) -> Task:

@@ -458,7 +458,7 @@ class Fuzz:
                 sentence is checked.
             refused: whether some must be wrong.
         """
-        from hpgmn.errors import HPGMNError
+        from hpgmn.base.errors import HPGMNError
 
         counts: Counter[str] = Counter()
         number = self._soak.amount(short, long)

@@ -16,10 +16,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from hpgmn.base.settings import make_settings
 from hpgmn.cli import main
-from hpgmn.config import make_settings
-from hpgmn.datasets import read_graph, trading_network, write_graph
 from hpgmn.graph import Graph
+from hpgmn.graph.files import read_graph, write_graph
+from hpgmn.graph.synthetic import trading_network
 from hpgmn.models import MODELS, find_model
 from hpgmn.models.stage import Replica
 from hpgmn.statistics.forms import FORMS, MEANS_FORMS
@@ -111,8 +112,8 @@ def of_library(graph: Graph, seed: int) -> dict[str, str]:
     """The classifier, the portfolio, an audit and an explanation."""
     from hpgmn.auditing.whole import audit
     from hpgmn.classifier import HPGMNClassifier
-    from hpgmn.experiments.portfolio import choose
-    from hpgmn.experiments.portfolio_members import Member
+    from hpgmn.runs.members import Member
+    from hpgmn.runs.portfolio import choose
 
     model = HPGMNClassifier(seed=seed, epochs=3, estimator_epochs=3, hidden_dim=4).fit(graph, 0)
     short = {"epochs": 3, "hidden_dim": 4}

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import torch
 
+from hpgmn.base.hardware import forget_peak_memory
+from hpgmn.base.settings import make_settings
 from hpgmn.classifier import HPGMNClassifier
-from hpgmn.config import make_settings
-from hpgmn.datasets import trading_network
-from hpgmn.experiments.machine import forget_peak_memory
 from hpgmn.graph import Graph
+from hpgmn.graph.synthetic import trading_network
 from hpgmn.models import find_model
 from hpgmn.models.stage import Replica
 from hpgmn.training.replicas import fit_replicas

@@ -23,10 +23,10 @@ from sqlite3 import dbapi2
 from typing import Any
 
 LOADED = (
-    *("hpgmn.cli", "hpgmn.datasets", "hpgmn.tables", "hpgmn.classifier", "hpgmn.statistics"),
-    *("hpgmn.experiments.run", "hpgmn.experiments.explorer", "hpgmn.experiments.understanding"),
-    *("hpgmn.report", "hpgmn.report.reproduction", "hpgmn.experiments.reproduction.tasks"),
-    *("hpgmn.experiments.tuning_tasks", "hpgmn.sharding", "matplotlib.figure"),
+    *("hpgmn.cli", "hpgmn.graph.datasets", "hpgmn.tables", "hpgmn.classifier", "hpgmn.statistics"),
+    *("hpgmn.runs.run", "hpgmn.runs.explorer", "hpgmn.runs.understanding"),
+    *("hpgmn.report", "hpgmn_lab.reproduction.html", "hpgmn_lab.reproduction.tasks"),
+    *("hpgmn.runs.tune_tasks", "hpgmn.shards", "matplotlib.figure"),
     *("matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg"),
 )
 SEARCH = ("optuna", "optuna.importance", "sqlalchemy.dialects.sqlite", "alembic.command")

@@ -366,7 +366,7 @@ ODD_BUT_RIGHT: dict[str, tuple[Make, str]] = {
 def test_odd_tables_are_read_as_they_are_meant(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from hpgmn.datasets.files import read_graph
+    from hpgmn.graph.files import read_graph
 
     make, fragment = ODD_BUT_RIGHT[name]
     assert main(make()) == 0

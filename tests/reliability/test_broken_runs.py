@@ -17,13 +17,13 @@ import yaml
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.cli import main
-from hpgmn.config import make_settings, settings_dict
-from hpgmn.datasets.files import write_graph
-from hpgmn.experiments.run import RunSpec, run
-from hpgmn.experiments.run_folder import prepare_folder
 from hpgmn.graph import Graph
+from hpgmn.graph.files import write_graph
 from hpgmn.models import MODELS
+from hpgmn.runs.folder import prepare_folder
+from hpgmn.runs.run import RunSpec, run
 from hpgmn.training.checkpoint import _checksum
 
 TINY = {

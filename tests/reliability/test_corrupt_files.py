@@ -15,17 +15,17 @@ import pytest
 import torch
 
 import hpgmn as package
-from hpgmn.errors import HPGMNError
-from hpgmn.experiments.predictions import guessed_labels, used_ids
-from hpgmn.experiments.reproduction.cells import CellRecord, read_cell, write_cell
-from hpgmn.experiments.run_metrics import read_metrics
+from hpgmn.base.errors import HPGMNError
 from hpgmn.graph import Graph
 from hpgmn.report.reading import read_run
-from hpgmn.sharding import Shards, shard
+from hpgmn.runs.metrics import read_metrics
+from hpgmn.runs.predictions import guessed_labels, used_ids
+from hpgmn.shards import Shards, shard
 from hpgmn.statistics import StatisticsSettings
 from hpgmn.statistics.entries import draft, publish, read_entry, save_array
 from hpgmn.training.checkpoint import read_tensors, write_tensors
 from hpgmn.training.saved import SavedModel
+from hpgmn_lab.reproduction.cells import CellRecord, read_cell, write_cell
 
 pytestmark = pytest.mark.soak
 

@@ -16,11 +16,11 @@ SOURCE = Path(__file__).parents[2] / "src"
 PARENT = """
 import importlib, json, sys
 seen = []
-child = importlib.import_module("hpgmn.datasets.download")
+child = importlib.import_module("hpgmn.graph.download")
 popen, program = child.subprocess.Popen, sys.argv[1]
 
 def instead(command, **options):
-    assert command[-4:-2] == ["-m", "hpgmn.datasets.download"] and "shell" not in options
+    assert command[-4:-2] == ["-m", "hpgmn.graph.download"] and "shell" not in options
     return popen([sys.executable, "-c", program, *command[-2:]], **options)
 
 child.subprocess.Popen = instead
@@ -49,8 +49,8 @@ def parent(cache: Path, program: str) -> list[Any]:
 
 
 def test_the_parent_unpickles_nothing_and_loads_no_pyg(tmp_path: Path) -> None:
-    from hpgmn.datasets import write_graph
     from hpgmn.graph import Graph
+    from hpgmn.graph.files import write_graph
 
     ends = np.arange(325) % 183
     edges = np.stack([ends, (ends + 1 + np.arange(325) // 183) % 183])

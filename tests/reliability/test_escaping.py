@@ -117,7 +117,7 @@ def test_a_terminal_is_told_nothing_by_names(
 def test_a_log_holds_no_codes(hostile: Path) -> None:
     import logging
 
-    from hpgmn.experiments.log import log_file
+    from hpgmn.runs.log import log_file
 
     path = hostile / "log.txt"
     with log_file(path):
@@ -129,7 +129,7 @@ def test_a_log_holds_no_codes(hostile: Path) -> None:
 
 
 def test_text_that_is_no_name_is_shown_as_it_is() -> None:
-    from hpgmn.experiments.log import without_controls
+    from hpgmn.base.text import without_controls
 
     fine = "Zoë & 'co' 学生 – ± \u200d 🙂\n\tx"
     assert without_controls(fine) == fine
@@ -145,9 +145,9 @@ def test_tables_hold_names_whole(hostile: Path, tmp_path: Path) -> None:
 
 
 def test_markdown_cells_stay_cells() -> None:
-    from hpgmn.experiments.reproduction.documents import Document
-    from hpgmn.experiments.reproduction.grids import Grid, Words
-    from hpgmn.experiments.reproduction.writers import markdown
+    from hpgmn_lab.reproduction.documents import Document
+    from hpgmn_lab.reproduction.grids import Grid, Words
+    from hpgmn_lab.reproduction.writers import markdown
 
     evil = f"a|b {SCRIPT} 1 < 2"
     grid = Grid("g", evil, ("x", "y"), ((Words(evil), Words(evil, f" / {evil}", True)),), False)
@@ -216,9 +216,9 @@ def test_notebooks_and_the_page_of_a_reproduction_show_names_as_text(
     page: Page, hostile: Path
 ) -> None:
     from hpgmn import HPGMNClassifier, load
-    from hpgmn.experiments.reproduction.documents import Document
-    from hpgmn.experiments.reproduction.grids import Grid, Heading, Items, Words
-    from hpgmn.report.reproduction import build_page
+    from hpgmn_lab.reproduction.documents import Document
+    from hpgmn_lab.reproduction.grids import Grid, Heading, Items, Words
+    from hpgmn_lab.reproduction.html import build_page
 
     graph = load(hostile / FOLDER)
     model = HPGMNClassifier.load(hostile / "run")
@@ -249,9 +249,9 @@ def test_changed_records_of_a_run_stay_text(
             return [spoiled(own) for own in content]
         return f"{SCRIPT}{IMAGE}" if isinstance(content, str) else content
 
-    from hpgmn.errors import HPGMNError
+    from hpgmn.base.errors import HPGMNError
+    from hpgmn.base.files import SEAL, sealed
     from hpgmn.report import build_report
-    from hpgmn.writing import SEAL, sealed
 
     made, every = 0, soak.amount(short=8, long=1)
     for path in sorted(run.glob("*.json")):

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import hpgmn as package
-from hpgmn.errors import HPGMNError
-from hpgmn.experiments.run_metrics import read_metrics
+from hpgmn.base.errors import HPGMNError
+from hpgmn.runs.metrics import read_metrics
 from hpgmn.training.saved import SavedModel
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]
@@ -60,7 +60,7 @@ WRITES = {"tune": (20, 4096)} | dict.fromkeys(SMALL, (1, 2048))
 BEFORE = """
 import hpgmn.explain.dossier as dossier
 dossier.SECONDS = 0.02
-from hpgmn.experiments import paper
+from hpgmn_lab import paper
 paper.TABLE_2 = {"gcn": paper.TABLE_2["gcn"]}
 """
 

@@ -201,7 +201,7 @@ def npz(found: dict[str, Any]) -> bytes:
 
 
 def test_any_arrays_in_a_graph_file(fuzz: Any, tmp_path: Path) -> None:
-    from hpgmn.datasets.files import read_graph
+    from hpgmn.graph.files import read_graph
 
     def check(found: dict[str, Any]) -> None:
         path = tmp_path / "any.npz"
@@ -226,7 +226,7 @@ def test_any_arrays_in_a_graph_file(fuzz: Any, tmp_path: Path) -> None:
 
 
 def test_damaged_bytes_of_a_graph_file(fuzz: Any, tmp_path: Path) -> None:
-    from hpgmn.datasets.files import read_graph
+    from hpgmn.graph.files import read_graph
 
     found = [arrays(False, False), arrays(True, True)]
     whole = [npz(one) for one in found]
@@ -244,8 +244,8 @@ def test_damaged_bytes_of_a_graph_file(fuzz: Any, tmp_path: Path) -> None:
 
 def test_no_bit_of_a_graph_file_s_directory_hides_an_array(tmp_path: Path, soak: Any) -> None:
     """The directory has no checksum of its own, and names all arrays."""
-    from hpgmn.datasets.files import read_graph
-    from hpgmn.errors import HPGMNError
+    from hpgmn.base.errors import HPGMNError
+    from hpgmn.graph.files import read_graph
 
     found = arrays(False, False)
     whole, path = npz(found), tmp_path / "damaged.npz"
@@ -271,7 +271,7 @@ def test_no_bit_of_a_graph_file_s_directory_hides_an_array(tmp_path: Path, soak:
 
 
 def test_damaged_bytes_of_a_graph_folder(fuzz: Any, tmp_path: Path) -> None:
-    from hpgmn.datasets.files import read_graph
+    from hpgmn.graph.files import read_graph
 
     found = arrays(True, True)
     folder = tmp_path / "damaged.graph"
@@ -377,7 +377,7 @@ def check_plain(graph: Graph) -> None:
 
 
 def test_any_text_tables(fuzz: Any, tmp_path: Path) -> None:
-    from hpgmn.datasets.loading import load
+    from hpgmn.graph.loading import load
 
     def check(case: dict[str, Any]) -> None:
         folder = tmp_path / "tables"

@@ -157,7 +157,7 @@ def given_somehow(draw: st.DrawFn, right: dict[str, Any]) -> dict[str, Any]:
     given["x"] = _array(right["x"], "f4", draw(st.sampled_from(WAYS[:9])))
     edges = np.array(right["edge_index"], np.int64).reshape(2, -1)
     if draw(st.integers(0, 4)) == 0:
-        from hpgmn.edges import SortedEdges
+        from hpgmn.graph.edges import SortedEdges
 
         weight = given.pop("edge_weight", None)
         weights = None if weight is None else np.array(weight, "f4")

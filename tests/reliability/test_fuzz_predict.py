@@ -26,7 +26,7 @@ IDS: list[Any] = ["m0", "m1", "n1", "m0 ", "", None, 7, 1.5, "m\x00", "../n1", "
 def trained() -> Pair:
     """A classifier on a graph of tables, with numbers, words and missing values."""
     from hpgmn.classifier import HPGMNClassifier
-    from hpgmn.datasets.splits import random_splits
+    from hpgmn.graph.splits import random_splits
     from hpgmn.tables import from_tables
 
     random = np.random.default_rng(2)

@@ -96,7 +96,7 @@ yaml_values = st.recursive(
 
 def check_settings(settings: Any) -> None:
     """Every value has its type and keeps its limits."""
-    from hpgmn.config import settings_dict
+    from hpgmn.base.settings import settings_dict
 
     for info in dataclasses.fields(settings):
         value, meta = getattr(settings, info.name), info.metadata
@@ -169,7 +169,7 @@ def likely(info: dataclasses.Field[Any]) -> st.SearchStrategy[Any]:
 
 
 def test_every_setting_takes_its_right_values() -> None:
-    from hpgmn.config import make_settings
+    from hpgmn.base.settings import make_settings
     from hpgmn.models import MODELS
 
     kind = MODELS["hpgmn"].settings
@@ -179,7 +179,7 @@ def test_every_setting_takes_its_right_values() -> None:
 
 
 def test_any_values_of_settings(fuzz: Any) -> None:
-    from hpgmn.config import make_settings
+    from hpgmn.base.settings import make_settings
     from hpgmn.models import MODELS
 
     @st.composite
@@ -279,11 +279,11 @@ def config_texts(draw: st.DrawFn) -> tuple[bytes, dict[str, Any] | None]:
 
 
 def test_any_config_file(fuzz: Any, tmp_path: Path) -> None:
-    from hpgmn.config import make_settings
-    from hpgmn.errors import HPGMNError
-    from hpgmn.experiments.run import RunSpec
+    from hpgmn.base.errors import HPGMNError
+    from hpgmn.base.settings import make_settings
     from hpgmn.models import find_model
-    from hpgmn.shipped import read_config
+    from hpgmn.models.shipped import read_config
+    from hpgmn.runs.run import RunSpec
     from hpgmn.tables.layout import Columns
 
     def check(case: tuple[bytes, dict[str, Any] | None]) -> None:
@@ -314,7 +314,7 @@ def test_any_config_file(fuzz: Any, tmp_path: Path) -> None:
 
 
 def test_any_run_specification(fuzz: Any) -> None:
-    from hpgmn.experiments.run import RunSpec
+    from hpgmn.runs.run import RunSpec
 
     words = [value for value in VALUES if not isinstance(value, np.str_)]  # which no file holds
     odd = st.one_of(yaml_values, st.sampled_from(words))
@@ -348,7 +348,7 @@ def test_any_run_specification(fuzz: Any) -> None:
 
 
 def test_any_assignments(fuzz: Any) -> None:
-    from hpgmn.config import make_settings, parse_assignments
+    from hpgmn.base.settings import make_settings, parse_assignments
     from hpgmn.models import MODELS
 
     fields = dataclasses.fields(MODELS["hpgmn"].settings)

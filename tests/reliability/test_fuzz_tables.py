@@ -79,7 +79,7 @@ def written(table: Table, case: dict[str, Any]) -> bytes:
 
 def read(case: dict[str, Any], folder: Path) -> Graph:
     """The graph in two tables of some form."""
-    from hpgmn.datasets.loading import load
+    from hpgmn.graph.loading import load
     from hpgmn.tables import from_tables
 
     form, tables = case["form"], [case["nodes"], case["edges"]]

@@ -22,16 +22,16 @@ import numpy as np
 import pytest
 import torch
 
-from hpgmn.config import make_settings
-from hpgmn.datasets import trading_network
-from hpgmn.datasets.splits import random_splits
+from hpgmn.base.metrics import METRICS, class_loss
+from hpgmn.base.randomness import DropRate, Noise, signs, stable_key, step_key
+from hpgmn.base.settings import make_settings
 from hpgmn.graph import Graph
-from hpgmn.metrics import METRICS, class_loss
+from hpgmn.graph.homophily import homophily
+from hpgmn.graph.splits import random_splits
+from hpgmn.graph.synthetic import trading_network
 from hpgmn.models import MODELS
 from hpgmn.models.stage import Replica
-from hpgmn.randomness import DropRate, Noise, signs, stable_key, step_key
 from hpgmn.statistics import LocalStatistics, StatisticsSettings, statistic_names
-from hpgmn.statistics.homophily import homophily
 from hpgmn.training.replicas import fit_replicas
 
 FILE = Path(__file__).parent / "golden.json"

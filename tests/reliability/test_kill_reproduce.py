@@ -19,7 +19,7 @@ BEFORE = """
 import hpgmn.training.replicas as replicas
 replicas.SAVE_SECONDS = 0.03
 replicas.replicas_at_once = lambda *_: 2
-from hpgmn.experiments import paper
+from hpgmn_lab import paper
 paper.TABLE_2 = {name: paper.TABLE_2[name] for name in ("gcn", "hpgmn")}
 """
 WORDS = ("reproduce", "table2", "--quick", "--device", "cpu", "--out", "out")

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import hpgmn as package
-from hpgmn.errors import HPGMNError
-from hpgmn.experiments.run_metrics import read_metrics
+from hpgmn.base.errors import HPGMNError
+from hpgmn.runs.metrics import read_metrics
 from hpgmn.training.checkpoint import read_tensors
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]

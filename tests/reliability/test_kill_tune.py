@@ -17,9 +17,9 @@ import pytest
 
 import hpgmn as package
 from hpgmn.cli.tune import specification
-from hpgmn.experiments.search import run_trials
-from hpgmn.experiments.tuning import Tuning
 from hpgmn.graph import Graph
+from hpgmn.runs.search import run_trials
+from hpgmn.runs.tune import Tuning
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]
 
@@ -32,7 +32,7 @@ WORDS += ("--trials", str(TRIALS), *(word for one in FIXED for word in ("--set",
 BEFORE = """
 import functools
 import optuna
-from hpgmn.experiments import tuning
+from hpgmn.runs import tune as tuning
 optuna.samplers.TPESampler = functools.partial(optuna.samplers.TPESampler, n_startup_trials=2)
 tuning.RECALLED_BEST, tuning.RECALLED_LATEST = 3, 4
 tuning.JUDGED_EPOCHS, tuning.SPARED_EPOCHS, tuning.SPARED_TRIALS = 4, 4, 3

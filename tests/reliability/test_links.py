@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from hpgmn.errors import HPGMNError
-from hpgmn.experiments.run import RunSpec
-from hpgmn.experiments.run_folder import prepare_folder
+from hpgmn.base.errors import HPGMNError
+from hpgmn.runs.folder import prepare_folder
+from hpgmn.runs.run import RunSpec
 
 SPEC = RunSpec(graph="texas", model="hpgmn", splits=(0,), seeds=1, settings={})
 
@@ -85,8 +85,8 @@ def test_files_that_are_replaced_are_not_written_through(
 ) -> None:
     import torch
 
-    from hpgmn.datasets import read_graph, write_graph
-    from hpgmn.experiments.run import write_text
+    from hpgmn.graph.files import read_graph, write_graph
+    from hpgmn.runs.run import write_text
     from hpgmn.training.checkpoint import write_tensors
 
     for name in ("a.npz", "a.safetensors", "a.txt"):
@@ -127,7 +127,7 @@ def test_a_model_that_is_a_link_to_something_else_is_no_model(tmp_path: Path) ->
 
 def test_a_graph_folder_may_hold_links_and_they_stay(tmp_path: Path, small_graph: Any) -> None:
     """Reading through links is fine: large arrays may lie on another disk."""
-    from hpgmn.datasets import read_graph, write_graph
+    from hpgmn.graph.files import read_graph, write_graph
 
     write_graph(small_graph, tmp_path / "a.graph")
     shutil.move(tmp_path / "a.graph" / "x.npy", tmp_path / "x.npy")

@@ -18,8 +18,9 @@ import numpy as np
 import pytest
 
 from hpgmn.cli import main
-from hpgmn.datasets import read_graph, trading_network, write_graph
 from hpgmn.graph import Graph
+from hpgmn.graph.files import read_graph, write_graph
+from hpgmn.graph.synthetic import trading_network
 
 SOURCE = Path(__file__).parents[2] / "src"
 TRAININGS = Path(__file__).with_name("many_trainings.py")
@@ -167,8 +168,8 @@ def filled_study(path: Path, graph: Graph, count: int) -> Any:
     """
     from optuna.distributions import CategoricalDistribution, distribution_to_json
 
-    from hpgmn.experiments.study_file import claim, open_study
-    from hpgmn.experiments.tuning import Choices, TuneSpec
+    from hpgmn.runs.study import claim, open_study
+    from hpgmn.runs.tune import Choices, TuneSpec
 
     spec = TuneSpec(str(path.with_name("graph.npz")), splits=(0,), fixed={"epochs": 2})
     with open_study(path) as study:
@@ -211,8 +212,8 @@ def test_a_long_search_suggests_its_next_trial_within_a_second(tmp_path: Path, s
     in which all trials are read once. That is bounded loosely, because the machine may have other
     work; reading all trials once for each of them would take a quarter of an hour.
     """
-    from hpgmn.experiments.study_file import open_study
-    from hpgmn.experiments.tuning import Choices, Tuning
+    from hpgmn.runs.study import open_study
+    from hpgmn.runs.tune import Choices, Tuning
 
     write_graph(trading_network(num_nodes=100, seed=0).graph, tmp_path / "graph.npz")
     graph = read_graph(tmp_path / "graph.npz")

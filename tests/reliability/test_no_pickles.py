@@ -35,7 +35,7 @@ sys.addaudithook(watch)
 COMMANDS = """
 import json, sys
 from hpgmn.cli import main
-from hpgmn.experiments import paper
+from hpgmn_lab import paper
 paper.TABLE_2 = {name: paper.TABLE_2[name] for name in ("gcn", "hpgmn")}  # four cells a graph
 codes = [main(command) for command in json.loads(sys.argv[1])]
 loaded = sorted(name for name in sys.modules if name.split(".")[0] == "torch_geometric")
@@ -75,7 +75,11 @@ def is_expected(event: str, arguments: str) -> bool:
 
     And a benchmark measures in fresh processes.
     """
-    known = ["['uname', '-p']", "['fc-list', ", f"['{sys.executable}', '-m', 'hpgmn.bench.worker'"]
+    known = [
+        "['uname', '-p']",
+        "['fc-list', ",
+        f"['{sys.executable}', '-m', 'hpgmn_lab.bench.worker'",
+    ]
     return event == "subprocess.Popen" and any(words in arguments for words in known)
 
 
@@ -88,7 +92,7 @@ SETTINGS += ["--set", "estimator_epochs=3", "--set", "statistics=attributes,clas
 def test_no_command_unpickles_starts_a_shell_or_loads_pyg(
     tmp_path: Path, small_graph: Any, soak: Any
 ) -> None:
-    from hpgmn.datasets import write_graph
+    from hpgmn.graph.files import write_graph
 
     write_graph(small_graph, tmp_path / "small.npz")
     write_graph(small_graph, tmp_path / "small.graph")

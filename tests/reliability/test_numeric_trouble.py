@@ -14,11 +14,11 @@ import pytest
 import scipy.sparse as sp
 import torch
 
+from hpgmn.base.errors import HPGMNError
 from hpgmn.classifier import HPGMNClassifier
 from hpgmn.cli import main
-from hpgmn.datasets.files import write_graph
-from hpgmn.errors import HPGMNError
 from hpgmn.graph import Graph
+from hpgmn.graph.files import write_graph
 from hpgmn.models import MODELS
 from hpgmn.statistics.local import scaled_attributes
 from hpgmn.training.saved import SavedModel

@@ -16,12 +16,12 @@ import yaml
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from hpgmn.base.errors import HPGMNError
+from hpgmn.base.formats import CELL_FORMAT, GRAPH_FORMAT, RUN_FORMAT, STUDY_FORMAT
 from hpgmn.cli import main
-from hpgmn.errors import HPGMNError
-from hpgmn.experiments.records import read_records
-from hpgmn.experiments.study_file import claim, open_study
-from hpgmn.formats import CELL_FORMAT, GRAPH_FORMAT, RUN_FORMAT, STUDY_FORMAT
 from hpgmn.report import write_report
+from hpgmn.runs.study import claim, open_study
+from hpgmn_lab.results.records import read_records
 
 OLD = Path(__file__).parent / "old_run"
 
@@ -110,7 +110,7 @@ def test_an_old_config_gives_the_run_again(old: Path, tmp_path: Path) -> None:
 
 def old_identity(folder: Path) -> str:
     """What the first form called a training: config, graph, labels, the code of one's own."""
-    from hpgmn.datasets import load
+    from hpgmn.graph.datasets import load
 
     graph = load(str(folder.parent / "graph.npz"))
     about = [yaml.safe_load((folder / "config.yaml").read_text()), graph.fingerprint]
@@ -202,7 +202,7 @@ def newer_graph(old: Path) -> list[str]:
 
 
 def _folder_of_arrays(old: Path) -> str:
-    from hpgmn.datasets import read_graph, write_graph
+    from hpgmn.graph.files import read_graph, write_graph
 
     write_graph(read_graph(old / "graph.npz"), old / "big.graph")
     assert np.load(old / "big.graph" / "format.npy") == GRAPH_FORMAT
@@ -300,7 +300,7 @@ def test_the_readers_of_runs_refuse_newer_ones(old: Path) -> None:
 
 
 def test_the_record_of_a_newer_cell_is_not_done_again(tmp_path: Path) -> None:
-    from hpgmn.experiments.reproduction.cells import CellRecord, read_cell, write_cell
+    from hpgmn_lab.reproduction.cells import CellRecord, read_cell, write_cell
 
     cell = {"graph": "texas", "model": "mlp", "variant": "plain"}
     write_cell(tmp_path, CellRecord(cell, "me", None, {}))

@@ -14,8 +14,9 @@ import pytest
 import yaml
 
 from hpgmn.cli import main
-from hpgmn.datasets import trading_network, write_graph
 from hpgmn.graph import Graph
+from hpgmn.graph.files import write_graph
+from hpgmn.graph.synthetic import trading_network
 
 TINY = {
     "hidden_dim": 4,
@@ -117,16 +118,16 @@ def test_a_config_is_enough(
 def test_a_choice_is_not_made_again(
     home: Path, monkeypatch: pytest.MonkeyPatch, lasting: Callable[[Any], Any]
 ) -> None:
-    from hpgmn.experiments import portfolio_members
-    from hpgmn.experiments.portfolio_members import Member
+    from hpgmn.runs import members as portfolio_members
+    from hpgmn.runs.members import Member
 
     quick = {"epochs": 3, "hidden_dim": 4}
     members = (Member("one", "mlp", quick), Member("two", "gcn", quick))
     monkeypatch.setattr(portfolio_members, "members_for", lambda graph: (members, None))
-    monkeypatch.setattr("hpgmn.experiments.portfolio.members_for", lambda graph: (members, None))
+    monkeypatch.setattr("hpgmn.runs.portfolio.members_for", lambda graph: (members, None))
     assert main(["train", "graph.npz", "--splits", "0", "--device", "cpu", "--out", "first"]) == 0
     assert (home / "first" / "portfolio.json").exists()
-    monkeypatch.setattr("hpgmn.experiments.portfolio.choose", None)
+    monkeypatch.setattr("hpgmn.runs.portfolio.choose", None)
     again(home, monkeypatch)
     assert not (home / "second" / "portfolio.json").exists()
     assert_same_run(home, lasting, leave=("portfolio",))

@@ -30,14 +30,15 @@ READER = """
 import json, logging, resource, signal, sys, time
 from pathlib import Path
 import networkx, numpy, pyarrow, torch
-from hpgmn.config import read_yaml
-from hpgmn.datasets import load, read_graph
-from hpgmn.errors import HPGMNError
-from hpgmn.experiments.study_file import study_exists
-from hpgmn.parsing import read_json
+from hpgmn.base.settings import read_yaml
+from hpgmn.graph.datasets import load
+from hpgmn.graph.files import read_graph
+from hpgmn.base.errors import HPGMNError
+from hpgmn.runs.study import study_exists
+from hpgmn.base.parsing import read_json
 from hpgmn.report import build_report
-from hpgmn.sharding import Shards
-from hpgmn.sharding.files import RowFile, small_array
+from hpgmn.shards import Shards
+from hpgmn.shards.files import RowFile, small_array
 from hpgmn.statistics.entries import read_entry
 from hpgmn.training.saved import SavedModel
 
@@ -233,7 +234,7 @@ def shards(folder: Path) -> Files:
     import scipy.sparse as sp
 
     from hpgmn.graph import Graph
-    from hpgmn.sharding import shard
+    from hpgmn.shards import shard
     from hpgmn.statistics import StatisticsSettings
 
     graph = Graph(sp.csr_array(np.eye(6)), [[0, 1, 2], [1, 2, 3]], np.arange(6) % 2)

@@ -34,7 +34,7 @@ def train(*arguments, **options):
     time.sleep(1.0)
     return genuine(*arguments, **options)
 replicas.train = train
-from hpgmn.experiments import paper
+from hpgmn_lab import paper
 paper.TABLE_2 = {{"gcn": paper.TABLE_2["gcn"]}}
 """
 

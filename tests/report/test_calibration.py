@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hpgmn.errors import HPGMNError
+from hpgmn.base.errors import HPGMNError
 from hpgmn.report import build_report
 
 MakeRun = Callable[..., Path]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hpgmn.errors import HPGMNError
+from hpgmn.base.errors import HPGMNError
 from hpgmn.report import build_report
 from hpgmn.report.explorer import explorer, explorer_script
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hpgmn.auditing import audit
-from hpgmn.errors import HPGMNError
+from hpgmn.base.errors import HPGMNError
 from hpgmn.graph import Graph
 from hpgmn.report import build_report
 

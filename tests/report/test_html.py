@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from hpgmn.errors import HPGMNError
+from hpgmn.base.errors import HPGMNError
 from hpgmn.models import MODELS
 from hpgmn.report import build_report, write_report
 from hpgmn.report.html import _STAGE_NAMES, _facts, command

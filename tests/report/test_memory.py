@@ -151,7 +151,7 @@ def test_patterns_of_no_nodes_have_dashes(make_understanding: Make, tables_of: T
 def test_a_file_of_another_kind_is_named(
     make_run: Callable[..., Path], make_understanding: Make, change: dict[str, Any]
 ) -> None:
-    from hpgmn.errors import HPGMNError
+    from hpgmn.base.errors import HPGMNError
 
     folder = make_run()
     path = folder / "understanding.json"

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hpgmn import parsing
-from hpgmn.errors import HPGMNError
+from hpgmn.base import parsing
+from hpgmn.base.errors import HPGMNError
 from hpgmn.report.reading import CURVES, number, printable, read_run
 
 MakeRun = Callable[..., Path]

@@ -22,7 +22,7 @@ import scipy.sparse as sp
 import torch
 
 import hpgmn
-from hpgmn.errors import HPGMNError
+from hpgmn.base.errors import HPGMNError
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMNSettings

@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from hpgmn.errors import HPGMNError
+from hpgmn.base.errors import HPGMNError
 from hpgmn.graph import Graph
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.statistics import LocalStatistics, StatisticsSettings, forms

@@ -16,10 +16,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpgmn.errors import GraphError
+from hpgmn.base.errors import GraphError
+from hpgmn.base.randomness import signs, text_keys
 from hpgmn.graph import NEIGHBORS, Graph
 from hpgmn.models.hpgmn import HPGMNSettings
-from hpgmn.randomness import signs, text_keys
 from hpgmn.statistics import (
     STATISTICS,
     LocalStatistics,

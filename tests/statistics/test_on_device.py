@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from hpgmn.sparse import SparseMatrix
+from hpgmn.base.sparse import SparseMatrix
 from hpgmn.statistics.labelwise import class_means
 from hpgmn.statistics.on_device import class_means_on_device
 

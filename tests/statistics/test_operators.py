@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hpgmn.sparse import SparseMatrix, block_diagonal
+from hpgmn.base.sparse import SparseMatrix, block_diagonal
 from hpgmn.statistics import operators
 from hpgmn.statistics.operators import (
     DenseRows,

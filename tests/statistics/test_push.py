@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpgmn.errors import HPGMNError
+from hpgmn.base.errors import HPGMNError
 from hpgmn.graph import Graph
 from hpgmn.statistics import push
 from hpgmn.statistics.diffusion import transition

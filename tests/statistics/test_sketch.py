@@ -9,9 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpgmn.base.randomness import signs
+from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Graph
-from hpgmn.randomness import signs
-from hpgmn.sparse import SparseMatrix
 from hpgmn.statistics import sketch as module
 from hpgmn.statistics.diffusion import coefficients, series, transition
 from hpgmn.statistics.sketch import node_keys, sketch, sketched_attributes

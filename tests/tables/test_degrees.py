@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpgmn.errors import GraphError
+from hpgmn.base.errors import GraphError
 from hpgmn.tables import Preparation, open_tables, read_tables
 from hpgmn.tables.degrees import degree_column, log_degrees
 

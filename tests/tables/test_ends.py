@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpgmn.errors import GraphError
+from hpgmn.base.errors import GraphError
 from hpgmn.tables import Columns, open_tables, read_tables
 
 ADD = r"Add the node, or remove the edge \(--drop-unknown-edges does\)\.$"

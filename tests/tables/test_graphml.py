@@ -10,7 +10,7 @@ from xml.sax.saxutils import escape
 import numpy as np
 import pytest
 
-from hpgmn.errors import GraphError, HPGMNError
+from hpgmn.base.errors import GraphError, HPGMNError
 from hpgmn.tables import Columns, open_tables, read_tables
 from hpgmn.tables.graphml import network_tables
 

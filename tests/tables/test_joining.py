@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from hpgmn.errors import HPGMNError, SettingError
+from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.graph import Graph
 from hpgmn.tables import Columns, from_tables
 from hpgmn.tables.joining import NewNodes, as_in, joined, preparation_of
@@ -160,7 +160,7 @@ def test_only_one_graph_is_followed() -> None:
 def test_edges_to_an_earlier_graph_name_the_way_to_add(
     ending: str, tmp_path: Path, write_table: Callable[..., Path]
 ) -> None:
-    from hpgmn.datasets import load
+    from hpgmn.graph.datasets import load
 
     today = from_tables(TODAY, EDGES)
     for name, table in (("nodes", NEW), ("edges", changed(NEW_EDGES, target=[8, 12, 99]))):
@@ -189,7 +189,8 @@ def test_edges_to_an_earlier_graph_name_the_way_to_add(
 def test_tables_are_added_to_a_graph_and_files_are_not(
     tmp_path: Path, write_table: Callable[..., Path]
 ) -> None:
-    from hpgmn.datasets import load, write_graph
+    from hpgmn.graph.datasets import load
+    from hpgmn.graph.files import write_graph
 
     today = from_tables(TODAY, EDGES)
     for name, table in (("nodes", NEW), ("edges", NEW_EDGES)):

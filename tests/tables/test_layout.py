@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from hpgmn.errors import GraphError, HPGMNError
+from hpgmn.base.errors import GraphError, HPGMNError
 from hpgmn.tables import Columns, Preparation, open_tables
 from hpgmn.tables.preparation import Column
 

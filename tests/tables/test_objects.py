@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from hpgmn.errors import GraphError, HPGMNError, SettingError
+from hpgmn.base.errors import GraphError, HPGMNError, SettingError
 from hpgmn.tables import from_networkx as any_network
 from hpgmn.tables import from_tables as any_tables
 from hpgmn.tables import open_tables, read_tables

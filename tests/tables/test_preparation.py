@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from hpgmn.errors import GraphError, HPGMNError
+from hpgmn.base.errors import GraphError, HPGMNError
 from hpgmn.tables.preparation import HASHED, ONE_HOT, Preparation, days, fit, original_ids
 from hpgmn.tables.sources import HeldTable, Table, open_table
 

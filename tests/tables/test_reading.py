@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpgmn.errors import GraphError
+from hpgmn.base.errors import GraphError
 from hpgmn.graph import Graph
 from hpgmn.tables import Columns, Preparation, open_tables, read_tables, reading, sources
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hpgmn.errors import GraphError
+from hpgmn.base.errors import GraphError
 from hpgmn.tables import sources
 from hpgmn.tables.sources import NUMBER, OWN, TEXT, CsvTable, HeldTable, Table, open_table
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from hpgmn.errors import GraphError
+from hpgmn.base.errors import GraphError
 from hpgmn.tables.sources import HeldTable
 from hpgmn.tables.splitting import group_splits, split_by, time_split
 

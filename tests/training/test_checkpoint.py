@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from hpgmn.errors import HPGMNError
+from hpgmn.base.errors import HPGMNError
 from hpgmn.training import checkpoint
 from hpgmn.training.checkpoint import (
     read_seconds,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hpgmn.errors import HPGMNError, SettingError
+from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.graph import Graph, Split
 from hpgmn.training.checks import (
     LabelCounts,

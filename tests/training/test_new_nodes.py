@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from hpgmn.config import make_settings
+from hpgmn.base.randomness import signs, text_keys
+from hpgmn.base.settings import make_settings
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.models.stage import Replica
-from hpgmn.randomness import signs, text_keys
 from hpgmn.statistics.settings import STATISTICS, base_name, mode_of, statistic_names
 from hpgmn.training.replicas import fit_replicas
 from hpgmn.training.saved import SavedModel

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hpgmn import sparse
-from hpgmn.datasets import trading_network
+from hpgmn.base import sparse
+from hpgmn.base.sparse import SparseMatrix
+from hpgmn.graph.synthetic import trading_network
 from hpgmn.models import MODELS
 from hpgmn.models.stage import Replica, make_task
-from hpgmn.sparse import SparseMatrix
 from hpgmn.statistics.on_device import class_means_on_device
 from hpgmn.training.repeatable import repeatable
 from hpgmn.training.trainer import train

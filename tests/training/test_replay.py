@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hpgmn.randomness import Noise
+from hpgmn.base.randomness import Noise
 from hpgmn.training import replay
 from hpgmn.training.replay import Replay, attempt
 

@@ -19,7 +19,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from hpgmn.errors import HPGMNError
+from hpgmn.base.errors import HPGMNError
+from hpgmn.base.files import sealed, unsealed
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMNSettings
@@ -37,7 +38,6 @@ from hpgmn.training.replicas import (
     replicas_at_once,
 )
 from hpgmn.training.trainer import TrainState, logits, train
-from hpgmn.writing import sealed, unsealed
 
 CPU = torch.device("cpu")
 ENTRY = MODELS["hpgmn"]

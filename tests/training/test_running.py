@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from hpgmn.base.metrics import accuracy
+from hpgmn.base.randomness import Noise
 from hpgmn.graph import Graph
-from hpgmn.metrics import accuracy
 from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.models.stage import Replica, Task, make_task
-from hpgmn.randomness import Noise
 from hpgmn.statistics import STATISTICS
 from hpgmn.training import replay, running
 from hpgmn.training.replay import StepReplay

@@ -13,10 +13,10 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from hpgmn.calibration import fit_temperature, fit_temperatures
-from hpgmn.config import make_settings
-from hpgmn.errors import HPGMNError
-from hpgmn.formats import RUN_FORMAT
+from hpgmn.base.calibration import fit_temperature, fit_temperatures
+from hpgmn.base.errors import HPGMNError
+from hpgmn.base.formats import RUN_FORMAT
+from hpgmn.base.settings import make_settings
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMNSettings

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from hpgmn.errors import HPGMNError
+from hpgmn.base.errors import HPGMNError
 from hpgmn.models.stage import Replica, Stage
 from hpgmn.training.state import (
     HISTORY,

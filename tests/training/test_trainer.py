@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hpgmn.config import settings_dict
-from hpgmn.errors import HPGMNError
+from hpgmn.base.errors import HPGMNError
+from hpgmn.base.randomness import Noise
+from hpgmn.base.settings import settings_dict
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMNSettings
@@ -24,7 +25,6 @@ from hpgmn.models.layers import Initialised, initialise
 from hpgmn.models.output import Output
 from hpgmn.models.propagated import PropagatedSettings
 from hpgmn.models.stage import ModelEntry, Replica, Stage, Task, main_stage, make_task
-from hpgmn.randomness import Noise
 from hpgmn.statistics import STATISTICS
 from hpgmn.training import running, trainer
 from hpgmn.training.checkpoint import read_state, write_state

@@ -12,7 +12,7 @@ from hpgmn.auditing.attributes import Columns, Giveaway, gain
 from hpgmn.auditing.classes import ClassBalance, MissingClass
 from hpgmn.auditing.structure import Structure
 from hpgmn.auditing.twins import KnownData, Twins
-from hpgmn.statistics.homophily import Homophily
+from hpgmn.graph.homophily import Homophily
 from hpgmn.training.checks import SKEWED, metric_for_skewed
 
 if TYPE_CHECKING:

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from hpgmn.datasets import DATASETS, find_file, read_graph
-from hpgmn.errors import GraphError
+from hpgmn.base.errors import GraphError
 from hpgmn.graph import Array, Graph, Split
+from hpgmn.graph.datasets import DATASETS, find_file
+from hpgmn.graph.files import read_graph
 
 logger = logging.getLogger(__name__)
 

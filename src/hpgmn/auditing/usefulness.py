@@ -18,8 +18,8 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from hpgmn.config import make_settings
-from hpgmn.evaluation import Difference
+from hpgmn.base.settings import make_settings
+from hpgmn.evaluation.scores import Difference
 from hpgmn.graph import Array, Graph, Split
 from hpgmn.models import find_model
 from hpgmn.models.label_estimator import estimator_logits

@@ -13,10 +13,10 @@ from hpgmn.auditing.classes import ClassBalance, MissingClass, class_balance, mi
 from hpgmn.auditing.findings import TWIN_SHARE, Finding, Measures, findings
 from hpgmn.auditing.structure import Structure, structure
 from hpgmn.auditing.twins import KnownData, Twins, known_data, like_train_nodes, twins
-from hpgmn.datasets import random_splits
-from hpgmn.errors import GraphError
+from hpgmn.base.errors import GraphError
 from hpgmn.graph import Graph, Split
-from hpgmn.statistics.homophily import Homophily, homophily
+from hpgmn.graph.homophily import Homophily, homophily
+from hpgmn.graph.splits import random_splits
 
 if TYPE_CHECKING:
     from hpgmn.auditing.usefulness import Usefulness

@@ -11,22 +11,10 @@ from collections.abc import Sequence
 
 import typer
 
-from hpgmn.cli import (
-    audit,
-    bench,
-    convert,
-    explain,
-    reproduce,
-    shard,
-    show,
-    train,
-    train_shards,
-    tune,
-    use,
-)
+from hpgmn.base.errors import HPGMNError
+from hpgmn.base.files import refused
+from hpgmn.cli import audit, convert, explain, lab, shard, show, train, train_shards, tune, use
 from hpgmn.cli.console import err, set_up_logging
-from hpgmn.errors import HPGMNError
-from hpgmn.writing import refused
 
 _INTERRUPTED = 130
 
@@ -48,7 +36,6 @@ for command in (
     explain.explain,
     use.statistics,
     audit.audit,
-    reproduce.reproduce,
     convert.convert,
     shard.shard,
     show.datasets,
@@ -56,7 +43,8 @@ for command in (
     show.settings,
 ):
     app.command()(command)
-app.add_typer(bench.app, name="bench")
+for forwarded in (lab.reproduce, lab.bench):
+    app.command(context_settings=lab.FORWARDED)(forwarded)
 
 
 def _print_version(value: bool) -> None:
@@ -118,9 +106,6 @@ def _with_nearest(message: str, given: Sequence[str]) -> str:
     names = _commands(app)
     chosen = next((name for name in given if name in names), None)
     where = f"hpgmn {chosen} --help" if chosen else "hpgmn --help"
-    if chosen == "bench":
-        inner = next((name for name in given if name in _commands(bench.app)), None)
-        where = f"hpgmn bench {inner} --help" if inner else "hpgmn bench"
     return f"{text} See `{where}`."
 
 

@@ -78,7 +78,7 @@ def audit(
     classes, and data of another dataset. Test labels are counted, never used for judging.
     """
     from hpgmn.auditing import audit as look
-    from hpgmn.datasets import load
+    from hpgmn.graph.datasets import load
 
     columns = named_columns(
         *(id_, label, split_column, source, target, weight, drop),

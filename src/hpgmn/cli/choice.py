@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Column, Table
 
+from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.cli.console import note, out, say, stop_on_signal, training_progress
-from hpgmn.errors import HPGMNError, SettingError
 
 if TYPE_CHECKING:
-    from hpgmn.experiments.portfolio import Choice
-    from hpgmn.experiments.run import RunSpec
     from hpgmn.graph import Graph
+    from hpgmn.runs.portfolio import Choice
+    from hpgmn.runs.run import RunSpec
     from hpgmn.training.replicas import Progress
 
 
@@ -43,7 +43,7 @@ def wants_portfolio(
         said: the values of the options that name a model and all its settings.
         assignments: single settings; ``--portfolio`` is needed to try it with them.
     """
-    from hpgmn.shipped import has_settings_for
+    from hpgmn.models.shipped import has_settings_for
 
     named = [option for option, value in said.items() if value]
     if asked and named:
@@ -58,7 +58,7 @@ def wants_portfolio(
 
 def known_assignments(model: str, assignments: Sequence[str]) -> list[str]:
     """Those of the ``--set`` options whose setting a model has."""
-    from hpgmn.config import parse_assignments, settings_names
+    from hpgmn.base.settings import parse_assignments, settings_names
     from hpgmn.models import find_model
 
     known = settings_names(find_model(model).settings)
@@ -90,7 +90,7 @@ def chosen_or_kept(
         resume: an interrupted run is to go on.
         overwrite: an earlier run is to be replaced.
     """
-    from hpgmn.experiments.run_folder import earlier_run
+    from hpgmn.runs.folder import earlier_run
 
     before = folder and earlier_run(folder, resume=resume, overwrite=overwrite)
     if folder is not None and before is not None and resume:
@@ -109,9 +109,9 @@ def chosen_or_kept(
 
 
 def _kept(folder: Path) -> Choice | None:
-    from hpgmn.experiments.portfolio import Choice
-    from hpgmn.experiments.run import PORTFOLIO_FILE
-    from hpgmn.parsing import read_json
+    from hpgmn.base.parsing import read_json
+    from hpgmn.runs.portfolio import Choice
+    from hpgmn.runs.run import PORTFOLIO_FILE
 
     path = folder / PORTFOLIO_FILE
     if not path.exists():
@@ -126,9 +126,9 @@ def _kept(folder: Path) -> Choice | None:
 
 
 def _choose(spec: RunSpec, graph: Graph, assignments: Sequence[str]) -> Choice:
-    from hpgmn.config import parse_assignments
-    from hpgmn.experiments.portfolio import choose, splits_to_try
-    from hpgmn.experiments.portfolio_members import members_for
+    from hpgmn.base.settings import parse_assignments
+    from hpgmn.runs.members import members_for
+    from hpgmn.runs.portfolio import choose, splits_to_try
     from hpgmn.training.repeatable import repeatable
 
     members, reason = members_for(graph)
@@ -162,7 +162,7 @@ def _choose(spec: RunSpec, graph: Graph, assignments: Sequence[str]) -> Choice:
 
 def print_choice(content: Mapping[str, Any]) -> None:
     """One line per member that was trained: validation score and seconds, best first."""
-    from hpgmn.metrics import metric_words
+    from hpgmn.base.metrics import metric_words
 
     metric = metric_words(content["metric"], content.get("positive"))
     table = Table(

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.cli.console import say, step_progress
 from hpgmn.cli.tables import (
     Directed,
@@ -20,7 +21,6 @@ from hpgmn.cli.tables import (
     WeightColumn,
     named_columns,
 )
-from hpgmn.errors import HPGMNError, SettingError
 
 
 def convert(
@@ -54,7 +54,7 @@ def convert(
     the node table are attributes and must hold numbers, which stay as they are. (`hpgmn train`
     reads tables by itself, and takes columns of any type.)
     """
-    from hpgmn.datasets.files import FOLDER_ENDING, graph_name, refuse_taken, write_graph
+    from hpgmn.graph.files import FOLDER_ENDING, graph_name, refuse_taken, write_graph
     from hpgmn.tables import open_tables, read_tables
 
     if out.suffix not in (".npz", FOLDER_ENDING, ""):

@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
+from hpgmn.base.errors import SettingError, unknown_name
 from hpgmn.cli.console import say
 from hpgmn.engines import ENGINES, Engine
 from hpgmn.engines.local import LocalEngine
-from hpgmn.errors import SettingError, unknown_name
 
 EngineName = Annotated[
     str, typer.Option("--engine", help="local: this machine; ray: a Ray cluster.")
@@ -57,7 +57,7 @@ def check_engine(engine: str, address: str | None, workers: int | None = None) -
 
 def chosen_device(name: str) -> str:
     """The device of this machine behind a name that the user gave."""
-    from hpgmn.experiments.run import resolve_device
+    from hpgmn.runs.run import resolve_device
 
     _check_device(name)
     return resolve_device(name)

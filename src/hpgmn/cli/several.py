@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Column, Table
 
+from hpgmn.base.errors import HPGMNError, SettingError, unknown_name
+from hpgmn.base.locking import LOCK_FILE, only_one
 from hpgmn.cli.console import (
     earlier_records,
     out,
@@ -21,13 +23,11 @@ from hpgmn.cli.console import (
     training_progress,
 )
 from hpgmn.cli.engines import tell_lost
-from hpgmn.errors import HPGMNError, SettingError, unknown_name
-from hpgmn.locking import LOCK_FILE, only_one
 
 if TYPE_CHECKING:
     from hpgmn.engines import Engine
-    from hpgmn.experiments.run import RunSpec
     from hpgmn.graph import Graph
+    from hpgmn.runs.run import RunSpec
     from hpgmn.training.replicas import Progress
 
 ALL = "all"
@@ -51,7 +51,7 @@ def shared_assignments(names: Sequence[str], assignments: Sequence[str]) -> dict
     ``key=value`` is for every model that knows the key, and one must; ``model.key=value`` is for
     that model alone.
     """
-    from hpgmn.config import describe_settings, parse_assignments
+    from hpgmn.base.settings import describe_settings, parse_assignments
     from hpgmn.models import find_model
 
     known = {
@@ -83,8 +83,8 @@ def folder_name(model: str) -> str:
 
 def run_and_report(spec: RunSpec, graph: Graph, folder: Path) -> dict[str, Any]:
     """Train with progress, a log and the report page."""
-    from hpgmn.experiments.log import log_file, warnings_among
-    from hpgmn.experiments.run import LOG_FILE, run
+    from hpgmn.runs.log import log_file, warnings_among
+    from hpgmn.runs.run import LOG_FILE, run
 
     earlier = earlier_records()
     with (
@@ -104,10 +104,10 @@ def run_and_report(spec: RunSpec, graph: Graph, folder: Path) -> dict[str, Any]:
 
 def explain_and_report(spec: RunSpec, graph: Graph, folder: Path) -> None:
     """What the graph and the trained model are like, as files, and the page made of them."""
-    from hpgmn.experiments.explorer import write_explorer
-    from hpgmn.experiments.run import resolve_device
-    from hpgmn.experiments.understanding import write_understanding
     from hpgmn.report import write_report
+    from hpgmn.runs.explorer import write_explorer
+    from hpgmn.runs.run import resolve_device
+    from hpgmn.runs.understanding import write_understanding
 
     if spec.device == "cuda" and resolve_device("auto") == "cpu":  # it was trained elsewhere
         spec = dataclasses.replace(spec, device="cpu")
@@ -128,8 +128,8 @@ def how_to_go_on(folder: Path, *, is_replacing: bool) -> str:
 @contextmanager
 def telling_kept(folder: Path) -> Iterator[None]:
     """Of a training that does not come to its end say where the run before it is kept."""
-    from hpgmn.experiments.replaced import kept_words
-    from hpgmn.experiments.run import METRICS_FILE
+    from hpgmn.runs.replaced import kept_words
+    from hpgmn.runs.run import METRICS_FILE
 
     try:
         yield
@@ -150,7 +150,7 @@ def train_into(
     choice: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The metrics of a run in a folder of its own; what was done before is not done again."""
-    from hpgmn.experiments.run_folder import finished_run, prepare_folder
+    from hpgmn.runs.folder import finished_run, prepare_folder
 
     prepare_folder(folder, spec, resume=resume, overwrite=overwrite, choice=choice)
     metrics = finished_run(folder) if resume else None
@@ -171,7 +171,7 @@ def train_one(
     cluster: Engine | None = None,
 ) -> dict[str, Any]:
     """The metrics of a run, here or on a cluster, with its report."""
-    from hpgmn.experiments.run_folder import finished_run, prepare_folder
+    from hpgmn.runs.folder import finished_run, prepare_folder
 
     with only_one(folder, "training"), telling_kept(folder):
         if cluster is not None:
@@ -188,7 +188,7 @@ def _train_elsewhere(
     cluster: Engine, runs: Mapping[Path, RunSpec], graph: Graph
 ) -> dict[Path, str]:
     """Train runs into prepared folders, all but their reports; folder → why it failed."""
-    from hpgmn.experiments.run_tasks import run_on
+    from hpgmn.runs.tasks import run_on
 
     failures: dict[Path, str] = {}
     ended = 0
@@ -245,9 +245,9 @@ def _train_several(
     overwrite: bool,
     cluster: Engine | None,
 ) -> None:
-    from hpgmn.experiments.comparison import COMPARISON_FILE, comparison
-    from hpgmn.experiments.run import CONFIG_FILE
-    from hpgmn.writing import is_draft, sweep_folder, write_text
+    from hpgmn.base.files import is_draft, sweep_folder, write_text
+    from hpgmn.runs.compare import COMPARISON_FILE, comparison
+    from hpgmn.runs.run import CONFIG_FILE
 
     if (folder / CONFIG_FILE).exists():
         raise HPGMNError(
@@ -303,8 +303,8 @@ def _several_elsewhere(
     overwrite: bool,
 ) -> dict[Path, str]:
     """Train those models that are not trained yet on a cluster; folder → why it failed."""
-    from hpgmn.experiments.run import METRICS_FILE
-    from hpgmn.experiments.run_folder import prepare_folder
+    from hpgmn.runs.folder import prepare_folder
+    from hpgmn.runs.run import METRICS_FILE
 
     waiting: dict[Path, RunSpec] = {}
     failed: dict[Path, str] = {}
@@ -332,8 +332,8 @@ def _others_in(folder: Path, runs: Sequence[Mapping[str, Any]]) -> list[dict[str
 
     One that is damaged is told and left out.
     """
-    from hpgmn.experiments.run import METRICS_FILE
-    from hpgmn.experiments.run_metrics import read_metrics
+    from hpgmn.runs.metrics import read_metrics
+    from hpgmn.runs.run import METRICS_FILE
 
     keys = ("graph", "metric", "positive", "splits", "seeds")
     found = []
@@ -355,9 +355,9 @@ def _one_of_several(
     spec: RunSpec, graph: Graph, own: Path, *, resume: bool, overwrite: bool
 ) -> dict[str, Any]:
     """The metrics of one model's run in its own folder; a finished one is read."""
-    from hpgmn.experiments.run import METRICS_FILE, REPORT_FILE
-    from hpgmn.experiments.run_folder import prepare_folder
-    from hpgmn.experiments.run_metrics import read_metrics
+    from hpgmn.runs.folder import prepare_folder
+    from hpgmn.runs.metrics import read_metrics
+    from hpgmn.runs.run import METRICS_FILE, REPORT_FILE
 
     with only_one(own, "training"):
         if resume and (own / REPORT_FILE).exists() and (own / METRICS_FILE).exists():
@@ -368,7 +368,7 @@ def _one_of_several(
 
 def print_comparison(content: Mapping[str, Any]) -> None:
     """One line per model: scores, and the difference to the reference with its interval."""
-    from hpgmn.metrics import metric_words
+    from hpgmn.base.metrics import metric_words
 
     reference, over = content["reference"], "splits" if len(content["splits"]) > 1 else "seeds"
     runs = len(content["splits"]) * content["seeds"]

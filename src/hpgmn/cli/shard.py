@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hpgmn.base.errors import DataNotFoundError, HPGMNError, SettingError
 from hpgmn.cli.console import say, step_progress
 from hpgmn.cli.engines import Address, EngineName, check_engine, opened
-from hpgmn.errors import DataNotFoundError, HPGMNError, SettingError
 
 if TYPE_CHECKING:
     from hpgmn.graph import Array, Graph
@@ -55,11 +55,11 @@ def shard(
     The same command goes on where an interrupted one stopped. The folder is then complete when it
     holds manifest.json.
     """
-    from hpgmn.config import make_settings, parse_assignments
-    from hpgmn.datasets import DATASETS
+    from hpgmn.base.settings import make_settings, parse_assignments
+    from hpgmn.graph.datasets import DATASETS
     from hpgmn.models.hpgmn import HPGMNSettings
-    from hpgmn.sharding import shard as cut
-    from hpgmn.shipped import settings_for
+    from hpgmn.models.shipped import settings_for
+    from hpgmn.shards import shard as cut
 
     check_engine(engine, address, workers)
     given = parse_assignments(set_ or [])
@@ -128,7 +128,7 @@ def _source(graph: str) -> Any:
 
     A graph folder without splits is loaded, too: it then has those that `hpgmn train` makes.
     """
-    from hpgmn.datasets import DATASETS, load
+    from hpgmn.graph.datasets import DATASETS, load
 
     path = Path(graph).expanduser()
     needed = ("edges_indptr.npy", "train_mask.npy")
@@ -157,7 +157,7 @@ def _labels(labels: str, source: Any, settings: Any, split: int) -> _Labels:
     import numpy as np
 
     from hpgmn.classifier import estimate_labels
-    from hpgmn.datasets import read_graph
+    from hpgmn.graph.files import read_graph
 
     if labels not in ("estimated", "train"):
         found = _read_labels(labels, source, split)
@@ -171,9 +171,9 @@ def _labels(labels: str, source: Any, settings: Any, split: int) -> _Labels:
 
 def _read_labels(file: str, source: Any, split: int) -> Array:
     """The labels in a file, or the predictions of a run."""
-    from hpgmn.experiments.predictions import guessed_labels, refuse_other_graph
-    from hpgmn.experiments.run import METRICS_FILE, PREDICTIONS_FILE
-    from hpgmn.parsing import read_array
+    from hpgmn.base.parsing import read_array
+    from hpgmn.runs.predictions import guessed_labels, refuse_other_graph
+    from hpgmn.runs.run import METRICS_FILE, PREDICTIONS_FILE
 
     path = Path(file).expanduser()
     if (path / PREDICTIONS_FILE).is_file():
@@ -201,14 +201,14 @@ def _read_labels(file: str, source: Any, split: int) -> Array:
 
 def _num_nodes(folder: Path) -> int:
     """The nodes of a graph folder, each with a place in the edges."""
-    from hpgmn.sharding.files import RowFile
+    from hpgmn.shards.files import RowFile
 
     return len(RowFile(folder / "edges_indptr.npy")) - 1
 
 
 def _class_names(folder: Path) -> list[str]:
     """The classes of a graph folder."""
-    from hpgmn.sharding.files import small_array
+    from hpgmn.shards.files import small_array
 
     if not (folder / "class_names.npy").is_file():
         raise HPGMNError(
@@ -220,8 +220,8 @@ def _class_names(folder: Path) -> list[str]:
 
 def _write_origin(out: Path, graph: str, made: _Labels) -> None:
     """What a model trained on the shards needs to be used on graphs; the same each time."""
-    from hpgmn.datasets import DATASETS
-    from hpgmn.sharding import ESTIMATOR_FILE, note_origin
+    from hpgmn.graph.datasets import DATASETS
+    from hpgmn.shards import ESTIMATOR_FILE, note_origin
     from hpgmn.training.checkpoint import write_tensors
 
     if made.estimator is not None:

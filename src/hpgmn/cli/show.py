@@ -19,8 +19,8 @@ def datasets(
     ] = None,
 ) -> None:
     """Every known dataset: size, classes, homophily, whether it is here, known defects."""
-    from hpgmn.datasets import DATASETS, find_file
-    from hpgmn.datasets import download as fetch
+    from hpgmn.graph.datasets import DATASETS, find_file
+    from hpgmn.graph.download import download as fetch
 
     if download is not None:
         path = fetch(download)
@@ -89,11 +89,10 @@ def settings(
     json_: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
 ) -> None:
     """Every --set key with its meaning, value and allowed values."""
-    from hpgmn.config import describe_settings, make_settings, settings_dict
-    from hpgmn.datasets import DATASETS
-    from hpgmn.datasets.registry import known_dataset
+    from hpgmn.base.settings import describe_settings, make_settings, settings_dict
+    from hpgmn.graph.datasets import DATASETS, known_dataset
     from hpgmn.models import find_model
-    from hpgmn.shipped import settings_for
+    from hpgmn.models.shipped import settings_for
 
     entry = find_model(model)
     if graph is not None and graph not in DATASETS and not Path(graph).expanduser().exists():

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Column, Table
 
+from hpgmn.base.errors import HPGMNError, SettingError
+from hpgmn.base.locking import only_one
 from hpgmn.cli.choice import NOT_TRIED, chosen_or_kept, known_assignments, wants_portfolio
 from hpgmn.cli.console import METRIC_HELP, note, out, percent, refuse_url, say, step_progress
 from hpgmn.cli.engines import Address, EngineName, Place, check_engine, opened
@@ -41,12 +43,10 @@ from hpgmn.cli.tables import (
     WeightColumn,
     named_columns,
 )
-from hpgmn.errors import HPGMNError, SettingError
-from hpgmn.locking import only_one
 
 if TYPE_CHECKING:
-    from hpgmn.experiments.run import RunSpec
     from hpgmn.graph import Graph
+    from hpgmn.runs.run import RunSpec
 
 logger = logging.getLogger(__name__)
 
@@ -144,9 +144,9 @@ def train(
     without shipped settings, and with no model or settings named, a portfolio of settings is tried
     on validation nodes and the best is trained.
     """
-    from hpgmn.datasets import load
+    from hpgmn.graph.datasets import load
     from hpgmn.models.own import is_own
-    from hpgmn.shipped import read_config
+    from hpgmn.models.shipped import read_config
     from hpgmn.tables import Columns
 
     check_engine(engine, address, workers)
@@ -231,7 +231,7 @@ def _named_graph(graph: str | None, given: Mapping[str, Any], config: str | None
 
 def _tell_changes(given: Mapping[str, Any], spec: RunSpec, graph: Graph) -> None:
     """Say what has changed since the run of the config, where its graph is trained on again."""
-    from hpgmn.experiments.again import changes, made_with
+    from hpgmn.runs.provenance import changes, made_with
 
     if given.get("made_with") and given.get("graph") == spec.graph:
         for line in changes(given, made_with(graph, spec.splits, spec.device)):
@@ -267,7 +267,7 @@ def _train(
     asked: _Asked, specs: list[RunSpec], graph: Graph, out_folder: Path | None, place: Place
 ) -> None:
     """Train what is asked for, wherever that is, and print the scores."""
-    from hpgmn.experiments.run import resolve_device
+    from hpgmn.runs.run import resolve_device
 
     names, cluster = asked.names, None if place.engine.is_local else place.engine
     after = {"resume": asked.resume, "overwrite": asked.overwrite}
@@ -301,7 +301,7 @@ def _train(
 
 def _specifications(asked: _Asked, graph: Graph) -> tuple[list[RunSpec], list[str]]:
     """A run for each model, and warnings, the same for all; what can be refused is refused here."""
-    from hpgmn.experiments.run import check_run
+    from hpgmn.runs.run import check_run
 
     specs = []
     for name in asked.names:
@@ -327,11 +327,11 @@ def _specification(
         given: what the options and the config say; but for the device the rest has its default.
         assignments: what ``--set`` changes in the config's or else the shipped settings.
     """
-    from hpgmn.config import make_settings, parse_assignments, settings_dict
-    from hpgmn.datasets import DATASETS
-    from hpgmn.experiments.run import RunSpec
+    from hpgmn.base.settings import make_settings, parse_assignments, settings_dict
+    from hpgmn.graph.datasets import DATASETS
     from hpgmn.models import find_model
-    from hpgmn.shipped import settings_for
+    from hpgmn.models.shipped import settings_for
+    from hpgmn.runs.run import RunSpec
     from hpgmn.training.checks import positive_class, seen_labels
 
     name = given.get("model", "hpgmn")
@@ -397,7 +397,7 @@ def _default_folder(graph: str, names: Sequence[str]) -> Path:
 
 def print_scores(row: dict[str, Any]) -> None:
     """The run in one line: test score, validation score, label estimator where it has one, time."""
-    from hpgmn.metrics import metric_words
+    from hpgmn.base.metrics import metric_words
 
     runs = len(row["val_score"])
     test = percent(row["test_score_mean"], row["test_score_std"])
@@ -431,10 +431,11 @@ def demo(
     seed: Annotated[int, typer.Option(help="Seed of the generated graph.")] = 0,
 ) -> None:
     """The built-in trading network, end to end: generate, train, score, explain."""
-    from hpgmn.datasets import trading_network, write_graph
-    from hpgmn.experiments.run import resolve_device
-    from hpgmn.experiments.run_folder import prepare_folder
-    from hpgmn.statistics.homophily import node_homophily
+    from hpgmn.graph.files import write_graph
+    from hpgmn.graph.homophily import node_homophily
+    from hpgmn.graph.synthetic import trading_network
+    from hpgmn.runs.folder import prepare_folder
+    from hpgmn.runs.run import resolve_device
 
     path = out_folder / "trading-network.npz"
     made = trading_network(num_nodes=nodes, seed=seed)
@@ -477,7 +478,7 @@ def demo(
 
 def _is_demo(folder: Path, graph: Path) -> bool:
     """Whether a run folder is an earlier demo's, which the next one replaces; no other is."""
-    from hpgmn.experiments.run import read_spec
+    from hpgmn.runs.run import read_spec
 
     try:
         return Path(read_spec(folder).graph).name == graph.name

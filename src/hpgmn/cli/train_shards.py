@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hpgmn.base.errors import SettingError
+from hpgmn.base.locking import only_one
 from hpgmn.cli.console import METRIC_HELP, earlier_records, say, training_progress
 from hpgmn.cli.engines import Address, EngineName, check_engine, opened
 from hpgmn.cli.several import how_to_go_on, telling_kept
 from hpgmn.cli.train import Deterministic, Positive, print_scores
-from hpgmn.errors import SettingError
-from hpgmn.locking import only_one
 
 if TYPE_CHECKING:
-    from hpgmn.distributed.ranks import Ranks
-    from hpgmn.experiments.run import RunSpec
-    from hpgmn.sharding import Shards
+    from hpgmn.runs.run import RunSpec
+    from hpgmn.shards import Shards
+    from hpgmn.training.ranks import Ranks
 
 logger = logging.getLogger(__name__)
 
@@ -82,8 +82,8 @@ def train_shards(
 
     torchrun --standalone --nproc-per-node 2 -m hpgmn train-shards SHARDS --out RUN --resume
     """
+    from hpgmn.models.shipped import read_config
     from hpgmn.report import write_report
-    from hpgmn.shipped import read_config
 
     if resume and overwrite:
         raise SettingError(
@@ -154,10 +154,10 @@ class _Run:
 
     def specified(self, device: str, ranks: int) -> tuple[RunSpec, Shards]:
         """The run for so many ranks and its shards; what can be refused is refused."""
-        from hpgmn.config import parse_assignments
-        from hpgmn.datasets import DATASETS
-        from hpgmn.distributed import specification
-        from hpgmn.sharding import Shards
+        from hpgmn.base.settings import parse_assignments
+        from hpgmn.graph.datasets import DATASETS
+        from hpgmn.runs.shard_run import specification
+        from hpgmn.shards import Shards
 
         shards = Shards(self.shards)
         shards.shares(ranks)
@@ -171,8 +171,8 @@ class _Run:
 
     def _tell_changes(self, shards: Shards, ranks: int, device: str) -> None:
         """Say what has changed since the run of the config."""
-        from hpgmn.distributed.run import made_with_shards
-        from hpgmn.experiments.again import changes
+        from hpgmn.runs.provenance import changes
+        from hpgmn.runs.shard_run import made_with_shards
 
         if self.given.get("made_with"):
             for line in changes(self.given, made_with_shards(shards, ranks, device)):
@@ -180,7 +180,7 @@ class _Run:
 
     def here(self, device: str) -> dict[str, Any] | None:
         """Train as one of torchrun's processes, or alone; the metrics on rank 0."""
-        from hpgmn.distributed.ranks import joined
+        from hpgmn.training.ranks import joined
 
         with joined(device) as ranks:
             if ranks.is_first:
@@ -190,7 +190,7 @@ class _Run:
 
     def _first(self, ranks: Ranks, device: str) -> dict[str, Any]:
         """What rank 0 does: it alone checks, writes and speaks."""
-        from hpgmn.distributed import run_on_shards
+        from hpgmn.runs.shard_run import run_on_shards
 
         with ExitStack() as stack:
             try:
@@ -213,10 +213,10 @@ class _Run:
 
     def _other(self, ranks: Ranks) -> None:
         """What all other ranks do, once rank 0 has said what."""
-        from hpgmn.distributed import run_on_shards
-        from hpgmn.experiments.run import RunSpec
-        from hpgmn.parsing import parse_json
-        from hpgmn.sharding import Shards
+        from hpgmn.base.parsing import parse_json
+        from hpgmn.runs.run import RunSpec
+        from hpgmn.runs.shard_run import run_on_shards
+        from hpgmn.shards import Shards
 
         said = ranks.words("")
         if said not in (_REFUSED, _FINISHED):  # torchrun ends all with the rank that failed
@@ -225,8 +225,8 @@ class _Run:
 
     def by_ray(self, device: str, workers: int) -> dict[str, Any]:
         """Train by Ray Train; Ray is connected."""
-        from hpgmn.distributed.ray_train import require_room, run_with_ray
         from hpgmn.engines.cluster import connected
+        from hpgmn.runs.ray_train import require_room, run_with_ray
 
         spec, shards = self.specified(device, workers)
         with connected() as ray:
@@ -243,7 +243,7 @@ class _Run:
 
     def _prepared(self, spec: RunSpec) -> dict[str, Any] | None:
         """Make the run folder; the metrics of a run that has only its report left to write."""
-        from hpgmn.experiments.run_folder import finished_run, prepare_folder
+        from hpgmn.runs.folder import finished_run, prepare_folder
 
         prepare_folder(self.folder, spec, resume=self.resume, overwrite=self.overwrite)
         return finished_run(self.folder) if self.resume else None
@@ -251,8 +251,8 @@ class _Run:
     @contextmanager
     def _told(self, spec: RunSpec, shards: Shards) -> Iterator[Callable[[Any], None]]:
         """Progress for the user, and a log for the folder."""
-        from hpgmn.experiments.log import log_file
-        from hpgmn.experiments.run import LOG_FILE
+        from hpgmn.runs.log import log_file
+        from hpgmn.runs.run import LOG_FILE
 
         with (
             log_file(self.folder / LOG_FILE, earlier_records()),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 from rich.table import Table
 
+from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.cli.console import (
     METRIC_HELP,
     out,
@@ -24,13 +25,12 @@ from hpgmn.cli.console import (
 )
 from hpgmn.cli.engines import Address, EngineName, Place, check_engine, opened
 from hpgmn.cli.train import Deterministic, split_numbers
-from hpgmn.errors import HPGMNError, SettingError
 
 if TYPE_CHECKING:
     from optuna.study import Study
 
-    from hpgmn.experiments.tuning import TuneSpec
     from hpgmn.graph import Graph
+    from hpgmn.runs.tune import TuneSpec
 
 _SHOWN = 10  # lines of importance
 _OPTIONS = ("model", "space", "sampler", "splits", "seeds", "protocol", "metric")
@@ -101,7 +101,7 @@ def tune(
 
     A trial is trained on all asked splits and seeds at once. Test labels are never read.
     """
-    from hpgmn.experiments.study_file import alone, claim, open_study, study_exists
+    from hpgmn.runs.study import alone, claim, open_study, study_exists
 
     _check_numbers(trials, timeout)
     check_engine(engine, address, workers)
@@ -159,11 +159,11 @@ def specification(
         device: "cpu" or "cuda".
         pruning: whether to give up hopeless trials; None: with tpe.
     """
-    from hpgmn.config import make_settings, parse_assignments
-    from hpgmn.datasets import DATASETS, load
-    from hpgmn.experiments.run import RunSpec, check_run
-    from hpgmn.experiments.tuning import Choices, TuneSpec, check_names
+    from hpgmn.base.settings import make_settings, parse_assignments
+    from hpgmn.graph.datasets import DATASETS, load
     from hpgmn.models import find_model
+    from hpgmn.runs.run import RunSpec, check_run
+    from hpgmn.runs.tune import Choices, TuneSpec, check_names
     from hpgmn.training.checks import positive_class, seen_labels
 
     model, sampler = asked.get("model", "hpgmn"), asked.get("sampler", "tpe")
@@ -199,9 +199,9 @@ def specification(
 
 def _show(path: Path, source: str, asked: Mapping[str, Any], as_json: bool) -> None:
     """Print what a study has found; options that are not given are those of the study."""
-    from hpgmn.experiments.records import word
-    from hpgmn.experiments.study_file import identity_of, open_study, refuse_other
+    from hpgmn.base.text import setting_text
     from hpgmn.models.own import is_own
+    from hpgmn.runs.study import identity_of, open_study, refuse_other
 
     with open_study(path) as opened:
         before = identity_of(opened)
@@ -214,7 +214,7 @@ def _show(path: Path, source: str, asked: Mapping[str, Any], as_json: bool) -> N
             )
         own = {name: before[name] for name in _OPTIONS}
         own["deterministic"] = before.get("deterministic", False)
-        own["set"] = [f"{name}={word(value)}" for name, value in before["fixed"].items()]
+        own["set"] = [f"{name}={setting_text(value)}" for name, value in before["fixed"].items()]
         spec, loaded, _ = specification(source, {**own, **asked}, "cpu", None)
         now = spec.identity(loaded)
         del now["values"]  # of another version, perhaps, and can be shown all the same
@@ -233,9 +233,9 @@ def _search(
     study: Study, spec: TuneSpec, graph: Graph, trials: int, place: Place, timeout: float | None
 ) -> _Ending:
     """Train the trials that are still to be done, with progress."""
-    from hpgmn.experiments.tuning import Tuning
-    from hpgmn.experiments.tuning_summary import best_trial
-    from hpgmn.experiments.tuning_tasks import tune_on
+    from hpgmn.runs.tune import Tuning
+    from hpgmn.runs.tune_summary import best_trial
+    from hpgmn.runs.tune_tasks import tune_on
 
     tuning = Tuning(study, spec, graph, place.engine.workers)
     deaths = 0
@@ -267,7 +267,7 @@ def _search(
 
 def _tell(study: Study, path: Path, source: str, as_json: bool) -> None:
     """Write the best settings and the pictures, and print what was found."""
-    from hpgmn.experiments.tuning_summary import files_of, summary, write_best
+    from hpgmn.runs.tune_summary import files_of, summary, write_best
 
     found = summary(study, source)
     files: dict[str, str] = {}
@@ -286,9 +286,9 @@ def _tell(study: Study, path: Path, source: str, as_json: bool) -> None:
 
 def _draw(study: Study, found: Mapping[str, Any], path: Path) -> bool:
     """Draw the pictures; returns whether there is anything to draw."""
-    from hpgmn.experiments.sensitivity import draw_sensitivity, panels
-    from hpgmn.experiments.study_file import identity_of
-    from hpgmn.experiments.tuning_summary import finished_trials
+    from hpgmn.runs.sensitivity import draw_sensitivity, panels
+    from hpgmn.runs.study import identity_of
+    from hpgmn.runs.tune_summary import finished_trials
 
     identity = identity_of(study)
     assert identity is not None
@@ -344,8 +344,8 @@ def _print(found: Mapping[str, Any]) -> None:
 
 def _complain(study: Study, trials: int, ending: _Ending) -> None:
     """Say what is missing: nothing finished, or trials that deaths or the time left undone."""
-    from hpgmn.experiments.tuning import is_done
-    from hpgmn.experiments.tuning_summary import first_error, trial_counts
+    from hpgmn.runs.tune import is_done
+    from hpgmn.runs.tune_summary import first_error, trial_counts
 
     done = {
         one.user_attrs["place"]

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from hpgmn.base.errors import HPGMNError, SettingError, unknown_name
+from hpgmn.base.files import whole
+from hpgmn.base.turns import own_turn
 from hpgmn.cli.console import err, out, say
 from hpgmn.cli.tables import (
     DropUnknownEdges,
@@ -20,13 +23,10 @@ from hpgmn.cli.tables import (
     WeightColumn,
     named_columns,
 )
-from hpgmn.errors import HPGMNError, SettingError, unknown_name
-from hpgmn.turns import own_turn
-from hpgmn.writing import whole
 
 if TYPE_CHECKING:
-    from hpgmn.experiments.run import RunSpec
     from hpgmn.graph import Array, Graph
+    from hpgmn.runs.run import RunSpec
     from hpgmn.tables import Columns
     from hpgmn.training.saved import SavedModel
 
@@ -51,10 +51,10 @@ def opened(
         add: whether ``source`` holds only what is new, to be added to the trained graph.
         columns: what the user says of the columns of ``source``.
     """
-    from hpgmn.datasets import load
-    from hpgmn.experiments.comparison import COMPARISON_FILE
-    from hpgmn.experiments.replaced import kept_words
-    from hpgmn.experiments.run import CONFIG_FILE, read_spec
+    from hpgmn.graph.datasets import load
+    from hpgmn.runs.compare import COMPARISON_FILE
+    from hpgmn.runs.replaced import kept_words
+    from hpgmn.runs.run import CONFIG_FILE, read_spec
     from hpgmn.training.saved import MODEL_FILE, SavedModel
 
     if (run / COMPARISON_FILE).is_file():
@@ -254,8 +254,8 @@ def evaluate(
 
     Of another graph, nodes that the run was trained or validated on (by their ids) are left out.
     """
-    from hpgmn.evaluation import Score, class_report, scores
-    from hpgmn.metrics import METRICS, metric_words
+    from hpgmn.base.metrics import METRICS, metric_words
+    from hpgmn.evaluation.scores import Score, class_report, scores
     from hpgmn.training.checks import class_number, positive_class
 
     model, spec, loaded = opened(run, graph, own)
@@ -345,8 +345,8 @@ def _new_masks(model: SavedModel, graph: Graph, run: Path) -> list[Array]:
     """The labelled nodes of another graph that each replica was not trained or validated on."""
     import numpy as np
 
-    from hpgmn.experiments.predictions import used_ids
-    from hpgmn.experiments.run import PREDICTIONS_FILE
+    from hpgmn.runs.predictions import used_ids
+    from hpgmn.runs.run import PREDICTIONS_FILE
 
     known = graph.y >= 0
     if graph.node_ids is None or model.node_ids is None:
@@ -387,11 +387,11 @@ def statistics(
     import numpy as np
     import torch
 
+    from hpgmn.base.settings import make_settings, parse_assignments
     from hpgmn.classifier import estimate_labels
-    from hpgmn.config import make_settings, parse_assignments
-    from hpgmn.datasets import DATASETS, load
+    from hpgmn.graph.datasets import DATASETS, load
     from hpgmn.models.hpgmn import HPGMNSettings
-    from hpgmn.shipped import read_config, settings_for
+    from hpgmn.models.shipped import read_config, settings_for
     from hpgmn.statistics import LocalStatistics, StatisticsSettings, statistic_names
 
     if labels not in ("true", "estimated"):

@@ -20,8 +20,8 @@ from types import ModuleType
 from typing import Any
 
 from hpgmn import __version__
+from hpgmn.base.errors import HPGMNError
 from hpgmn.engines.tasks import FAREWELL_SECONDS, LOOK_SECONDS, Ended, Seldom, Share, Task, done
-from hpgmn.errors import HPGMNError
 
 ROOM_SECONDS = 10.0
 """How often to look whether the machines that are left have room for the tasks."""

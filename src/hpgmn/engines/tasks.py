@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from hpgmn.errors import HPGMNError
-from hpgmn.writing import refused
+from hpgmn.base.errors import HPGMNError
+from hpgmn.base.files import refused
 
 ENGINES = ("local", "ray")
 LOOK_SECONDS = 0.2

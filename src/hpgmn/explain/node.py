@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpgmn.errors import HPGMNError
+from hpgmn.base.errors import HPGMNError
 from hpgmn.explain.explanation import Explanation, Neighbor, Pattern, Without
 from hpgmn.explain.neighbors import EXACT_FIRST, Support, neighbor_support, turning_point
 from hpgmn.explain.opened import Opened, mean_probabilities, open_replicas

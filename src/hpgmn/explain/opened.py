@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hpgmn.calibration import mean_logits
-from hpgmn.errors import HPGMNError
+from hpgmn.base.calibration import mean_logits
+from hpgmn.base.errors import HPGMNError
 from hpgmn.graph import Array, Graph
 from hpgmn.models.head import MemoryHead
 from hpgmn.models.hpgmn import HPGMN, label_guesses, trained_on

@@ -17,11 +17,11 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from hpgmn.edges import sorted_csr
+from hpgmn.base.randomness import signs
+from hpgmn.base.sparse import SparseMatrix
 from hpgmn.explain.opened import Opened
 from hpgmn.graph import Array
-from hpgmn.randomness import signs
-from hpgmn.sparse import SparseMatrix
+from hpgmn.graph.edges import sorted_csr
 from hpgmn.statistics import Statistic, averaged, base_name
 from hpgmn.statistics.diffusion import DenseDiffusion, coefficients, series, transition
 from hpgmn.statistics.labelwise import (

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from hpgmn.errors import HPGMNError, unknown_name
-from hpgmn.models import (
+from hpgmn.base.errors import HPGMNError, unknown_name
+from hpgmn.models import hpgmn, propagated
+from hpgmn.models.baselines import (
     appnp,
     bmgcn,
     chebnet,
@@ -16,13 +17,11 @@ from hpgmn.models import (
     gcnii,
     gprgnn,
     h2gcn,
-    hpgmn,
     linkx,
     lwgcn,
     mixhop,
     mlp,
     mmp,
-    propagated,
 )
 from hpgmn.models.own import is_own, own_model
 from hpgmn.models.stage import ModelEntry

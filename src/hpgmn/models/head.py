@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from hpgmn.config import setting
+from hpgmn.base.randomness import DropRate, Noise, dropout, relu_dropout
+from hpgmn.base.settings import setting
 from hpgmn.models.layers import MLP, Linear
 from hpgmn.models.memory import Memory
 from hpgmn.models.output import Output
-from hpgmn.randomness import DropRate, Noise, dropout, relu_dropout
 from hpgmn.statistics.operators import take_nodes
 
 

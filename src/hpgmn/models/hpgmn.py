@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hpgmn.config import BatchSettings, dropout_setting, setting
-from hpgmn.errors import SettingError
+from hpgmn.base.errors import SettingError
+from hpgmn.base.randomness import DropRate, Noise
+from hpgmn.base.settings import BatchSettings, dropout_setting, setting
 from hpgmn.graph import Graph
 from hpgmn.models.head import MemoryHead, MemorySettings, penalty_weights
 from hpgmn.models.label_estimator import (
@@ -24,7 +25,6 @@ from hpgmn.models.label_estimator import (
 from hpgmn.models.layers import Initialised, StatisticMLP
 from hpgmn.models.output import Output
 from hpgmn.models.stage import ModelEntry, Parameters, Stage, StageBuilder, Task, stage_of
-from hpgmn.randomness import DropRate, Noise
 from hpgmn.statistics import (
     Statistic,
     StatisticsSettings,

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hpgmn.config import dropout_setting, setting
+from hpgmn.base.randomness import DropRate, Noise
+from hpgmn.base.settings import dropout_setting, setting
 from hpgmn.graph import Array
 from hpgmn.models.layers import StatisticMLP
 from hpgmn.models.output import Output
 from hpgmn.models.stage import Parameters, Stage, Task, load_parameters
-from hpgmn.randomness import DropRate, Noise
 from hpgmn.statistics import Statistic
 from hpgmn.statistics.labelwise import one_hot
 from hpgmn.statistics.operators import take_nodes

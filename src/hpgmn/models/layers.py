@@ -11,8 +11,8 @@ from functools import reduce
 import torch
 from torch import Tensor, nn
 
-from hpgmn.randomness import DropRate, Noise, column_factors, relu_dropout
-from hpgmn.sparse import SparseMatrix, at_least_single
+from hpgmn.base.randomness import DropRate, Noise, column_factors, relu_dropout
+from hpgmn.base.sparse import SparseMatrix, at_least_single
 from hpgmn.statistics.operators import Statistic, apart, side_by_side
 
 NORM_EPSILON = 1e-5

@@ -8,10 +8,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from hpgmn.base.randomness import Noise
+from hpgmn.base.sparse import at_least_single
 from hpgmn.models.layers import Initialised, draw_glorot
 from hpgmn.models.penalties import nearest_distance, negative_entropy, norm_penalty, over_nodes
-from hpgmn.randomness import Noise
-from hpgmn.sparse import at_least_single
 from hpgmn.statistics.operators import add_nodes, take_nodes
 
 USE_SHARE = 0.1
@@ -64,7 +64,7 @@ class Memory(Initialised):
     not overall is then not pushed, and the strength of the penalty does not depend on the batch.
 
     Where the nodes of a step are shared out among processes, ``over_nodes`` is replaced by a mean
-    over the nodes of all (:mod:`hpgmn.distributed`).
+    over the nodes of all (:mod:`hpgmn.training.ranks`).
 
     A memory starts with random patterns, as any module of torch does; ``initialise`` replaces them
     by numbers that depend on a key alone.

@@ -30,14 +30,14 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import UninitializedParameter
 from typing_extensions import override
 
-from hpgmn.config import TrainSettings, setting, settings_dict
-from hpgmn.errors import HPGMNError, SettingError, unknown_name
+from hpgmn.base.errors import HPGMNError, SettingError, unknown_name
+from hpgmn.base.randomness import Noise
+from hpgmn.base.settings import TrainSettings, setting, settings_dict
 from hpgmn.graph import Graph
-from hpgmn.models.baseline import NodeModel
+from hpgmn.models.baselines.baseline import NodeModel
 from hpgmn.models.layers import Initialised
 from hpgmn.models.output import Output
 from hpgmn.models.stage import ModelEntry, Parameters, Stage, Task, main_stage
-from hpgmn.randomness import Noise
 
 _WIDTHS = ("num_features", "num_classes")
 _KINDS = (bool, int, float, str)

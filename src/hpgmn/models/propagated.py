@@ -15,16 +15,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hpgmn.config import TrainSettings, dropout_setting, setting
-from hpgmn.errors import SettingError
+from hpgmn.base.errors import SettingError
+from hpgmn.base.randomness import DropRate, Noise, dropout, relu_dropout
+from hpgmn.base.settings import TrainSettings, dropout_setting, setting
+from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Array, Graph
 from hpgmn.models.head import MemoryHead, MemorySettings, penalty_weights
 from hpgmn.models.hpgmn import CITATION
 from hpgmn.models.layers import BatchNorm, Linear, StatisticLinear, propagate
 from hpgmn.models.output import Output
 from hpgmn.models.stage import ModelEntry, Parameters, Stage, StageBuilder, Task, main_stage
-from hpgmn.randomness import DropRate, Noise, dropout, relu_dropout
-from hpgmn.sparse import SparseMatrix
 from hpgmn.statistics import Statistic
 from hpgmn.statistics.diffusion import diffuse
 from hpgmn.statistics.operators import apart, side_by_side, take_nodes

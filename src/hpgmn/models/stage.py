@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hpgmn.config import TrainSettings
+from hpgmn.base.randomness import DropRate, stable_key
+from hpgmn.base.settings import TrainSettings
 from hpgmn.graph import Array, Graph
-from hpgmn.randomness import DropRate, stable_key
 from hpgmn.statistics import LocalStatistics
 
 Parameters: TypeAlias = dict[str, Tensor]

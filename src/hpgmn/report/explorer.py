@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from hpgmn.errors import HPGMNError
-from hpgmn.experiments.run import EXPLORER_FILE
+from hpgmn.base.errors import HPGMNError
+from hpgmn.base.parsing import read_json
 from hpgmn.explain.dossier import as_json
-from hpgmn.parsing import read_json
 from hpgmn.report.page import text
 from hpgmn.report.reading import REMEDY
+from hpgmn.runs.run import EXPLORER_FILE
 
 _NEEDED = ("split", "seeds", "num_nodes", "classes", "ids", "counts_as", "is_known", "nodes")
 

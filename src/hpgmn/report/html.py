@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from hpgmn.base.files import write_text
+from hpgmn.base.metrics import metric_words
 from hpgmn.graph import Array
-from hpgmn.metrics import metric_words
 from hpgmn.report import plots
 from hpgmn.report.calibration import calibration_sections
 from hpgmn.report.explorer import explorer, explorer_script
@@ -48,7 +49,6 @@ from hpgmn.report.words import (
     typed,
     value_range,
 )
-from hpgmn.writing import write_text
 
 _METRIC_NAMES = {
     "roc_auc": "ROC-AUC",

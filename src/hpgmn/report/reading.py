@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from hpgmn.config import read_yaml
-from hpgmn.errors import HPGMNError, SettingError
-from hpgmn.formats import RUN_FORMAT, refuse_newer, unsealed_of_run
+from hpgmn.base.errors import HPGMNError, SettingError
+from hpgmn.base.formats import RUN_FORMAT, refuse_newer, unsealed_of_run
+from hpgmn.base.parsing import parse_json, read_json
+from hpgmn.base.settings import read_yaml
 from hpgmn.graph import Array
-from hpgmn.parsing import parse_json, read_json
 
 CURVES = ("loss", "val_loss", "val_score")
 METRICS_FILE, AUDIT_FILE = "metrics.json", "audit.json"

@@ -29,9 +29,9 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from hpgmn.datasets.registry import cache_folder
-from hpgmn.errors import HPGMNError
+from hpgmn.base.errors import HPGMNError
 from hpgmn.graph import Array
+from hpgmn.graph.datasets import cache_folder
 from hpgmn.statistics.entries import (
     as_bytes,
     described,

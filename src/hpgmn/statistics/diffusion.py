@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from hpgmn.base.sparse import SparseMatrix, at_least_single
 from hpgmn.graph import Array
-from hpgmn.sparse import SparseMatrix, at_least_single
 from hpgmn.statistics.labelwise import inverse_or_zero
 from hpgmn.statistics.operators import (
     DenseRows,

@@ -27,8 +27,8 @@ from typing import Any
 
 import numpy as np
 
+from hpgmn.base.parsing import parse_json, read_array
 from hpgmn.graph import Array
-from hpgmn.parsing import parse_json, read_array
 from hpgmn.statistics.forms import in_words
 
 logger = logging.getLogger(__name__)

@@ -31,8 +31,8 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from hpgmn.errors import HPGMNError
-from hpgmn.free_memory import free_host_bytes
+from hpgmn.base.errors import HPGMNError
+from hpgmn.base.machine import free_host_bytes
 from hpgmn.graph import Attributes, Graph
 from hpgmn.statistics.diffusion import DENSE_LIMIT_BYTES, led_to
 from hpgmn.statistics.push import worker_bytes

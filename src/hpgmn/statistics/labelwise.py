@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from hpgmn.base.sparse import SparseMatrix, block_diagonal
 from hpgmn.graph import Array, Attributes
-from hpgmn.sparse import SparseMatrix, block_diagonal
 from hpgmn.statistics.class_rows import fill_class_means
 from hpgmn.statistics.operators import SparseReplicaRows, Statistic, take_nodes
 

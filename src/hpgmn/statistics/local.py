@@ -11,9 +11,9 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from hpgmn.errors import GraphError
+from hpgmn.base.errors import GraphError
+from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Array, Attributes, Graph
-from hpgmn.sparse import SparseMatrix
 from hpgmn.statistics.cache import Recipe, StatisticsCache, circumstances, digest
 from hpgmn.statistics.diffusion import (
     DenseDiffusion,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hpgmn.sparse import SparseMatrix
+from hpgmn.base.sparse import SparseMatrix
 
 
 def class_means_on_device(

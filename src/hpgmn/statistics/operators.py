@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from hpgmn.sparse import SparseMatrix, diagonal_rows, moved
+from hpgmn.base.sparse import SparseMatrix, diagonal_rows, moved
 
 _GATHERED = 256  # rows of a dense matrix copied at once on a CPU: they stay in the cache
 _SLICED = 16  # a GPU multiplies all rows unless fewer than one in so many is asked for

@@ -37,7 +37,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from hpgmn.errors import HPGMNError
+from hpgmn.base.errors import HPGMNError
 from hpgmn.graph import Array
 from hpgmn.statistics.diffusion import coefficients
 

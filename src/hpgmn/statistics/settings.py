@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpgmn.config import setting
+from hpgmn.base.settings import setting
 from hpgmn.graph import NEIGHBORS
 from hpgmn.statistics.forms import FORMS, MEANS_FORMS
 

@@ -24,9 +24,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hpgmn.base.randomness import signs, text_keys
+from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Array, Attributes, Graph
-from hpgmn.randomness import signs, text_keys
-from hpgmn.sparse import SparseMatrix
 from hpgmn.statistics.diffusion import series
 
 BLOCK = 16

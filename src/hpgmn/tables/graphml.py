@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from hpgmn.errors import GraphError, HPGMNError
+from hpgmn.base.errors import GraphError, HPGMNError
 from hpgmn.tables.sources import HeldTable, without_nat
 
 _NOTHING = ("NaTType", "NAType")  # the types of what pandas puts for a missing value

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import scipy.sparse as sp
 
-from hpgmn.errors import GraphError
+from hpgmn.base.errors import GraphError
 from hpgmn.graph import Array, Graph, Splits
 from hpgmn.tables.degrees import log_degrees
 from hpgmn.tables.layout import Columns, Tables

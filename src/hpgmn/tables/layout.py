@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from hpgmn.errors import GraphError, SettingError, nearest, unknown_name
+from hpgmn.base.errors import GraphError, SettingError, nearest, unknown_name
 from hpgmn.tables.graphml import read_graphml
 from hpgmn.tables.preparation import Preparation
 from hpgmn.tables.sources import EDGE_LISTS, TABLES, Table, is_numeric, not_numbers, open_table

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hpgmn.errors import GraphError, HPGMNError, SettingError
+from hpgmn.base.errors import GraphError, HPGMNError, SettingError
 from hpgmn.graph import Array, Graph
 from hpgmn.tables.graphml import network_tables
 from hpgmn.tables.joining import as_in, preparation_of

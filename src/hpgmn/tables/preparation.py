@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpgmn.errors import GraphError, HPGMNError
+from hpgmn.base.errors import GraphError, HPGMNError
 from hpgmn.graph import Array
 from hpgmn.tables.sources import (
     MISSING,

@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpgmn.edges import SortedEdges
-from hpgmn.errors import GraphError
+from hpgmn.base.errors import GraphError
 from hpgmn.graph import Array, Graph
+from hpgmn.graph.edges import SortedEdges
 from hpgmn.tables.degrees import degree_column, log_degrees
 from hpgmn.tables.ends import earlier, other_names
 from hpgmn.tables.joining import NewNodes, all_names, joined, refuse_other_edges

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from hpgmn.errors import GraphError
-from hpgmn.free_memory import free_host_bytes
+from hpgmn.base.errors import GraphError
+from hpgmn.base.machine import free_host_bytes
 
 TEXT, NUMBER, OWN = "text", "number", "own"
 Kinds: TypeAlias = Mapping[str, str]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from hpgmn.errors import GraphError
+from hpgmn.base.errors import GraphError
 from hpgmn.graph import Array
 from hpgmn.tables.preparation import read_times, read_words
 from hpgmn.tables.sources import Table

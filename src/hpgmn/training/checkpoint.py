@@ -16,12 +16,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from hpgmn.errors import HPGMNError
-from hpgmn.formats import RUN_FORMAT, refuse_newer
+from hpgmn.base.errors import HPGMNError
+from hpgmn.base.files import whole
+from hpgmn.base.formats import RUN_FORMAT, refuse_newer
+from hpgmn.base.parsing import TooLargeError, parse_json, refuse_beyond_memory, require_file
 from hpgmn.models.stage import Parameters
-from hpgmn.parsing import TooLargeError, parse_json, refuse_beyond_memory, require_file
 from hpgmn.training.state import HISTORY, StageState, TrainState
-from hpgmn.writing import whole
 
 _CHECKSUM = "checksum"
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpgmn.errors import HPGMNError, SettingError, unknown_name
+from hpgmn.base.errors import HPGMNError, SettingError, unknown_name
+from hpgmn.base.metrics import has_positive, rarest_class
 from hpgmn.graph import Array, Graph, Split
-from hpgmn.metrics import has_positive, rarest_class
 
 SKEWED = 0.8
 """Classes are skewed if the largest has more than this share of the labelled nodes."""

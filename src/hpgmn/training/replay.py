@@ -15,7 +15,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from hpgmn.randomness import Noise, step_key
+from hpgmn.base.randomness import Noise, step_key
 
 logger = logging.getLogger(__name__)
 

@@ -16,19 +16,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hpgmn.config import per_replica_names, settings_dict
-from hpgmn.errors import HPGMNError
-from hpgmn.formats import RUN_FORMAT, refuse_newer, unsealed_of_run
+from hpgmn.base.errors import HPGMNError
+from hpgmn.base.files import sealed, write_text
+from hpgmn.base.formats import RUN_FORMAT, refuse_newer, unsealed_of_run
+from hpgmn.base.parsing import read_json
+from hpgmn.base.settings import per_replica_names, settings_dict
 from hpgmn.graph import Array, Graph
 from hpgmn.models.own import is_own
 from hpgmn.models.stage import ModelEntry, Parameters, Replica, Stage, Task, make_task
-from hpgmn.parsing import read_json
 from hpgmn.statistics.forms import gpu_bytes
 from hpgmn.training.checkpoint import read_state, refuse_other, write_state
 from hpgmn.training.denormals import without_denormals
 from hpgmn.training.state import TrainState
 from hpgmn.training.trainer import logits, train
-from hpgmn.writing import sealed, write_text
 
 SAVE_SECONDS = 20.0
 """A running training saves its state this often."""
@@ -168,7 +168,7 @@ def fit_replicas(
         masks: train and validation mask of each replica.
         device: "cpu" or "cuda".
         metric: what selects epochs.
-        positive: which of two classes the metric looks for, see :func:`hpgmn.metrics.metric`.
+        positive: which of two classes the metric looks for, see :func:`hpgmn.base.metrics.metric`.
         folder: where states are saved, and found again if there are any; None saves nothing.
         identity: names this training; a state with another name is refused.
         report: called after each epoch.

@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from hpgmn.base.metrics import Metric, class_loss
+from hpgmn.base.randomness import Noise
 from hpgmn.graph import Array
-from hpgmn.metrics import Metric, class_loss
 from hpgmn.models.output import Output
 from hpgmn.models.stage import Rates, Stage, StageBuilder, Task
-from hpgmn.randomness import Noise
 from hpgmn.statistics import Statistic
 from hpgmn.statistics.forms import gpu_bytes
 from hpgmn.training.optimizer import ReplicaAdam, all_parameters

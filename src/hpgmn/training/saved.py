@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpgmn.calibration import calibrated, fit_temperatures, mean_logits
-from hpgmn.config import make_settings, settings_dict
-from hpgmn.errors import HPGMNError
-from hpgmn.formats import RUN_FORMAT
+from hpgmn.base.calibration import calibrated, fit_temperatures, mean_logits
+from hpgmn.base.errors import HPGMNError
+from hpgmn.base.formats import RUN_FORMAT
+from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.graph import Array, Graph
 from hpgmn.models import find_model
 from hpgmn.models.label_estimator import estimator_logits

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from hpgmn.errors import HPGMNError
+from hpgmn.base.errors import HPGMNError
+from hpgmn.base.randomness import fused
 from hpgmn.models.stage import Parameters, Replica, Stage
-from hpgmn.randomness import fused
 
 logger = logging.getLogger(__name__)
 

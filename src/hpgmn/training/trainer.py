@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from hpgmn.errors import HPGMNError
-from hpgmn.metrics import Metric
-from hpgmn.metrics import metric as metric_of
+from hpgmn.base.errors import HPGMNError
+from hpgmn.base.metrics import Metric
+from hpgmn.base.metrics import metric as metric_of
+from hpgmn.base.randomness import Noise
 from hpgmn.models.layers import initialise
 from hpgmn.models.stage import ModelEntry, Parameters, Stage, StageBuilder, Task, load_parameters
-from hpgmn.randomness import Noise
 from hpgmn.training.optimizer import ReplicaAdam, all_parameters
 from hpgmn.training.precision import products_in
 from hpgmn.training.replay import WARM_UP, Replay, attempt
@@ -53,7 +53,7 @@ def train(
         task: graph, replicas and the labels training may see.
         entry: the model.
         metric: what selects epochs on the validation nodes.
-        positive: which of two classes the metric looks for, see :func:`hpgmn.metrics.metric`.
+        positive: which of two classes the metric looks for, see :func:`hpgmn.base.metrics.metric`.
         state: a state to continue from.
         watch: called after each epoch.
 

@@ -1,0 +1,295 @@
+"""The package under the same conditions as yardstick.py, with the same options and record.
+
+With ``--timed-epochs`` it times epochs (a training step and an evaluation) of the paper's model;
+with ``--shipped`` it takes the settings the package ships for the graph, and without
+``--timed-epochs`` trains in full: everything ``hpgmn train`` does but the report page. With neither
+it trains the paper's model in full, all splits at once, from the graph file to the scores.
+
+    python lab/benchmarks/ours.py shared/data/squirrel.npz --splits 0 --timed-epochs 4 --hidden 128
+    python lab/benchmarks/ours.py shared/data/squirrel.npz --shipped
+    python lab/benchmarks/ours.py shared/data/squirrel.npz --device cuda --tf32
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import torch
+
+from hpgmn.base.randomness import fused
+from hpgmn.base.settings import make_settings, settings_dict
+from hpgmn.graph import Graph
+from hpgmn.graph.datasets import load
+from hpgmn.models import ModelEntry, find_model
+from hpgmn.models.shipped import read_config, settings_for
+from hpgmn.models.stage import Replica, Stage, Task, make_task
+from hpgmn.runs.run import RunSpec, run
+from hpgmn.training.denormals import without_denormals
+from hpgmn.training.replicas import Progress, fit_replicas
+from hpgmn.training.state import TrainState
+from hpgmn.training.trainer import train
+from yardstick import cpu_seconds, peak_resident_bytes, resident_bytes
+
+MODEL = "hpgmn"
+
+
+def settings_of(options: argparse.Namespace) -> dict[str, Any]:
+    """The settings of this measurement, checked and complete."""
+    if options.shipped:
+        values = settings_for(options.graph.stem, MODEL)
+    else:
+        values = read_config("paper")["settings"] | {"diffusion_form": options.diffusion_form}
+        if options.adjacency_rows:
+            kinds = ["attributes", "class_counts", "class_means", "adjacency"]
+            values |= {"statistics": kinds, "adjacency_dropout": 0.0, "adjacency_scaling": "raw"}
+        if options.neighbors is not None:
+            values["neighbors"] = options.neighbors
+    if options.tf32:
+        values["precision"] = "tf32"
+    if options.hidden is not None:
+        values |= {"hidden_dim": options.hidden, "estimator_hidden": options.hidden}
+    if options.patterns is not None:
+        values["num_patterns"] = options.patterns
+    if options.timed_epochs is not None:  # so many epochs of each stage, none of them skipped
+        limits = ("epochs", "estimator_epochs")
+        values |= dict.fromkeys(limits, options.timed_epochs)
+        values |= dict.fromkeys(("patience", "estimator_patience"), 0)
+    return settings_dict(make_settings(find_model(MODEL).settings, values))
+
+
+class StageClock:
+    """Seconds of each epoch by stage, from the trainer's own clock; a ``watch`` of ``train``."""
+
+    def __init__(self) -> None:
+        self.epochs: dict[str, list[float]] = {}
+        self.before = 0.0
+
+    def __call__(self, state: TrainState, stage: Stage) -> None:
+        """After an epoch."""
+        spent = state.seconds["training"]
+        self.epochs.setdefault(stage.name, []).append(spent - self.before)
+        self.before = spent
+
+
+def timed_epochs(
+    graph: Graph, values: dict[str, Any], splits: list[int], at_once: int
+) -> list[dict[str, Any]]:
+    """Train so many splits at once for the few epochs the settings say; one row per batch."""
+    entry = find_model(MODEL)
+    settings = make_settings(entry.settings, values)
+    chosen = [graph.split(split) for split in splits]
+    task = make_task(
+        graph,
+        [Replica(split, 0, settings) for split in splits],
+        [(one.train, one.val) for one in chosen],
+        "cpu",
+    )
+    rows = []
+    for first in range(0, len(splits), at_once):
+        places = list(range(first, min(first + at_once, len(splits))))
+        clock = StageClock()
+        part = task.subset(places)
+        state = without_denormals(partial(_trained, part, entry, clock))
+        epoch = statistics.median(clock.epochs["main"])
+        rows.append(
+            {
+                "splits": [splits[place] for place in places],
+                "epochs_trained": len(clock.epochs["main"]),
+                "seconds_statistics": state.seconds["statistics"],
+                "seconds_estimator": sum(clock.epochs["estimator"]),
+                "seconds_epochs": sum(clock.epochs["main"]),
+                "seconds_per_epoch": epoch / len(places),  # of one split
+                "seconds_of_epochs": clock.epochs["main"],
+            }
+        )
+    return rows
+
+
+def _trained(task: Task, entry: ModelEntry, clock: StageClock, interrupted: Event) -> TrainState:
+    return train(task, entry, watch=clock)
+
+
+class EstimatorClock:
+    """Seconds the estimator's epochs took; a ``report`` of ``run``."""
+
+    def __init__(self) -> None:
+        self.last: tuple[int, str] | None = None
+        self.at = 0.0
+        self.gaps: dict[int, list[float]] = {}
+
+    def __call__(self, progress: Progress) -> None:
+        """After an epoch."""
+        now, place = time.perf_counter(), (progress.batch, progress.stage)
+        if progress.stage == "estimator" and place == self.last:
+            self.gaps.setdefault(progress.batch, []).append(now - self.at)
+        self.last, self.at = place, now
+
+    @property
+    def seconds(self) -> float:
+        """The sum; the first epoch of a batch, whose beginning is not seen, as the median one."""
+        return sum(sum(gaps) + statistics.median(gaps) for gaps in self.gaps.values())
+
+
+def epochs_alone(best: list[int], settings: dict[str, Any]) -> list[int]:
+    """How many epochs each run trains when alone: until its patience ends.
+
+    >>> epochs_alone([10, 290], {"epochs": 300, "patience": 100})
+    [110, 300]
+    """
+    limit = settings["epochs"]
+    return [min(limit, epoch + (settings["patience"] or limit)) for epoch in best]
+
+
+def whole_run(path: Path, values: dict[str, Any], splits: list[int] | None) -> dict[str, Any]:
+    """Train all splits in full, from the graph file to the files of a run folder."""
+    started = time.perf_counter()
+    graph = load(path)
+    assert graph.splits is not None
+    numbers = tuple(range(len(graph.splits)) if splits is None else splits)
+    spec = RunSpec(graph=str(path), model=MODEL, settings=values, splits=numbers)
+    clock = EstimatorClock()
+    with tempfile.TemporaryDirectory() as folder:
+        metrics = run(spec, graph, Path(folder), report=clock)
+        seconds = time.perf_counter() - started
+    return {
+        "splits": list(numbers),
+        "seconds_total": seconds,
+        "seconds_statistics": metrics["seconds_statistics"],
+        "seconds_estimator": clock.seconds,
+        "seconds_epochs": metrics["seconds_training"] - clock.seconds,
+        "epochs_trained": epochs_alone(metrics["epochs"], values),
+        "accuracy_mean": 100 * metrics["test_accuracy_mean"],
+        "accuracy_std": 100 * metrics["test_accuracy_std"],
+        "accuracy": [100 * value for value in metrics["test_score"]],
+    }
+
+
+def in_full(
+    path: Path, values: dict[str, Any], splits: list[int] | None, device: str
+) -> dict[str, Any]:
+    """Train all splits at once and score them, from the graph file on, as the yardstick does."""
+    if device == "cuda":
+        fused()  # an import like the others
+        torch.cuda.synchronize()  # the yardstick's clock, too, starts when the GPU is there
+    started = time.perf_counter()
+    graph, entry = load(path), find_model(MODEL)
+    assert graph.splits is not None
+    numbers = list(range(len(graph.splits)) if splits is None else splits)
+    settings = make_settings(entry.settings, values)
+    chosen = [graph.split(number) for number in numbers]
+    fitted = fit_replicas(
+        graph,
+        entry,
+        [Replica(number, 0, settings) for number in numbers],
+        [(one.train, one.val) for one in chosen],
+        device=device,
+    )
+    guesses = fitted.logits.argmax(dim=-1).numpy()
+    accuracy = [
+        100 * float((guess == graph.y)[one.test].mean())
+        for guess, one in zip(guesses, chosen, strict=True)
+    ]
+    return {
+        "splits": numbers,
+        "seconds_total": time.perf_counter() - started,
+        "seconds_statistics": fitted.seconds["statistics"],
+        "seconds_training": fitted.seconds["training"],
+        "seconds_epochs": fitted.seconds["training main"],
+        "epochs_trained": values["epochs"],
+        "accuracy_mean": statistics.mean(accuracy),
+        "accuracy_std": statistics.stdev(accuracy) if len(accuracy) > 1 else None,
+        "accuracy": accuracy,
+        "val_accuracy": [100 * score for score in fitted.val_score.tolist()],
+    }
+
+
+def parsed(arguments: list[str] | None) -> argparse.Namespace:
+    """Command-line options."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("graph", type=Path, help="graph file (.npz)")
+    parser.add_argument("--splits", type=int, nargs="+", help="stored splits (default: all)")
+    parser.add_argument("--shipped", action="store_true", help="the graph's shipped settings")
+    parser.add_argument("--hidden", type=int, help="width (default: as the settings have it)")
+    parser.add_argument("--patterns", type=int, help="K (default: as the settings have it)")
+    parser.add_argument("--neighbors", choices=["out", "undirected"], help="default: out")
+    parser.add_argument("--adjacency-rows", action="store_true", help="rows of A in place of S")
+    parser.add_argument("--diffusion-form", choices=["dense", "implicit"], default="dense")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cpu")
+    parser.add_argument("--tf32", action="store_true", help="products in TF32 on a GPU")
+    parser.add_argument("--timed-epochs", type=int, metavar="N", help="N epochs only; no accuracy")
+    parser.add_argument(
+        "--replicas", type=int, default=1, metavar="R", help="splits at once, when timing epochs"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the record here")
+    options = parser.parse_args(arguments)
+    if options.timed_epochs is not None and options.timed_epochs < 1:
+        parser.error("--timed-epochs must be at least 1")
+    if options.replicas < 1:
+        parser.error("--replicas must be at least 1")
+    if options.device == "cuda" and (options.timed_epochs is not None or options.shipped):
+        parser.error("--device cuda is for the paper's model in full")
+    return options
+
+
+def main(arguments: list[str] | None = None) -> dict[str, Any]:
+    """Measure, print and return the record."""
+    baseline = resident_bytes()
+    options = parsed(arguments)
+    values = settings_of(options)
+    machine, own = cpu_seconds()
+    started = time.perf_counter()
+    record: dict[str, Any] = {"graph": options.graph.stem, "settings": values}
+    if options.timed_epochs is None and not options.shipped:
+        record |= in_full(options.graph, values, options.splits, options.device)
+        print(
+            f"{len(record['splits'])} splits: test {record['accuracy_mean']:.2f} %, "
+            f"{record['seconds_total']:.2f} s in all, {record['seconds_statistics']:.2f} s of it "
+            f"statistics and {record['seconds_training']:.2f} s training"
+        )
+    elif options.timed_epochs is None:
+        record |= whole_run(options.graph, values, options.splits)
+        print(
+            f"{len(record['splits'])} splits: test {record['accuracy_mean']:.2f} % "
+            f"± {record['accuracy_std']:.2f}, {record['seconds_total']:.1f} s in all"
+        )
+    else:
+        graph = load(options.graph)
+        assert graph.splits is not None
+        splits = options.splits or list(range(len(graph.splits)))
+        rows = timed_epochs(graph, values, splits, options.replicas)
+        record["seconds_per_epoch"] = statistics.median(row["seconds_per_epoch"] for row in rows)
+        record["runs"] = rows
+        print(f"{record['seconds_per_epoch']:.4f} s per split and epoch")
+    elapsed = time.perf_counter() - started
+    machine, own = (
+        after - before for after, before in zip(cpu_seconds(), (machine, own), strict=True)
+    )
+    record |= {
+        "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "replicas": options.replicas,
+        "peak_memory_bytes": peak_resident_bytes() - baseline,
+        "cores_taken_by_others": max(0.0, machine - own) / elapsed,
+    }
+    print(f"peak memory above imports {record['peak_memory_bytes'] / 2**20:.0f} MiB")
+    if record["cores_taken_by_others"] > 0.1:
+        taken = record["cores_taken_by_others"]
+        print(f"warning: others kept {taken:.1f} cores busy: these times are too long")
+    if options.json is not None:
+        options.json.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    return record
+
+
+if __name__ == "__main__":
+    os.environ["HPGMN_CACHE"] = "off"  # every measurement computes its statistics
+    main()

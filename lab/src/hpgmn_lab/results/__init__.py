@@ -1,0 +1,1 @@
+"""``docs/RESULTS.md`` and the records behind it."""

@@ -1,0 +1,162 @@
+"""Node ranges: what is trained on, what the record says of rows and ranks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hpgmn.base.errors import SettingError
+from hpgmn.shards.files import are_whole
+from hpgmn_lab.bench import graphs, shards
+from hpgmn_lab.bench.graphs import GraphSpec
+from hpgmn_lab.bench.processes import ProcessFailed
+
+SPEC = GraphSpec(nodes=300, degree=4.0, attributes=4)
+FEW = {"epochs": 2, "hidden_dim": 4, "num_patterns": 3, "batch_size": 32, "diffusion_dim": 16}
+
+
+def measure(out: Path, said: list[str], **more: Any) -> dict[str, Any]:
+    options: dict[str, Any] = {"command": "c", "graph": SPEC, "changes": FEW, "sample": 10} | more
+    return shards.measure(out, ranges=2, say=said.append, **options)
+
+
+def test_statistics_and_training_are_measured(
+    out: Path,
+    said: list[str],
+    in_this_process: Callable[..., list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tasks = in_this_process(graphs, shards)
+    real, trained = shards.train, []
+
+    def train(folder: Path, run: Path, device: str, ranks: int = 1) -> Any:
+        trained.append((folder.name, ranks))
+        found = real(folder, run, device)  # alone: two ranks take long to start
+        return found | {"ranks": ranks}
+
+    monkeypatch.setattr(shards, "train", train)
+    record = measure(out, said)
+    assert tasks == ["graph", "shards"]
+    assert trained == [("all", 1), ("fewer", 1), ("all", 2)]
+    alone, fewer = record["training"]["alone"], record["training"]["fewer"]
+    assert alone["train_rows"] == pytest.approx(150, abs=3)
+    assert fewer["train_rows"] == pytest.approx(15, abs=2)
+    assert alone["val_rows"] == fewer["val_rows"] == pytest.approx(60, abs=3)
+    assert alone["steps"] == 5
+    assert alone["epochs"] == 2
+    assert 0 < alone["epoch_seconds"] < alone["seconds"]
+    assert alone["parameters"] > 4 * 45  # a weight for each hidden unit and column
+    assert record["statistics"]["nodes"] == 300
+    assert record["settings"]["epochs"] == 2
+    assert not (out / "shards").exists()
+    assert len(shards.tables(record)) == 4
+
+
+def test_one_gpu_has_no_two_ranks(
+    out: Path,
+    said: list[str],
+    in_this_process: Callable[..., list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    shards_record: dict[str, Any],
+) -> None:
+    in_this_process(graphs)
+    alone = shards_record["training"]["alone"]
+
+    def measured(task: str, folder: str, **_: Any) -> Any:
+        (Path(folder) / "work").mkdir(parents=True)
+        (Path(folder) / "manifest.json").write_text('{"files": {}}')
+        return shards_record["statistics"]
+
+    monkeypatch.setattr(shards, "head", lambda *_, **__: dict(shards_record))
+    monkeypatch.setattr(shards, "measured", measured)
+    monkeypatch.setattr(shards, "train", lambda *_: alone | {"epoch_seconds": 0.1})
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    record = measure(out, said, device="cuda")
+    assert record["training"]["two"] == {"failed": "two ranks need two GPUs"}
+    assert shards.talk_seconds(record["training"]) is None
+    record["training"]["fewer"]["train_rows"] = 50  # as quick as all: nothing can be told
+    rows = dict(shards.training_table(record).rows)
+    assert rows["s for an epoch, two ranks"] == "two ranks need two GPUs"
+    assert rows["train rows in a second"] == "–"
+
+
+def test_fewer_train_nodes_have_the_same_rows(tmp_path: Path) -> None:
+    folder = tmp_path / "all"
+    (folder / "rows-00000").mkdir(parents=True)
+    (folder / "manifest.json").write_text('{"files": {"rows-00000/y.npy": {"bytes": 1}}}')
+    np.save(folder / "rows-00000" / "train.npy", np.arange(50) % 2 == 1)
+    np.save(folder / "rows-00000" / "y.npy", np.arange(50))
+    shards.fewer_train_nodes(folder, tmp_path / "fewer")
+    kept = np.load(tmp_path / "fewer" / "rows-00000" / "train.npy")
+    assert np.flatnonzero(kept).tolist() == [1, 21, 41]
+    assert np.load(tmp_path / "fewer" / "rows-00000" / "y.npy")[7] == 7
+    said = json.loads((tmp_path / "fewer" / "manifest.json").read_text())["files"]
+    assert said["rows-00000/y.npy"] == {"bytes": 1}
+    own = {"rows-00000/train.npy": said["rows-00000/train.npy"]}
+    assert are_whole(tmp_path / "fewer", own, checked=True)
+
+
+def test_a_training_that_fails_says_why(tmp_path: Path) -> None:
+    with pytest.raises(ProcessFailed, match=r"train-shards .* failed: .*holds no finished shards"):
+        shards.train(tmp_path / "none", tmp_path / "run", "cpu")
+
+
+def test_two_ranks_are_started_by_torchrun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from types import SimpleNamespace
+
+    called: list[Any] = []
+
+    def run(words: list[str], env: dict[str, str], **_: Any) -> Any:
+        called.append((words[1:6], env["OMP_NUM_THREADS"]))
+        return SimpleNamespace(returncode=1, stderr="stopped here")
+
+    monkeypatch.setattr(shards.subprocess, "run", run)
+    with pytest.raises(ProcessFailed, match="stopped here"):
+        shards.train(tmp_path, tmp_path / "run", "cpu", ranks=2)
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    assert called == [(words, "1")]
+
+
+def test_what_a_record_says(shards_record: dict[str, Any]) -> None:
+    training = shards_record["training"]
+    # 450 train rows more take 0.9 s more: 2 ms each, so that 200 validation rows have 0.2 s.
+    assert shards.row_seconds(training) == pytest.approx((0.002, 0.001))
+    assert shards.talk_seconds(training) == pytest.approx(0.01)
+    sizes = {"attributes": 16, "class_counts": 8, "class_means": 16, "diffusion": 64}
+    assert shards.row_bytes(shards_record["statistics"]["statistics"]) == sizes
+    work, unit, topk, trained = shards.tables(shards_record)
+    assert work.rows[0] == ["edges by source", "8", "0.01", "0.02", "0", "0"]
+    assert work.rows[7] == ["one round of the sketch", "8", "0.04", "0.08", "1", "0"]
+    assert unit.rows[3] == ["attributes", "node", "2", "16", "16"]
+    assert unit.rows[7] == ["one round of the sketch", "edge", "4", "60", "6"]
+    assert topk.rows[1] == ["0.0001", "100", "0.10", "1000"]
+    rows = dict(trained.rows)
+    assert rows["ms of talk in a step of two ranks"] == "10.0"
+    assert rows["train rows in a second"] == "500"
+    assert rows["validation rows in a second"] == "1,000"
+    assert rows["bytes of a node's rows"] == "104"
+    assert rows["bytes added up over ranks in a step"] == "4,000"
+    assert shards.disturbance(shards_record) == 0.03
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ranges": 1}, r"--ranges must be at least 2 \(got 1\)"),
+        ({"sample": 0}, r"--sample must be at least 1 \(got 0\)"),
+        ({"graph": GraphSpec(5)}, "--nodes must be at least 100"),
+    ],
+)
+def test_mistakes_are_refused_before_any_work(
+    out: Path, said: list[str], options: dict[str, Any], message: str
+) -> None:
+    asked: dict[str, Any] = {"command": "c", "graph": SPEC, "changes": {}} | options
+    with pytest.raises(SettingError, match=message):
+        shards.measure(out, say=said.append, **asked)
+    assert said == []

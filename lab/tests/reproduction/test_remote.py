@@ -1,0 +1,166 @@
+"""A reproduction whose folder is a URL."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpgmn.base.errors import HPGMNError
+from hpgmn_lab.reproduction import remote
+from hpgmn_lab.reproduction.remote import RemoteFolder, is_url, remote_folder
+
+URL = "memory://bucket/table2"
+
+
+@pytest.fixture
+def system() -> Iterator[Any]:
+    import fsspec
+
+    found = fsspec.filesystem("memory")
+    found.store.clear()
+    yield found
+    found.store.clear()
+
+
+@pytest.fixture(autouse=True)
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses that are made between tries; they take no time."""
+    made: list[float] = []
+    monkeypatch.setattr(remote.time, "sleep", made.append)
+    return made
+
+
+def files(system: Any) -> dict[str, bytes]:
+    return {name: system.cat_file(name) for name in sorted(system.store)}
+
+
+def test_urls_are_told_from_paths() -> None:
+    assert [is_url(one) for one in ("s3://a/b", "file:///a", "/a/b", "a:b")] == [True] * 2 + [
+        False
+    ] * 2
+
+
+def test_what_is_there_comes_and_what_is_new_goes(system: Any) -> None:
+    system.pipe_file("/bucket/table2/cells/a.json", b"one")
+    system.pipe_file("/bucket/table2/cells/a.json.unfinished", b"half")
+    system.pipe_file("/bucket/table2/search/b.json", b"two")
+    system.pipe_file("/bucket/table2/table2.md", b"old")
+    with remote_folder(URL + "/") as folder:
+        here = folder.here
+        known = {path.relative_to(here).as_posix() for path in here.rglob("*.*")}
+        assert known == {"cells/a.json", "search/b.json"}
+        assert (here / "cells/a.json").read_bytes() == b"one"
+        (here / "search/b.json").unlink()
+        (here / "cells/b.json").write_bytes(b"three")
+        folder.send()
+        assert files(system)["/bucket/table2/cells/b.json"] == b"three"
+        for name in ("work/b/state", ".lock", "cells/.c.json.1.unfinished/c.json"):
+            (here / name).parent.mkdir(parents=True, exist_ok=True)
+            (here / name).write_bytes(b"passing")
+        (here / "table2.md").write_bytes(b"new")
+    assert not here.exists()
+    assert files(system) == {
+        "/bucket/table2/cells/a.json": b"one",
+        "/bucket/table2/cells/a.json.unfinished": b"half",
+        "/bucket/table2/cells/b.json": b"three",
+        "/bucket/table2/table2.md": b"new",
+    }
+
+
+@pytest.mark.usefixtures("system")
+def test_what_was_sent_is_not_sent_again(
+    system: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+    genuine = type(system).pipe_file
+
+    def pipe(own: Any, path: str, content: bytes, **options: Any) -> None:
+        sent.append(path)
+        genuine(own, path, content, **options)
+
+    monkeypatch.setattr(type(system), "pipe_file", pipe)
+    folder = RemoteFolder(URL, tmp_path)
+    (tmp_path / "a.md").write_bytes(b"a")
+    folder.send()
+    folder.send()
+    assert [path.rsplit("/", 1)[1] for path in sent] == ["a.md.unfinished"]
+    (tmp_path / "a.md").write_bytes(b"b")
+    folder.send()
+    assert len(sent) == 2
+
+
+def test_what_is_done_is_sent_after_an_error(system: Any) -> None:
+    def work() -> None:
+        with remote_folder(URL) as folder:
+            (folder.here / "cells").mkdir()
+            (folder.here / "cells/a.json").write_bytes(b"one")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert files(system) == {"/bucket/table2/cells/a.json": b"one"}
+
+
+def test_a_folder_on_disk_may_be_a_url(tmp_path: Path) -> None:
+    with remote_folder(f"file://{tmp_path}/deep/er") as folder:
+        (folder.here / "cells").mkdir()
+        (folder.here / "cells/a.json").write_bytes(b"one")
+    assert [path.name for path in (tmp_path / "deep/er/cells").iterdir()] == ["a.json"]
+
+
+def test_urls_that_cannot_be_used_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(HPGMNError, match=r"Cannot use the folder nosuch://a .*Choose another"):
+        RemoteFolder("nosuch://a", tmp_path)
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(HPGMNError, match=r"Cannot use the folder file:.*Choose another"),
+        remote_folder(f"file://{tmp_path}/file/x") as folder,
+    ):
+        (folder.here / "a.md").write_bytes(b"a")
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(HPGMNError, match=r"needs fsspec\. Run: pip install fsspec"):
+        RemoteFolder(URL, tmp_path)
+
+
+class Outage:
+    """A file system that takes nothing for a while."""
+
+    def __init__(self, system: Any, monkeypatch: pytest.MonkeyPatch, failures: int) -> None:
+        self.left, self.genuine = failures, system.pipe_file
+        monkeypatch.setattr(type(system), "pipe_file", self.pipe_file)
+
+    def pipe_file(self, *arguments: Any, **options: Any) -> None:
+        self.left -= 1
+        if self.left >= 0:
+            raise OSError("no route to the bucket")
+        self.genuine(*arguments, **options)
+
+
+def test_a_moment_s_outage_loses_nothing(
+    system: Any, pauses: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with remote_folder(URL) as folder:
+        (folder.here / "cells").mkdir()
+        (folder.here / "cells/a.json").write_bytes(b"one")
+        Outage(system, monkeypatch, 2)
+    assert pauses == [1.0, 10.0]
+    assert files(system) == {"/bucket/table2/cells/a.json": b"one"}
+    assert not folder.here.exists()
+
+
+def test_what_cannot_be_sent_stays_here(system: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = remote_folder(URL)
+    folder = context.__enter__()
+    (folder.here / "cells").mkdir()
+    (folder.here / "cells/a.json").write_bytes(b"one")
+    Outage(system, monkeypatch, 99)
+    with pytest.raises(HPGMNError, match=r"no route to the bucket.* lies in .*\. Copy it") as error:
+        context.__exit__(None, None, None)
+    assert f"--out {folder.here}." in str(error.value)
+    assert (folder.here / "cells/a.json").read_bytes() == b"one"
+    shutil.rmtree(folder.here)

@@ -1,0 +1,307 @@
+"""The cells of a reproduction as tasks: records as on one machine, also where one is lost."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpgmn.base.errors import HPGMNError
+from hpgmn.engines.local import LocalEngine
+from hpgmn.graph import Graph
+from hpgmn_lab import paper
+from hpgmn_lab.reproduction import plan, tasks, todo
+from hpgmn_lab.reproduction.cells import Cell, CellRecord, read_cell
+from hpgmn_lab.reproduction.tasks import cell_task, work_on
+from hpgmn_lab.reproduction.todo import Outcome, cells_of, only_one
+
+Save = Callable[..., Path]
+Lasting = Callable[[Any], Any]
+
+SEARCHED = Cell(
+    *("texas", "mlp", "tuned"),
+    {"epochs": 3, "patience": 0},
+    trials=3,
+    search_splits=(0,),
+    splits=(0, 1),
+    protocol="paper-heterophily",
+)
+
+
+PLAIN = dataclasses.replace(SEARCHED, variant="shipped", trials=0, search_splits=())
+CELLS = [dataclasses.replace(PLAIN, model=model) for model in ("mlp", "gcn", "appnp")]
+
+
+def same(folder: Path, lasting: Lasting) -> dict[str, Any]:
+    """All records of a folder without times and without the machine."""
+    found = {}
+    for path in sorted(folder.glob("cells/*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        del record["metrics"]["hardware"]
+        found[path.name] = lasting(record)
+    return found
+
+
+def test_records_are_those_of_this_machine(
+    save_as: Save, tmp_path: Path, lasting: Lasting, here_engine: Any
+) -> None:
+    save_as("texas")
+    engine, told, progress = here_engine(), [], []
+    found = work_on(
+        engine,
+        [SEARCHED, PLAIN],
+        tmp_path / "other",
+        tell=told.append,
+        report=lambda name, now: progress.append((name, now.stage)),
+    )
+    assert found == told
+    work_on(LocalEngine(), [SEARCHED, PLAIN], tmp_path / "here")
+    assert same(tmp_path / "other", lasting) == same(tmp_path / "here", lasting)
+    assert len(same(tmp_path / "here", lasting)) == 2
+    assert read_cell(tmp_path / "other" / "cells", SEARCHED.name) == found[0].record
+    assert progress[0] == (SEARCHED.name, "main")
+    assert {name for name, _ in progress} == {SEARCHED.name, PLAIN.name}
+    assert not list(tmp_path.glob("other/search/*"))
+    assert engine.options["at_a_time"] == 2
+    assert engine.options["tries"] == tasks.TRIES
+    first, second = engine.begun
+    assert first.shared is second.shared, "a graph is loaded once"
+
+
+def test_the_work_needs_neither_graphs_nor_the_folder(
+    save_as: Save,
+    small_graph: Graph,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    here_engine: Any,
+) -> None:
+    """As on another machine."""
+    save_as("texas")
+    graph = tasks.load("texas", "paper-heterophily")
+    monkeypatch.setenv("HPGMN_DATA", str(tmp_path / "none"))
+    engine = here_engine()
+    engine.answer, engine.name = lambda name, message: None, "any"
+    outcome = cell_task((SEARCHED, "cpu", {}), graph, engine)
+    assert outcome.record is not None, outcome.reason
+    assert outcome.record.metrics["graph_summary"]["num_nodes"] == small_graph.num_nodes
+
+
+def test_a_search_goes_on_from_what_was_kept_here(
+    save_as: Save,
+    tmp_path: Path,
+    lasting: Lasting,
+    monkeypatch: pytest.MonkeyPatch,
+    here_engine: Any,
+) -> None:
+    save_as("texas")
+    folder = tmp_path / "out"
+    trained: list[int] = []
+    from hpgmn_lab.reproduction import work as module
+
+    genuine = module.run_trials
+
+    def counted(graph: Graph, model: str, trials: Any, **options: Any) -> Any:
+        if len(trained) == 1:
+            raise ConnectionError("as when the machine is lost")
+        trained.append(len(trials))
+        return genuine(graph, model, trials, **options)
+
+    monkeypatch.setattr(module, "run_trials", counted)
+    wide = dataclasses.replace(SEARCHED, trials=6)
+    (lost,) = work_on(here_engine(), [wide], folder)
+    assert lost.reason == "ConnectionError: as when the machine is lost"
+    kept = json.loads((folder / "search" / f"{wide.name}.json").read_text(encoding="utf-8"))
+    assert len(kept["trials"]) == trained[0] < 6
+    monkeypatch.setattr(module, "run_trials", genuine)
+    engine = here_engine()
+    work_on(engine, [wide], folder)
+    assert set(engine.begun[0].argument[2]) == {f"search/{wide.name}.json"}
+    work_on(LocalEngine(), [wide], tmp_path / "here")
+    assert same(folder, lasting) == same(tmp_path / "here", lasting)
+
+
+def test_what_is_lost_or_cannot_be_loaded_is_a_failure_of_its_cell(
+    save_as: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here_engine: Any
+) -> None:
+    save_as("texas")
+    genuine = tasks.load
+
+    def load(graph: str, protocol: str | None) -> Graph:
+        if graph == "cora":
+            raise HPGMNError("No cora.")
+        return genuine(graph, protocol)
+
+    monkeypatch.setattr(tasks, "load", load)
+    missing = dataclasses.replace(PLAIN, graph="cora")
+    found = work_on(here_engine(lost=(SEARCHED.name,)), [missing, SEARCHED, PLAIN], tmp_path)
+    assert found[:2] == [Outcome(missing, reason="No cora."), Outcome(SEARCHED, reason="Gone.")]
+    assert found[2].record is not None
+
+
+def test_what_is_asked_to_stop_keeps_what_is_finished(
+    save_as: Save, tmp_path: Path, here_engine: Any
+) -> None:
+    save_as("texas")
+    told: list[Outcome] = []
+    with pytest.raises(KeyboardInterrupt):
+        work_on(
+            *(here_engine(), [PLAIN, SEARCHED], tmp_path),
+            tell=told.append,
+            should_stop=lambda: bool(told),
+        )
+    assert read_cell(tmp_path / "cells", PLAIN.name) == told[0].record
+    assert read_cell(tmp_path / "cells", SEARCHED.name) is None
+
+
+# On this machine.
+
+
+def test_a_failing_cell_is_told_and_the_others_go_on(
+    save_as: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_as("texas")
+    genuine = todo.do_cell
+
+    def sometimes(cell: Cell, *arguments: Any) -> CellRecord:
+        if cell.model == "gcn":
+            raise ZeroDivisionError("first line\nsecond line")
+        return genuine(cell, *arguments)
+
+    monkeypatch.setattr(todo, "do_cell", sometimes)
+    wrong = dataclasses.replace(CELLS[0], variant="wrong", settings={"lr": -1})
+    told: list[Outcome] = []
+    found = work_on(LocalEngine(), [wrong, *CELLS], tmp_path / "out", tell=told.append)
+    assert told == found
+    assert [one.record is None for one in found] == [True, False, True, False]
+    assert "lr" in found[0].reason
+    assert found[0].trace == ""
+    assert found[2].reason == "ZeroDivisionError: first line"
+    assert found[2].trace.startswith("Traceback")
+    assert read_cell(tmp_path / "out" / "cells", CELLS[2].name) == found[3].record
+
+
+def test_progress_names_the_cell(save_as: Save, tmp_path: Path) -> None:
+    save_as("texas")
+    told = []
+    work_on(
+        *(LocalEngine(), CELLS[:2], tmp_path / "out"),
+        report=lambda name, now: told.append((name, now.epoch)),
+    )
+    assert told == [("texas-mlp-shipped", 1), ("texas-gcn-shipped", 1)]  # more only after a while
+
+
+def test_what_is_asked_to_stop_here_keeps_what_is_finished(save_as: Save, tmp_path: Path) -> None:
+    save_as("texas")
+    told: list[Outcome] = []
+    with pytest.raises(KeyboardInterrupt):
+        work_on(
+            *(LocalEngine(), CELLS, tmp_path / "out"),
+            tell=told.append,
+            should_stop=lambda: bool(told),
+        )
+    assert [one.cell.model for one in told] == ["mlp"]
+    assert read_cell(tmp_path / "out" / "cells", CELLS[0].name) is not None
+    assert read_cell(tmp_path / "out" / "cells", CELLS[1].name) is None
+
+
+@pytest.mark.slow
+def test_processes_make_the_records_of_one(save_as: Save, tmp_path: Path, lasting: Lasting) -> None:
+    save_as("texas")
+    wrong = dataclasses.replace(CELLS[0], variant="wrong", settings={"lr": -1})
+    alone = work_on(LocalEngine(), [*CELLS, wrong], tmp_path / "alone")
+    told: list[Outcome] = []
+    found = work_on(LocalEngine(2), [*CELLS, wrong], tmp_path / "many", tell=told.append)
+    assert told == found
+    by_name = {one.cell.name: one for one in found}
+    assert len(by_name) == 4
+    for one in alone:
+        other = by_name[one.cell.name]
+        assert other.reason == one.reason
+        if one.record is not None:
+            assert other.record is not None
+            shared = {**one.record.metrics["hardware"], "threads": 1}  # cores are divided
+            assert lasting({**other.record.metrics, "hardware": shared}) == lasting(
+                {**one.record.metrics, "hardware": shared}
+            )
+            assert other.record.metrics["hardware"] == shared
+            assert other.record.identity == one.record.identity
+
+
+@pytest.mark.slow
+def test_processes_stop_when_asked(save_as: Save, tmp_path: Path) -> None:
+    save_as("texas")
+    long = [dataclasses.replace(cell, settings={"epochs": 10**6, "patience": 0}) for cell in CELLS]
+    began = time.monotonic()
+
+    def begun() -> bool:
+        assert time.monotonic() < began + 60
+        return bool(list(tmp_path.glob("out/work/*/*/state")))
+
+    with pytest.raises(KeyboardInterrupt):
+        work_on(LocalEngine(2), long, tmp_path / "out", should_stop=begun)
+    assert list(tmp_path.glob("out/work/*/*/state/state-000.safetensors"))  # saved on the way out
+    with only_one(tmp_path / "out"):
+        pass  # no worker is left
+
+
+def test_a_reproduction_may_be_of_a_graph_unlike_the_registered(
+    save_as: Save, small_graph: Graph, tmp_path: Path
+) -> None:
+    """The small graph stands in for texas in these tests: it must be the one that is read."""
+    save_as("texas")
+    (found,) = work_on(LocalEngine(), CELLS[:1], tmp_path / "out")
+    assert found.record is not None
+    assert found.record.metrics["graph_summary"]["num_nodes"] == small_graph.num_nodes
+
+
+# On a cluster.
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_table_is_the_same_where_a_machine_is_lost_on_the_way(
+    ray_cluster: Any,
+    save_as: Save,
+    tmp_path: Path,
+    lasting: Lasting,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Three nodes with one core each, of which one is killed while it works."""
+    import ray
+
+    from hpgmn.engines.cluster import RayEngine
+
+    save_as("texas")
+    chosen = ("gcn", "hpgmn")
+    monkeypatch.setattr(paper, "TABLE_2", {name: paper.TABLE_2[name] for name in chosen})
+    budget = dataclasses.replace(plan.QUICK, epochs=150, graphs=("texas",))
+    cells = cells_of([plan.experiment("table2", budget)])
+    assert len(cells) == 4
+    work_on(LocalEngine(), cells, tmp_path / "here")
+    data = tmp_path / "data"
+    graphs = tasks.load("texas", "paper-heterophily")
+    monkeypatch.setattr(tasks, "load", lambda *names: graphs)
+    shutil.rmtree(data)  # the other machines have no graphs
+
+    nodes = [ray_cluster.add_node(num_cpus=1, object_store_memory=80 * 2**20) for _ in range(2)]
+    working: set[str] = set()
+    lost: list[str] = []
+
+    def report(name: str, now: Any) -> None:
+        working.add(name)
+        if len(working) == 3 and len(nodes) == 2:  # every node works
+            ray_cluster.remove_node(nodes.pop(), allow_graceful=False)
+
+    engine = RayEngine(ray)
+    assert engine.workers == 3
+    found = work_on(engine, cells, tmp_path / "three", report=report, lost=lost.append)
+    assert [one.reason for one in found] == [""] * 4
+    assert len(nodes) == 1, "one was killed"
+    assert len(lost) == 1
+    assert same(tmp_path / "three", lasting) == same(tmp_path / "here", lasting)

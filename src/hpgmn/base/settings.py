@@ -1,0 +1,312 @@
+"""Settings: frozen dataclasses whose fields carry their own meaning and limits.
+
+Each model declares one dataclass of settings. A field made with :func:`setting` knows its help
+text, its allowed values and whether it may differ between replicas that are trained as one batch,
+so the command line, the YAML files, ``hpgmn settings`` and the Python keywords all agree.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from hpgmn.base.errors import SettingError, unknown_name
+from hpgmn.base.parsing import read_config
+
+_LARGEST_WHOLE = 2**31 - 1
+
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    choices: tuple[str, ...] | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    open_high: bool = False,
+    per_replica: bool = False,
+) -> Any:
+    """A dataclass field with a meaning, limits and a note whether replicas may differ in it.
+
+    Args:
+        default: the value used when nothing is said.
+        help: one sentence, shown by ``hpgmn settings``.
+        choices: allowed words (for a tuple field: allowed members).
+        low: smallest allowed number.
+        high: largest allowed number.
+        open_high: whether ``high`` itself is excluded.
+        per_replica: whether replicas of one batch may have different values.
+    """
+    metadata = {
+        "help": help,
+        "choices": choices,
+        "low": low,
+        "high": high,
+        "open_high": open_high,
+        "per_replica": per_replica,
+    }
+    return field(default=default, metadata=metadata)
+
+
+def dropout_setting(default: float, help: str) -> Any:
+    """A :func:`setting` that is a probability of dropping; replicas may differ in it."""
+    return setting(default, help, low=0.0, high=1.0, open_high=True, per_replica=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings:
+    """What every model's training needs."""
+
+    lr: float = setting(0.01, "learning rate of Adam", low=0.0, per_replica=True)
+    weight_decay: float = setting(
+        5e-5, "weight decay (L2, added to the gradient)", low=0.0, per_replica=True
+    )
+    epochs: int = setting(300, "most epochs of training", low=1)
+    patience: int = setting(
+        100, "stop after so many epochs without a better validation score; 0: never", low=0
+    )
+    dropout: float = dropout_setting(0.2, "dropout inside the network")
+    class_weights: str = setting(
+        "none",
+        "in the class loss every train node counts alike, or every class does (balanced)",
+        choices=("none", "balanced"),
+    )
+    precision: str = setting(
+        "float32",
+        "products on a GPU: exact, of factors rounded to 10 bits, or in training of 7 bits",
+        choices=("float32", "tf32", "bfloat16"),
+    )
+    consistency_weight: float = setting(
+        0.0,
+        "weight of the agreement between noisy passes on all nodes; 0: one pass, no such loss",
+        low=0.0,
+        per_replica=True,
+    )
+    consistency_warmup: int = setting(
+        0, "epochs over which the weight of the agreement grows from 0 to its full size", low=0
+    )
+    consistency_passes: int = setting(
+        2, "noisy passes per step when consistency_weight is above 0", low=2
+    )
+    consistency_temperature: float = setting(
+        0.3, "sharpening of the passes' mean prediction: lower is sharper", low=0.05, high=1.0
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchSettings(TrainSettings):
+    """A model that reads single rows may be trained on some of them at a time."""
+
+    batch_size: int = setting(0, "train nodes read in a step; 0: all of them in one", low=0)
+
+    def __post_init__(self) -> None:
+        """Refuse what batches cannot have."""
+        if self.batch_size and self.consistency_weight:
+            raise SettingError(
+                "Agreement between noisy passes is about all nodes, so batches cannot have it. Set "
+                "batch_size=0 or consistency_weight=0."
+            )
+
+
+AnySettings = TypeVar("AnySettings", bound=TrainSettings)
+
+
+def _types(cls: type[TrainSettings]) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def type_name(hint: Any) -> str:
+    """The type of a setting in words, as ``hpgmn settings`` prints it."""
+    if typing.get_origin(hint) is tuple:
+        return "list of names"
+    if typing.get_origin(hint) is types.UnionType:
+        return f"{type_name(typing.get_args(hint)[0])} or none"
+    names = {int: "whole number", float: "number", bool: "true or false", str: "name"}
+    return names[hint]
+
+
+def allowed(info: dataclasses.Field[Any]) -> str:
+    """The allowed values of a setting in words."""
+    meta = info.metadata
+    if meta["choices"]:
+        return ", ".join(meta["choices"])
+    low, high = meta["low"], meta["high"]
+    if low is not None and high is not None:
+        return f"{low:g} to {'below ' if meta['open_high'] else ''}{high:g}"
+    if low is not None:
+        return f"at least {low:g}"
+    return "–"
+
+
+def _number(name: str, value: Any, kind: type) -> Any:
+    if isinstance(value, bool):
+        raise SettingError(f"Setting '{name}' takes a number (got {value!r}).")
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise SettingError(f"Setting '{name}' takes a number (got {value!r}).") from None
+    if not math.isfinite(number):
+        raise SettingError(f"Setting '{name}' takes a finite number (got {value!r}).")
+    if kind is int:
+        if number != int(number):
+            raise SettingError(f"Setting '{name}' takes a whole number (got {value!r}).")
+        if abs(number) > _LARGEST_WHOLE:
+            raise SettingError(
+                f"Setting '{name}' takes a whole number of at most {_LARGEST_WHOLE:,} (got "
+                f"{value!r})."
+            )
+        return int(number)
+    return number
+
+
+def _boolean(name: str, value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    words = {"true": True, "yes": True, "on": True, "1": True}
+    words |= {"false": False, "no": False, "off": False, "0": False}
+    if str(value).lower() in words:
+        return words[str(value).lower()]
+    raise SettingError(f"Setting '{name}' takes true or false (got {value!r}).")
+
+
+def _checked(info: dataclasses.Field[Any], hint: Any, value: Any) -> Any:
+    """One value as the field's type, or a SettingError that says what is allowed."""
+    name, meta = info.name, info.metadata
+    if typing.get_origin(hint) is types.UnionType:  # X | None
+        if value is None or str(value).lower() == "none":
+            return None
+        hint = typing.get_args(hint)[0]
+    if typing.get_origin(hint) is tuple:
+        if not isinstance(value, str | list | tuple):
+            raise SettingError(f"Setting '{name}' takes a list of names (got {value!r}).")
+        members = (
+            [part.strip() for part in value.split(",") if part.strip()]
+            if isinstance(value, str)
+            else list(value)
+        )
+        for member in members:
+            if member not in meta["choices"]:
+                raise SettingError(unknown_name(f"value for '{name}':", member, meta["choices"]))
+        if not members or len(set(members)) != len(members):
+            raise SettingError(
+                f"Setting '{name}' takes distinct names, at least one (got {value!r})."
+            )
+        return tuple(choice for choice in meta["choices"] if choice in members)
+    if hint is bool:
+        return _boolean(name, value)
+    if hint is str:
+        if not meta["choices"]:  # any word will do
+            return str(value)
+        if value not in meta["choices"]:
+            raise SettingError(unknown_name(f"value for '{name}':", str(value), meta["choices"]))
+        return value
+    number = _number(name, value, hint)
+    low, high = meta["low"], meta["high"]
+    too_high = high is not None and (number >= high if meta["open_high"] else number > high)
+    if (low is not None and number < low) or too_high:
+        raise SettingError(f"Setting '{name}' must be {allowed(info)} (got {number:g}).")
+    return number
+
+
+def make_settings(cls: type[AnySettings], values: Mapping[str, Any]) -> AnySettings:
+    """Settings of a class from a mapping, every name and value checked.
+
+    Args:
+        cls: the model's dataclass of settings.
+        values: names and values; strings as typed on a command line are fine.
+
+    >>> make_settings(TrainSettings, {"lr": "0.05"}).lr
+    0.05
+    """
+    fields = {info.name: info for info in dataclasses.fields(cls)}
+    hints = _types(cls)
+    for name in values:
+        if name not in fields:
+            raise SettingError(unknown_name("setting", name, sorted(fields)))
+    checked = {name: _checked(fields[name], hints[name], value) for name, value in values.items()}
+    return cls(**checked)
+
+
+def describe_settings(cls: type[TrainSettings]) -> list[dict[str, Any]]:
+    """Every setting of a class: name, type, default, allowed values, meaning."""
+    hints = _types(cls)
+    return [
+        {
+            "name": info.name,
+            "type": type_name(hints[info.name]),
+            "default": plain(info.default),
+            "allowed": allowed(info),
+            "help": info.metadata["help"],
+        }
+        for info in dataclasses.fields(cls)
+    ]
+
+
+def plain(value: Any) -> Any:
+    """A value as YAML and JSON hold it (tuples become lists)."""
+    return list(value) if isinstance(value, tuple) else value
+
+
+def settings_dict(settings: TrainSettings) -> dict[str, Any]:
+    """Settings as a plain dictionary, ready for YAML or JSON."""
+    return {info.name: plain(getattr(settings, info.name)) for info in dataclasses.fields(settings)}
+
+
+def settings_names(cls: type[TrainSettings]) -> frozenset[str]:
+    """The names of all settings of a class."""
+    return frozenset(info.name for info in dataclasses.fields(cls))
+
+
+def per_replica_names(cls: type[TrainSettings]) -> frozenset[str]:
+    """The settings in which replicas of one batch may differ."""
+    return frozenset(info.name for info in dataclasses.fields(cls) if info.metadata["per_replica"])
+
+
+def parse_assignments(pairs: list[str]) -> dict[str, str]:
+    """The mapping behind repeated ``--set key=value`` options.
+
+    >>> parse_assignments(["lr=0.1", "gate=false"])
+    {'lr': '0.1', 'gate': 'false'}
+    """
+    values: dict[str, str] = {}
+    for pair in pairs:
+        name, sign, value = pair.partition("=")
+        if not sign or not name.strip():
+            raise SettingError(f"--set takes key=value (got '{pair}'), for example --set lr=0.01.")
+        values[name.strip()] = value.strip()
+    return values
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML mapping from a file, or a SettingError that names the file and the line."""
+    try:
+        content = read_config(path)
+    except UnicodeDecodeError:
+        raise SettingError(
+            f"The config file {path} is not UTF-8 text. Save it with the encoding UTF-8."
+        ) from None
+    except OSError as error:
+        raise SettingError(
+            f"Cannot read the config file {path} ({error.strerror or error}). Check the path."
+        ) from None
+    except yaml.YAMLError as error:
+        place = getattr(error, "problem_mark", None)
+        line = f" at line {place.line + 1}" if place else ""
+        raise SettingError(f"The config file {path} is not valid YAML{line}. Correct it.") from None
+    except (ValueError, OverflowError) as error:
+        raise SettingError(
+            f"The config file {path} cannot be used ({error}). Keep to 'name: value' lines."
+        ) from None
+    if not isinstance(content, dict):
+        raise SettingError(
+            f"The config file {path} must hold 'name: value' lines (got {type(content).__name__})."
+        )
+    return content

@@ -1,0 +1,1 @@
+"""Scores over runs and classes, and differences between runs."""

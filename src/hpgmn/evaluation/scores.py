@@ -1,0 +1,329 @@
+"""Scores over runs and over classes; the only place that looks at test labels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import special
+from torch import Tensor
+
+from hpgmn.base.calibration import (
+    brier_score,
+    calibration_error,
+    coverage_curve,
+    log_loss,
+    mean_logits,
+    reliability,
+    threshold_for_accuracy,
+)
+from hpgmn.base.metrics import RANKING_METRICS
+from hpgmn.base.metrics import metric as metric_of
+from hpgmn.graph import Array
+
+ENSEMBLE = 5
+"""How many seeds of a single split are averaged."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """A score over runs: mean, sample standard deviation, and each run's value."""
+
+    mean: float
+    std: float
+    values: tuple[float, ...]
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Score:
+        """The score of some runs; a single run has no spread, so its std is 0.
+
+        >>> Score.of([0.5, 0.75, 1.0])
+        Score(mean=0.75, std=0.25, values=(0.5, 0.75, 1.0))
+        """
+        array = np.asarray(values, dtype=np.float64)
+        std = float(array.std(ddof=1)) if array.size > 1 else 0.0
+        return cls(float(array.mean()), std, tuple(float(value) for value in array))
+
+
+def scores(
+    logits: Tensor, y: Array, masks: Sequence[Array], metric: str, positive: int = 1
+) -> list[float]:
+    """The score of each run on its own nodes.
+
+    Args:
+        logits: (R, N, C).
+        y: (N,) true labels.
+        masks: R masks of the nodes to score.
+        metric: the metric's name.
+        positive: which of two classes it looks for, see :func:`hpgmn.base.metrics.metric`.
+    """
+    labels = torch.from_numpy(y).clamp(min=0)
+    function = metric_of(metric, positive)
+    found = []
+    for own, mask in zip(logits, masks, strict=True):
+        valid = torch.from_numpy(np.asarray(mask))
+        found.append(float(function(own[None], labels[None], valid[None])))
+    return found
+
+
+def ensemble_size(splits: int, seeds: int) -> int:
+    """How many seeds are averaged: all of a split; of a single split as many as papers train.
+
+    >>> ensemble_size(10, 7), ensemble_size(1, 25), ensemble_size(1, 3)
+    (7, 5, 3)
+    """
+    return seeds if splits > 1 else min(ENSEMBLE, seeds)
+
+
+def ensemble_scores(
+    logits: Tensor,
+    y: Array,
+    masks: Sequence[Array],
+    metric: str,
+    positive: int = 1,
+    *,
+    seeds: int,
+    size: int,
+) -> list[float]:
+    """The score of class probabilities averaged over seeds, group by group.
+
+    Args:
+        logits: (R, N, C), split by split with the seeds inside.
+        y: (N,) true labels.
+        masks: R masks of the nodes to score, equal for the seeds of a split.
+        metric: the metric's name.
+        positive: which of two classes it looks for.
+        seeds: how many seeds each split has.
+        size: how many consecutive seeds of a split are averaged; what is left over is left out.
+
+    Returns:
+        One score per group, split by split.
+    """
+    first = [
+        start + offset
+        for start in range(0, len(masks), seeds)
+        for offset in range(0, seeds - size + 1, size)
+    ]
+    # One group at a time: the probabilities of all replicas may take gigabytes.
+    means = [logits[place : place + size].double().softmax(dim=-1).mean(dim=0) for place in first]
+    stacked = torch.stack(means)
+    if metric in RANKING_METRICS and stacked.shape[-1] > 2:
+        stacked = stacked.log()  # logits again: of two classes any rising function ranks alike
+    return scores(stacked, y, [masks[place] for place in first], metric, positive)
+
+
+WANTED_ACCURACIES = (0.8, 0.9, 0.95, 0.99)
+"""For these the validation nodes tell from which confidence on to answer."""
+
+FEWEST_ANSWERED = 20
+"""Such a threshold answers at least so many of them."""
+
+
+def calibration_report(
+    logits: Tensor,
+    temperatures: Sequence[float],
+    y: Array,
+    val: Sequence[Array],
+    test: Sequence[Array],
+    *,
+    seeds: int = 1,
+    mean_temperatures: Sequence[float] | None = None,
+) -> dict[str, Any]:
+    """What ``metrics.json`` says of the probabilities, before and after their temperature.
+
+    Args:
+        logits: (R, N, C), the seeds of a split one after the other.
+        temperatures: R.
+        y: (N,) true labels.
+        val: R masks of the validation nodes, which tell thresholds for wanted accuracies.
+        test: R masks of the test nodes, on which everything else is measured.
+        seeds: how many seeds each split has.
+        mean_temperatures: R, of the average over the seeds of each run's split; None for
+            ``temperatures``.
+
+    Returns:
+        The temperature of each run; calibration error, log loss and Brier score of each run and
+        their mean; bins of confidence, coverage and thresholds of what ``hpgmn predict`` answers,
+        the average over the seeds of a split, the nodes of all splits together.
+        Without test nodes, or with logits that are not finite, what they tell is left out.
+    """
+    found: dict[str, Any] = {"temperature": list(temperatures)}
+    if not logits.isfinite().all():  # JSON knows no NaN
+        return found
+    means, scales = _means(logits, mean_temperatures or temperatures, seeds)
+    confidence, right = _confidences(means, scales, y, val[::seeds])
+    found["thresholds"] = [
+        {"wanted_accuracy": wanted, **(asdict(own) if own else {"threshold": None})}
+        for wanted in WANTED_ACCURACIES
+        for own in [threshold_for_accuracy(confidence, right, wanted, fewest=FEWEST_ANSWERED)]
+    ]
+    if not all(mask.any() for mask in test):
+        return found
+    for name, scale in (("before", [1.0] * len(test)), ("after", list(temperatures))):
+        rows = [
+            _probability_errors(own[torch.from_numpy(np.asarray(mask))], by, y[mask])
+            for own, by, mask in zip(logits, scale, test, strict=True)
+        ]
+        for key in rows[0]:
+            values = [row[key] for row in rows]
+            found[f"{key}_{name}"] = values
+            found[f"{key}_{name}_mean"] = float(np.mean(values))
+    confidence, right = _confidences(means, scales, y, test[::seeds])
+    found["reliability"] = [asdict(own) for own in reliability(confidence, right)]
+    found["coverage"] = [asdict(own) for own in coverage_curve(confidence, right)]
+    return found
+
+
+def _means(
+    logits: Tensor, temperatures: Sequence[float], seeds: int
+) -> tuple[Sequence[Tensor], Sequence[float]]:
+    """Of each split the average over its seeds, as logits, with its temperature."""
+    if seeds == 1:
+        return list(logits), temperatures
+    starts = range(0, logits.shape[0], seeds)
+    return [mean_logits(logits[at : at + seeds]) for at in starts], temperatures[::seeds]
+
+
+def _probability_errors(logits: Tensor, temperature: float, labels: Array) -> dict[str, float]:
+    """How far the probabilities of some nodes are from what came true."""
+    log_chances = (logits.double() / temperature).log_softmax(dim=-1).numpy()
+    chances = np.exp(log_chances)
+    confidence, right = chances.max(axis=1), chances.argmax(axis=1) == labels
+    return {
+        "ece": calibration_error(confidence, right),
+        "ece_equal_mass": calibration_error(confidence, right, equal_mass=True),
+        "nll": log_loss(log_chances, labels),
+        "brier": brier_score(chances, labels),
+    }
+
+
+def _confidences(
+    logits: Sequence[Tensor], temperatures: Sequence[float], y: Array, masks: Sequence[Array]
+) -> tuple[Array, Array]:
+    """Confidence, and whether the answer is right, of the masks' nodes, all runs together."""
+    confidence, right = [], []
+    for own, temperature, mask in zip(logits, temperatures, masks, strict=True):
+        chosen = own[torch.from_numpy(np.asarray(mask))].double()
+        confidence.append((chosen / temperature).softmax(dim=-1).amax(dim=-1).numpy())
+        right.append(chosen.argmax(dim=-1).numpy() == y[mask])
+    return np.concatenate(confidence), np.concatenate(right)
+
+
+def class_report(
+    predicted: Array, y: Array, masks: Sequence[Array], class_names: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Precision, recall, F1 and support of each class, the nodes of all runs together.
+
+    Args:
+        predicted: (R, N) predicted classes.
+        y: (N,) true labels.
+        masks: R masks of the nodes to score.
+        class_names: C names.
+
+    Returns:
+        One mapping per class; a share of nothing (0 of 0) is None.
+    """
+    guess = np.concatenate([own[mask] for own, mask in zip(predicted, masks, strict=True)])
+    truth = np.concatenate([y[mask] for mask in masks])
+    rows = []
+    for number, name in enumerate(class_names):
+        hits = int(((guess == number) & (truth == number)).sum())
+        claimed, support = int((guess == number).sum()), int((truth == number).sum())
+        rows.append(
+            {
+                "class": name,
+                "precision": hits / claimed if claimed else None,
+                "recall": hits / support if support else None,
+                "f1": 2 * hits / (claimed + support) if claimed + support else None,
+                "support": support,
+            }
+        )
+    return rows
+
+
+def independent_values(values: Sequence[float], splits: int, seeds: int) -> list[float]:
+    """One value per independent run, out of scores listed split by split with the seeds inside.
+
+    The seeds of one split share its nodes, so they are not independent runs of the protocol: they
+    are averaged, and the splits are the runs. With one split only, the seeds are all there is.
+
+    >>> independent_values([80.0, 82.0, 90.0, 94.0], splits=2, seeds=2)
+    [81.0, 92.0]
+    """
+    if len(values) != splits * seeds:
+        raise ValueError(f"{splits} splits × {seeds} seeds need as many values (got {len(values)})")
+    if splits == 1:
+        return [float(value) for value in values]
+    array = np.asarray(values, dtype=np.float64).reshape(splits, seeds)
+    return [float(value) for value in array.mean(axis=1)]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """By how much one model is better than another on the same runs.
+
+    Attributes:
+        mean: the mean difference.
+        low: lower end of its 95 % interval; None for a single value.
+        high: upper end.
+        count: how many independent values it rests on.
+        over: what they are over, "splits" or "seeds".
+    """
+
+    mean: float
+    low: float | None
+    high: float | None
+    count: int
+    over: str
+
+
+def paired_difference(
+    first: Sequence[float],
+    second: Sequence[float],
+    *,
+    splits: int,
+    test_per_train: float,
+) -> Difference:
+    """First - second over the same splits, with an interval corrected for overlapping splits.
+
+    The train nodes of random splits overlap, so the differences are not independent and Student's
+    interval would be too narrow. Nadeau and Bengio (Inference for the Generalization Error,
+    Machine Learning 52, 2003) replace the factor 1/n of the variance by 1/n + test/train:
+    mean ± t₀.₉₇₅,ₙ₋₁ · √((1/n + test/train) · s²). The seeds of a split are averaged first.
+
+    With one split only, the values are its seeds, which come in no order: the interval is Welch's
+    for two samples, and speaks of that split alone.
+
+    Args:
+        first: scores split by split, seeds inside.
+        second: scores of the other model on the same splits; its number of seeds may differ.
+        splits: how many splits.
+        test_per_train: number of test nodes divided by that of train nodes.
+
+    >>> found = paired_difference([3, 4, 5], [1, 3, 2], splits=3, test_per_train=0.4)
+    >>> round(found.mean, 3), round(found.low, 3), round(found.high, 3)
+    (2.0, -1.685, 5.685)
+    """
+    ours, theirs = (
+        np.asarray(independent_values(values, splits, len(values) // splits), dtype=np.float64)
+        for values in (first, second)
+    )
+    over = "splits" if splits > 1 else "seeds"
+    mean = float(ours.mean() - theirs.mean())
+    count = min(ours.size, theirs.size)
+    if count < 2:
+        return Difference(mean, None, None, count, over)
+    if splits > 1:
+        variance = float((1 / count + test_per_train) * (ours - theirs).var(ddof=1))
+        freedom = count - 1.0
+    else:
+        shares = [values.var(ddof=1) / values.size for values in (ours, theirs)]
+        variance = float(sum(shares))
+        spread = shares[0] ** 2 / (ours.size - 1) + shares[1] ** 2 / (theirs.size - 1)
+        freedom = variance**2 / spread if spread else count - 1.0
+    half = float(special.stdtrit(freedom, 0.975)) * math.sqrt(variance)
+    return Difference(mean, mean - half, mean + half, count, over)

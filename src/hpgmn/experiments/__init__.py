@@ -1,1 +1,0 @@
-"""Experiments: runs, searches and the tables made from their records."""

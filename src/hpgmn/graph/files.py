@@ -1,0 +1,434 @@
+"""Graph files: one graph in one ``.npz`` file of plain arrays, never a pickle.
+
+A large graph may be a folder instead, which holds the same arrays as ``.npy`` files. Its large
+arrays are mapped into memory when it is read: the system fetches what is used, when it is used.
+A folder is written with its edges sorted, so that they are an adjacency matrix as they stand.
+
+| array | meaning |
+| --- | --- |
+| ``x``, or ``x_indptr``, ``x_indices``, ``x_data``, ``x_shape`` | attributes (N, F), dense or CSR |
+| ``edge_index`` | (2, E) whole numbers; row 0 sources, row 1 targets |
+| or ``edges_indptr`` (N + 1), ``edges_indices`` (E) | CSR; targets ascend for each source |
+| ``edges_data``, ``edges_places`` (E) | optional: weights; the place of each edge as listed |
+| ``directed`` | false: every edge runs both ways, listed once or twice |
+| ``y`` | (N,) class, -1 unknown; may be left out |
+| ``train_mask``, ``val_mask``, ``test_mask`` | (N, S) booleans, one column for each split |
+| ``<family>_train_mask``, … | a further family of splits, such as ``geom`` |
+| ``edge_weight``, ``node_ids``, ``class_names``, ``feature_names`` | optional, as in ``Graph`` |
+| ``format`` | the version of this list of arrays; may be left out |
+
+The name of a graph is not stored: it is the name of its file or folder (without ``.graph``).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from hpgmn.base.errors import GraphError
+from hpgmn.base.files import sealed, unsealed, unwritable, whole, whole_folder
+from hpgmn.base.formats import GRAPH_FORMAT, refuse_newer
+from hpgmn.base.parsing import TooLargeError, read_archive, read_array, read_json, require_file
+from hpgmn.graph.edges import SortedEdges
+from hpgmn.graph.graph import Array, Graph, Splits
+
+logger = logging.getLogger(__name__)
+
+# The NumPy kinds that each array may have, and what to call them.
+_NUMBERS = ("biuf", "numbers")
+_WHOLE = ("iu", "whole numbers")
+_TRUTH = ("b", "booleans")
+_TEXT = ("U", "text")
+_KINDS = {
+    "x": _NUMBERS,
+    "x_indptr": _WHOLE,
+    "x_indices": _WHOLE,
+    "x_data": _NUMBERS,
+    "x_shape": _WHOLE,
+    "edge_index": _WHOLE,
+    "edges_indptr": _WHOLE,
+    "edges_indices": _WHOLE,
+    "edges_data": _NUMBERS,
+    "edges_places": _WHOLE,
+    "directed": _TRUTH,
+    "y": _WHOLE,
+    "edge_weight": _NUMBERS,
+    "node_ids": _TEXT,
+    "class_names": _TEXT,
+    "feature_names": _TEXT,
+    "format": _WHOLE,
+}
+_CSR = ("x_indptr", "x_indices", "x_data", "x_shape")
+_EDGES = ("edges_indptr", "edges_indices", "edges_data", "edges_places")
+_MASK = re.compile(r"(?:(?P<family>.+)_)?(?P<part>train|val|test)_mask")
+_MAPPED_BYTES = 1 << 20  # smaller arrays are read at once
+
+CHECKSUMS = "checksums.json"
+"""Of the files of a graph folder; files that were changed since are refused."""
+
+CHECKED_BYTES = 1 << 30
+"""Of a larger folder sizes alone are compared: its files are mapped, not read."""
+
+FOLDER_ENDING = ".graph"
+"""What the name of a graph folder may end in."""
+
+
+def is_graph_folder(path: Path) -> bool:
+    """Whether a path is a graph in the form of a folder."""
+    return path.is_dir() and next(path.glob("*.npy"), None) is not None
+
+
+def graph_name(path: Path) -> str:
+    """What the graph in a file or folder is called.
+
+    >>> graph_name(Path("data/texas.npz")), graph_name(Path("data/big.graph"))
+    ('texas', 'big')
+    """
+    return path.resolve().name.removesuffix(FOLDER_ENDING) if path.is_dir() else path.stem
+
+
+def read_graph(path: str | Path, name: str | None = None) -> Graph:
+    """The graph in a ``.npz`` graph file or a graph folder; every fault is one sentence.
+
+    Args:
+        path: the file or folder.
+        name: what to call the graph; by default that of the file without ``.npz``, or that of the
+            folder without ``.graph``.
+
+    Returns:
+        The graph, checked, with its splits and its further families of splits.
+    """
+    path = Path(path)
+    arrays = _checked_arrays(path)
+    if "directed" not in arrays:
+        raise _missing(path, "directed")
+    directed = arrays["directed"]
+    if directed.size != 1:
+        raise _fault(path, f"array 'directed' has {directed.size} values", "store one, yes or no")
+    families = sorted({found["family"] for found in map(_MASK.fullmatch, arrays) if found} - {None})
+    x = _attributes(path, arrays)
+    edges = _edges(path, arrays, x.shape[0]) if x.ndim == 2 else None
+    try:
+        return Graph(
+            x,
+            edges,
+            arrays.get("y"),
+            edge_weight=arrays.get("edge_weight"),
+            directed=bool(directed.item()),
+            train_mask=arrays.get("train_mask"),
+            val_mask=arrays.get("val_mask"),
+            test_mask=arrays.get("test_mask"),
+            node_ids=arrays.get("node_ids"),
+            class_names=arrays.get("class_names"),
+            feature_names=arrays.get("feature_names"),
+            name=graph_name(path) if name is None else name,
+            alternative_splits={family: _family(path, arrays, family) for family in families},
+        )
+    except GraphError as error:
+        if str(path) in str(error):
+            raise
+        raise GraphError(f"{_called(path)} is not valid: {error}") from None
+
+
+def write_graph(graph: Graph, path: str | Path) -> None:
+    """Write a graph as a graph file; :func:`read_graph` gives back exactly the same graph.
+
+    The file appears whole or not at all: it is written beside its place, then moved there.
+
+    Args:
+        graph: any graph.
+        path: where to. A name that ends in ``.npz`` makes a file, any other a folder. Missing
+            folders are made; an existing graph is replaced.
+    """
+    path = Path(path)
+    refuse_taken(path)
+    arrays = _arrays(graph, in_folder=path.suffix != ".npz")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(path, error) from None
+    if path.suffix == ".npz":
+        with whole(path) as draft:
+            save: Any = np.savez_compressed  # its keywords are the arrays' names
+            save(draft, **arrays)
+        return
+    with whole_folder(path) as draft:
+        for name, array in arrays.items():
+            np.save(draft / f"{name}.npy", array, allow_pickle=False)
+        said = {path.name: [path.stat().st_size, _checksum(path)] for path in draft.iterdir()}
+        (draft / CHECKSUMS).write_text(json.dumps(sealed(said)) + "\n", encoding="utf-8")
+
+
+def _checksum(path: Path) -> int:
+    """Of a whole file, read in parts."""
+    found, room = 0, memoryview(bytearray(1 << 20))
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(room):
+            found = zlib.crc32(room[:count], found)
+    return found
+
+
+def refuse_changed(path: Path) -> None:
+    """Refuse a folder whose files are not those that were written, where that is known."""
+    if not (path / CHECKSUMS).is_file():  # of an earlier version, or made by hand
+        return
+    remedy = f"write it again; if the change was meant, delete {CHECKSUMS}"
+    try:
+        said = unsealed(read_json(path / CHECKSUMS))
+        is_small = sum(size for size, _ in said.values()) <= CHECKED_BYTES
+        for name, (size, checksum) in said.items():
+            member = path / name
+            if not member.is_file() or member.stat().st_size != size:
+                raise _fault(path, f"{name} is missing or has another size", remedy)
+            if is_small and _checksum(member) != checksum:
+                raise _fault(path, f"{name} was changed since it was written", remedy)
+    except (ValueError, TypeError) as error:
+        raise _fault(path, f"{CHECKSUMS} is damaged ({error})", remedy) from None
+
+
+def refuse_taken(path: Path) -> None:
+    """Refuse to write a graph folder over anything but a graph folder."""
+    if path.suffix == ".npz" or not path.exists():
+        return
+    other: Path | None = path
+    if path.is_dir():
+        others = (member for member in path.iterdir() if member.name != CHECKSUMS)
+        other = next((member for member in others if member.suffix != ".npy"), None)
+    if other is not None:
+        raise GraphError(
+            f"Graph folder '{path}' could not be written: {other} is in its place. Choose another "
+            "name, or one that ends in .npz to write a file."
+        )
+
+
+def _arrays(graph: Graph, *, in_folder: bool) -> dict[str, Array]:
+    """The arrays of a graph file or folder by name."""
+    x: Any = graph.x
+    arrays: dict[str, Array] = {
+        "format": np.asarray(GRAPH_FORMAT),
+        "directed": np.asarray(graph.directed),
+        "y": graph.y,
+        "class_names": np.asarray(graph.class_names, dtype=np.str_),
+    }
+    optional = ["node_ids", "feature_names"]
+    if in_folder:
+        edges = graph.sorted_edges
+        parts = (edges.indptr, edges.targets, edges.weights, edges.places)
+        found = zip(_EDGES, parts, strict=True)
+        arrays |= {name: part for name, part in found if part is not None}
+    else:
+        place = np.int32 if graph.num_nodes <= np.iinfo(np.int32).max else np.int64
+        arrays["edge_index"] = graph.edge_index.astype(place)
+        optional.append("edge_weight")
+    if sp.issparse(x):
+        shape = np.asarray(x.shape, np.int64)
+        arrays |= dict(zip(_CSR, (x.indptr, x.indices, x.data, shape), strict=True))
+    else:
+        arrays["x"] = x
+    for key in optional:
+        value = getattr(graph, key)
+        if value is not None:
+            arrays[key] = value
+    families = {f"{family}_": splits for family, splits in graph.alternative_splits.items()}
+    if graph.splits is not None:
+        families[""] = graph.splits
+    for prefix, splits in families.items():
+        for part in ("train", "val", "test"):
+            arrays[f"{prefix}{part}_mask"] = getattr(splits, part)
+    return arrays
+
+
+def _called(path: Path) -> str:
+    return f"Graph {'folder' if path.is_dir() else 'file'} '{path}'"
+
+
+def _fault(path: Path, what: str, remedy: str) -> GraphError:
+    return GraphError(f"{_called(path)}: {what}; {remedy}.")
+
+
+def _missing(path: Path, name: str) -> GraphError:
+    return _fault(path, f"array '{name}' is missing", "add it, or write the file with write_graph")
+
+
+def _checked_arrays(path: Path) -> dict[str, Array]:
+    """The arrays of a graph file by name, each of the right kind."""
+    if not path.exists():
+        raise GraphError(f"Graph file '{path}' does not exist; check the path.")
+    if path.is_dir() and not is_graph_folder(path):
+        raise GraphError(f"'{path}' is a folder, not a graph file; give a .npz file.")
+    try:
+        arrays, unread = _members(path) if path.is_dir() else _archived(path)
+    except OSError as error:
+        is_refused = isinstance(error, PermissionError)
+        remedy = "see that you may read it" if is_refused else "copy or write it again"
+        raise _fault(path, f"it cannot be read ({error.strerror or error})", remedy) from None
+    except TooLargeError as error:
+        raise _fault(
+            path, str(error), "free some memory, or write it as a graph folder, which is mapped"
+        ) from None
+    except ValueError as error:
+        if "Python objects" in str(error):
+            name = str(error).split("'")[1]
+            raise _fault(
+                path,
+                f"array '{name}' holds pickled Python objects, which are never loaded",
+                "store plain numbers or text instead",
+            ) from None
+        raise _fault(
+            path, f"it is cut short or damaged ({error})", "copy or write it again"
+        ) from None
+    version = arrays.get("format")
+    if version is not None and version.shape == () and version.dtype.kind in "iu":
+        refuse_newer(_called(path), int(version), GRAPH_FORMAT)  # before an array is missed
+    if path.is_dir():
+        refuse_changed(path)
+    for name, array in arrays.items():
+        kinds, called = _kind(name)
+        if array.dtype.kind not in kinds:
+            raise _fault(path, f"array '{name}' has type {array.dtype}", f"store {called}")
+    if unread:
+        logger.warning("%s: nothing reads %s.", _called(path), ", ".join(sorted(unread)))
+    return arrays
+
+
+def _kind(name: str) -> tuple[str, str]:
+    """The kinds that an array may have and what to call them; empty for one that nothing reads."""
+    return _TRUTH if _MASK.fullmatch(name) else _KINDS.get(name, ("", ""))
+
+
+def _archived(path: Path) -> tuple[dict[str, Array], list[str]]:
+    """The arrays of a graph file, and the names of what nothing reads."""
+    require_file(path)
+    with path.open("rb") as file:
+        if file.read(2) != b"PK":
+            raise _fault(path, "it is not a .npz file", "write one with write_graph")
+    return read_archive(path, lambda name: bool(_kind(name)[1]))
+
+
+def _members(folder: Path) -> tuple[dict[str, Array], list[str]]:
+    """The arrays of a graph folder, large ones mapped, and the names of what nothing reads.
+
+    Whoever writes into a mapped array changes a copy of the page, never the file.
+    """
+    arrays, unread = {}, []
+    for path in sorted(folder.glob("*.npy")):
+        if not _kind(path.stem)[1]:
+            unread.append(path.stem)
+            continue
+        try:
+            is_large = path.stat().st_size > _MAPPED_BYTES
+            arrays[path.stem] = read_array(path, mapped="c" if is_large else None)
+        except TooLargeError:
+            raise
+        except ValueError as error:
+            raise ValueError(f"array '{path.stem}': {error}") from None
+    return arrays, unread
+
+
+def _family(path: Path, arrays: dict[str, Array], family: str) -> Splits:
+    names = [f"{family}_{part}_mask" for part in ("train", "val", "test")]
+    for name in names:
+        if name not in arrays:
+            raise _missing(path, name)
+    return Splits(*(arrays[name] for name in names))
+
+
+def _attributes(path: Path, arrays: dict[str, Array]) -> Any:
+    """The attributes, dense or CSR; an inconsistent CSR is refused before SciPy sees it."""
+    stored = [name for name in _CSR if name in arrays]
+    if "x" in arrays:
+        if stored:
+            raise _fault(path, f"it holds both 'x' and '{stored[0]}'", "keep one form of x")
+        return arrays["x"]
+    if not stored:
+        raise _missing(path, "x")
+    for name in _CSR:
+        if name not in arrays:
+            raise _missing(path, name)
+    indptr, indices, data, shape = (arrays[name] for name in _CSR)
+    remedy = "write x again, for example with write_graph"
+    if shape.shape != (2,) or shape.min() < 1 or shape.max() > np.iinfo(np.int32).max:
+        raise _fault(path, f"'x_shape' must be two sizes (got {shape.tolist()})", remedy)
+    rows, columns = (int(size) for size in shape)
+    if indptr.shape != (rows + 1,):
+        raise _fault(
+            path, f"'x_indptr' must have {rows + 1} values (got shape {indptr.shape})", remedy
+        )
+    if indices.ndim != 1 or indices.shape != data.shape:
+        sizes = f"{indices.shape} and {data.shape}"
+        raise _fault(path, f"'x_indices' and 'x_data' differ in length ({sizes})", remedy)
+    indptr = indptr.astype(np.int64)
+    if indptr[0] != 0 or indptr[-1] != indices.size or (np.diff(indptr) < 0).any():
+        raise _fault(
+            path, f"'x_indptr' must rise from 0 to {indices.size}, the length of x_indices", remedy
+        )
+    outside = (indices < 0) | (indices >= columns)
+    if outside.any():
+        worst = int(indices[outside][0])
+        raise _fault(path, f"'x_indices' holds {worst}, but there are {columns} attributes", remedy)
+    return sp.csr_array((data, indices.astype(np.int32), indptr), shape=(rows, columns))
+
+
+def _edges(path: Path, arrays: dict[str, Array], num_nodes: int) -> Array | SortedEdges:
+    """The edges as listed or sorted; sorted ones that cannot be right are refused."""
+    stored = [name for name in _EDGES if name in arrays]
+    if "edge_index" in arrays or not stored:
+        if stored:
+            raise _fault(path, f"it holds both 'edge_index' and '{stored[0]}'", "keep one form")
+        if "edge_index" not in arrays:
+            raise _missing(path, "edge_index")
+        return arrays["edge_index"]
+    for name in _EDGES[:2]:
+        if name not in arrays:
+            raise _missing(path, name)
+    if "edge_weight" in arrays:
+        raise _fault(path, "it holds 'edge_weight' beside 'edges_indices'", "use 'edges_data'")
+    indptr, indices, data, places = (arrays.get(name) for name in _EDGES)
+    assert indptr is not None
+    assert indices is not None
+    remedy = "write the graph again, for example with write_graph"
+    if indptr.shape != (num_nodes + 1,):
+        shape = f"'edges_indptr' must have {num_nodes + 1} values (got shape {indptr.shape})"
+        raise _fault(path, shape, remedy)
+    for name, part in zip(_EDGES[1:], (indices, data, places), strict=True):
+        if part is not None and (part.ndim != 1 or part.size != indices.size):
+            raise _fault(path, f"'{name}' must have {indices.size} values", remedy)
+    if indptr[0] != 0 or indptr[-1] != indices.size or (indptr[1:] < indptr[:-1]).any():
+        rise = f"'edges_indptr' must rise from 0 to {indices.size}, the length of edges_indices"
+        raise _fault(path, rise, remedy)
+    if indices.size and not 0 <= indices.min() <= indices.max() < num_nodes:
+        worst = int(indices.min() if indices.min() < 0 else indices.max())
+        raise _fault(
+            path, f"'edges_indices' holds {worst}, but there are {num_nodes} nodes", remedy
+        )
+    starts = np.zeros(indices.size + 1, bool)
+    starts[indptr] = True
+    if ((indices[1:] < indices[:-1]) & ~starts[1:-1]).any():
+        raise _fault(path, "'edges_indices' must ascend for each source", remedy)
+    if places is not None and not _is_permutation(places):
+        raise _fault(path, "'edges_places' must name every edge once", remedy)
+    weights = None if data is None else np.asarray(data, np.float32)
+    return SortedEdges(
+        _wide(indptr), _wide(indices), weights, None if places is None else _wide(places)
+    )
+
+
+def _wide(numbers: Array) -> Array:
+    """Whole numbers of a type that counts all nodes and that SciPy knows; most are already."""
+    return numbers if numbers.dtype in (np.int32, np.int64) else numbers.astype(np.int64)
+
+
+def _is_permutation(places: Array) -> bool:
+    """Whether each number from 0 to E - 1 is there once."""
+    if places.size and not 0 <= places.min() <= places.max() < places.size:
+        return False
+    seen = np.zeros(places.size, bool)
+    seen[places] = True
+    return bool(seen.all())

@@ -1,0 +1,283 @@
+"""The built-in graph: a small trading network whose neighbourhoods, not attributes, tell classes.
+
+Accounts of C classes stand on a ring: class c pays mostly the class a quarter turn further on.
+The class means of the attributes stand on a circle in the same order. Those an account pays and
+those that pay it are then a quarter turn ahead and a quarter turn behind: in the mean over all
+neighbours they cancel, so averaging attributes over undirected neighbours hides the class, while
+counting neighbours class by class shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpgmn.base.errors import SettingError
+from hpgmn.graph.graph import Array, Graph
+from hpgmn.graph.splits import random_splits
+
+# Each mostly pays the next on the ring, and the last pays the first.
+_ROLES = ("fraudster", "mule", "exchange", "broker", "trader")
+
+
+class SyntheticGraph(NamedTuple):
+    """A generated graph, and the accuracy that no model can beat on it in expectation."""
+
+    graph: Graph
+    best_accuracy: float
+
+
+def trading_network(
+    num_nodes: int = 2000,
+    num_classes: int = 5,
+    num_features: int = 8,
+    degree: float = 12.0,
+    homophily: float = 0.0,
+    noise: float = 0.2,
+    newcomers: float = 0.12,
+    signal: float = 1.6,
+    fractions: Sequence[float] = (0.48, 0.32, 0.2),
+    seed: int = 0,
+) -> SyntheticGraph:
+    """A directed network of payments with planted neighbourhood patterns.
+
+    Each account draws its class c uniformly and its attributes from Normal(signal · μ_c, I), with
+    the means μ_c on a unit circle. A share of newcomers has made a single payment and received
+    none; everyone else makes 1 + Poisson payments. A payment draws the class of its target from
+    row c of :func:`class_pattern`, then any established account of that class but the payer.
+
+    As it is by default, the attributes alone give about 65 %, a GCN 48 %, and class counts in both
+    directions, with labels guessed from the attributes outside the train nodes, 96 % of the
+    97 % that ``best_accuracy`` allows.
+
+    Args:
+        num_nodes: N, at least 20 for each class.
+        num_classes: C.
+        num_features: F, at least 2.
+        degree: mean number of payments that an account makes; N · degree edges are expected.
+        homophily: share of the payments by the pattern that stay in the payer's class.
+        noise: share of the payments whose target class is uniform.
+        newcomers: share of the accounts with one payment only.
+        signal: how far the class means are from the centre, in standard deviations.
+        fractions: shares of train, validation and test in the ten stratified splits.
+        seed: of the graph, and of the first of its splits.
+
+    Returns:
+        The graph and the best accuracy that can be expected on it.
+    """
+    pattern = class_pattern(num_classes, homophily, noise)
+    _refuse(num_nodes, num_classes, num_features, degree, newcomers, signal)
+    random = np.random.default_rng(seed)
+    while True:  # a class with hardly an account is all but impossible
+        y = random.integers(num_classes, size=num_nodes)
+        is_new = random.random(num_nodes) < newcomers
+        if np.bincount(y[~is_new], minlength=num_classes).min() >= 3:
+            break
+    means = signal * _circle(num_classes) @ _plane(num_features, random)  # (C, F)
+    x = random.standard_normal((num_nodes, num_features), dtype=np.float32)
+    x += means.astype(np.float32)[y]
+
+    established_degree = (degree - newcomers) / (1 - newcomers)
+    payments = 1 + random.poisson(established_degree - 1, size=num_nodes)
+    payments[is_new] = 1
+    source = np.repeat(np.arange(num_nodes, dtype=_whole(num_nodes)), payments)
+    target = _targets(source, y, is_new, pattern, random)
+
+    posterior = class_posterior(x, source, target, y, is_new, means, pattern)
+    splits = random_splits(y, fractions=fractions, stratified=True, first_seed=seed)
+    graph = Graph(
+        x,
+        np.stack([source, target]),
+        y,
+        train_mask=splits.train,
+        val_mask=splits.val,
+        test_mask=splits.test,
+        class_names=[*_ROLES, *(f"role {c}" for c in range(5, num_classes))][:num_classes],
+        name="trading-network",
+    )
+    return SyntheticGraph(graph, float(posterior.max(axis=1).mean()))
+
+
+def class_pattern(num_classes: int, homophily: float, noise: float) -> Array:
+    """Where each class pays to: the same row for every class, turned to its place on the ring.
+
+    The two classes nearest to a quarter turn ahead share what homophily and noise leave, such
+    that Σ_k P[c, c+k] cos(2πk/C) = 0 wherever they can: then the class means (on a circle) of
+    out- and in-neighbours together add up to nothing. From C = 4 on they can while
+    h + (1-h) cos(2πf/C) ≤ 0, with the homophily h and f = ⌊C/4⌋ + 1, the further of the two:
+    C = 5 allows h up to 0.44, C = 11 up to 0.12. Beyond, f alone gets what is left.
+
+    Args:
+        num_classes: C.
+        homophily: share of the payments by the pattern that stay in the payer's class.
+        noise: share of the payments whose target class is uniform.
+
+    Returns:
+        P (C, C), rows add up to one; P[c, d] is the share of class c's payments that go to d.
+
+    >>> class_pattern(4, homophily=0.0, noise=0.2).round(2)[:2]
+    array([[0.05, 0.85, 0.05, 0.05],
+           [0.05, 0.05, 0.85, 0.05]])
+    """
+    for what, share in (("homophily", homophily), ("noise", noise)):
+        if not 0 <= share <= 1:
+            raise SettingError(f"{what} must be from 0 to 1 (got {share}).")
+    if num_classes < 2:
+        raise SettingError(f"num_classes must be at least 2 (got {num_classes}).")
+    near = max(1, num_classes // 4)
+    far = near + 1
+    turn_near, turn_far = np.cos(2 * np.pi * np.array([near, far]) / num_classes)
+    share_near = 1.0
+    if homophily < 1 and turn_near > turn_far + 1e-9:
+        balance = -homophily / (1 - homophily)
+        share_near = float(np.clip((balance - turn_far) / (turn_near - turn_far), 0, 1))
+    row = np.zeros(num_classes)
+    row[0] = homophily
+    row[near] += (1 - homophily) * share_near
+    row[far % num_classes] += (1 - homophily) * (1 - share_near)
+    row = (1 - noise) * row + noise / num_classes
+    return np.stack([np.roll(row, label) for label in range(num_classes)])
+
+
+def class_posterior(
+    x: Array,
+    source: Array,
+    target: Array,
+    y: Array,
+    is_new: Array,
+    means: Array,
+    pattern: Array,
+) -> Array:
+    """What an oracle believes of each account: it knows all but that account's class.
+
+    It knows the parameters, who is a newcomer, and the true class of every *other* node. The
+    payments that v makes and receives give the factors P[c, y_u] and P[y_u, c]; the choice
+    within a class gives the rest: with v in class c, that class has one more account to choose
+    from, so each payment into it that did not go to v is evidence, too. These are the non-edges:
+    given how many payments everyone makes, nothing else of them depends on v's class. No model
+    knows more than this oracle, so none has a higher expected accuracy than the mean of the
+    largest posterior.
+
+    Args:
+        x: attributes (N, F).
+        source: (E,) who pays.
+        target: (E,) who is paid.
+        y: (N,) classes; row v of the result does not depend on ``y[v]``.
+        is_new: (N,) who is a newcomer and can be paid by no one.
+        means: (C, F) class means of the attributes.
+        pattern: (C, C) from :func:`class_pattern`.
+
+    Returns:
+        (N, C), rows add up to one.
+    """
+    num_nodes, num_classes = y.shape[0], pattern.shape[0]
+    nodes = np.arange(num_nodes)
+    log_pattern = np.log(np.maximum(pattern, 1e-300))  # no payment takes a way of probability 0
+
+    def counts(center: Array, label: Array) -> Array:
+        cell = np.multiply(center, num_classes, dtype=np.int64)
+        cell += label
+        return np.bincount(cell, minlength=num_nodes * num_classes).reshape(num_nodes, -1)
+
+    paid = counts(source, y[target])  # (N, C) payments made, by the class of the target
+    received = counts(target, y[source])  # (N, C) payments received, by the class of the payer
+    can_be_paid = ~is_new[source]
+    rivals = counts(target[can_be_paid], y[source[can_be_paid]])  # payers who are themselves paid
+
+    log_density = x @ means.T.astype(x.dtype) - (means**2).sum(axis=1) / 2
+    score = log_density + paid @ log_pattern.T + received @ log_pattern
+
+    # A payment from w into class c chooses among the m others there (m counts neither v nor w if
+    # w is one of them), and among one more if v is of class c.
+    own = np.zeros((num_nodes, num_classes), dtype=bool)
+    own[nodes, y] = True
+    others = np.bincount(y[~is_new], minlength=num_classes) - (own & ~is_new[:, None])  # (N, C)
+    from_within = can_be_paid & (y[source] == y[target])
+    within = np.bincount(y[target[from_within]], minlength=num_classes)
+    outside = np.bincount(y[target[~from_within]], minlength=num_classes)
+    own_within = own & ~is_new[:, None]  # v's own payments into its class come from within
+    elsewhere_within = within - np.where(own_within, paid, 0) - np.where(own, rivals, 0)
+    all_received = received.sum(axis=1, keepdims=True)
+    elsewhere_outside = outside - np.where(own_within, 0, paid)
+    elsewhere_outside -= np.where(own, all_received - rivals, 0)
+    choice = -rivals * np.log(others) - (all_received - rivals) * np.log(others + 1)
+    choice -= elsewhere_within * (np.log(others) - np.log(others - 1))
+    choice -= elsewhere_outside * (np.log(others + 1) - np.log(others))
+    score += np.where(is_new[:, None], 0, choice)
+
+    score -= score.max(axis=1, keepdims=True)
+    posterior: Array = np.exp(score)
+    posterior /= posterior.sum(axis=1, keepdims=True)
+    return posterior
+
+
+def _refuse(
+    num_nodes: int,
+    num_classes: int,
+    num_features: int,
+    degree: float,
+    newcomers: float,
+    signal: float,
+) -> None:
+    if num_nodes < 20 * num_classes:
+        raise SettingError(
+            f"num_nodes must be at least {20 * num_classes}, 20 for each class (got {num_nodes})."
+        )
+    if num_features < 2:
+        raise SettingError(f"num_features must be at least 2 (got {num_features}).")
+    if not degree >= 1:
+        raise SettingError(f"degree must be at least 1 (got {degree}).")
+    if not 0 <= newcomers <= 0.5:
+        raise SettingError(f"newcomers must be from 0 to 0.5 (got {newcomers}).")
+    if not signal >= 0:
+        raise SettingError(f"signal must be at least 0 (got {signal}).")
+
+
+def _circle(num_classes: int) -> Array:
+    """One point for each class on the unit circle, in the order of the ring (C, 2)."""
+    angle = 2 * np.pi * np.arange(num_classes) / num_classes
+    return np.stack([np.cos(angle), np.sin(angle)], axis=1)
+
+
+def _plane(num_features: int, random: np.random.Generator) -> Array:
+    """A random plane in attribute space: two orthonormal rows (2, F)."""
+    basis, _ = np.linalg.qr(random.standard_normal((num_features, 2)))
+    return np.asarray(basis.T)
+
+
+def _targets(
+    source: Array, y: Array, is_new: Array, pattern: Array, random: np.random.Generator
+) -> Array:
+    """Whom each payment goes to: a class by the payer's row, then any account but the payer.
+
+    What has an entry for each payment is as narrow as its values allow: there may be 10⁸ of them.
+    """
+    steps = pattern.cumsum(axis=1)
+    payer_class = y.astype(np.min_scalar_type(pattern.shape[0]))[source]
+    draw = random.random(source.shape[0])
+    wanted = np.zeros_like(payer_class)
+    for label in range(pattern.shape[0] - 1):
+        wanted += draw >= steps[payer_class, label]
+    del draw
+
+    established = np.flatnonzero(~is_new).astype(source.dtype)
+    members = established[np.argsort(y[established], kind="stable")]  # grouped by class
+    size = np.bincount(y[established], minlength=pattern.shape[0]).astype(source.dtype)
+    first = np.cumsum(size, dtype=source.dtype) - size
+    place = np.zeros(y.shape[0], dtype=source.dtype)  # where an account stands within its class
+    place[members] = np.arange(members.shape[0]) - first[y[members]]
+
+    is_rival = (wanted == payer_class) & ~is_new[source]  # the payer is in that class itself
+    share = random.random(source.shape[0])
+    share *= size[wanted] - is_rival
+    chosen = share.astype(source.dtype)
+    chosen += is_rival & (chosen >= place[source])  # skip the payer
+    found: Array = members[first[wanted] + chosen]
+    return found
+
+
+def _whole(count: int) -> type[np.signedinteger[Any]]:
+    """The narrowest type of whole numbers that graph files use for so many nodes."""
+    return np.int32 if count <= np.iinfo(np.int32).max else np.int64

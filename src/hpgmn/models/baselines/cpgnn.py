@@ -1,0 +1,277 @@
+"""CPGNN: prior beliefs spread along the edges through a learned matrix of how classes link."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from typing_extensions import override
+
+from hpgmn.base.metrics import class_loss
+from hpgmn.base.randomness import Noise
+from hpgmn.base.settings import setting
+from hpgmn.base.sparse import SparseMatrix
+from hpgmn.graph import Array, Graph
+from hpgmn.models.baselines import chebnet
+from hpgmn.models.baselines.baseline import NodeModel, attributes_input, usual_floats
+from hpgmn.models.baselines.mlp import AttributesMLP
+from hpgmn.models.layers import Initialised, propagate
+from hpgmn.models.output import Output
+from hpgmn.models.stage import (
+    ModelEntry,
+    Parameters,
+    Rates,
+    Stage,
+    Task,
+    load_parameters,
+    main_stage,
+)
+from hpgmn.statistics.labelwise import one_hot
+
+_ROUNDING = 1e-6  # a row sum of Ĥ this close to zero is zero: its sign would be chance
+
+
+@dataclass(frozen=True, kw_only=True)
+class CPGNNSettings(chebnet.ChebNetSettings):
+    """Everything that can be set about CPGNN; layers, order and dropout are the prior's."""
+
+    attributes_scaling: str = setting(
+        "fraction",
+        "attributes as given, divided by the row's absolute sum, or of unit length",
+        choices=("raw", "fraction", "unit"),
+    )
+    prior: str = setting(
+        "mlp",
+        "what gives the prior beliefs: an MLP on the attributes, or ChebNet",
+        choices=("mlp", "cheby"),
+    )
+    prior_epochs: int = setting(400, "most epochs of the prior's own training", low=1)
+    prior_patience: int = setting(
+        100, "stop it after so many epochs without a better one; 0: never", low=0
+    )
+    rounds: int = setting(1, "rounds of propagation of the beliefs", low=1, high=16)
+    normalization: str = setting(
+        "none",
+        "how the adjacency that spreads the beliefs is normalised",
+        choices=("none", "row", "column", "symmetric"),
+    )
+    prior_weight: float = setting(
+        1.0, "weight of the prior's own loss in the joint training", low=0.0, per_replica=True
+    )
+    zero_sum_weight: float = setting(
+        1.0, "weight of the compatibilities' row sums, which should be 0", low=0.0, per_replica=True
+    )
+    compatibility_weight_decay: float = setting(
+        0.0, "weight decay of the compatibilities", low=0.0, per_replica=True
+    )
+
+
+class Compatibility(Initialised):
+    """Ĥ: how much more than by chance two classes link, one matrix per replica.
+
+    Args:
+        replicas: R.
+        num_classes: C.
+    """
+
+    def __init__(self, replicas: int, num_classes: int) -> None:
+        super().__init__()
+        self.matrix = nn.Parameter(torch.zeros(replicas, num_classes, num_classes))
+
+    def reset_parameters(self, noise: Noise, place: str) -> None:
+        """Start from chance; the stage knows better from the train nodes."""
+        self.matrix.zero_()
+
+    def forward(self, beliefs: Tensor) -> Tensor:
+        """B·Ĥ: (R, N, C) to (R, N, C)."""
+        return torch.bmm(beliefs, self.matrix)
+
+    def zero_sum_penalty(self) -> Tensor:
+        """‖row sums of Ĥ‖₁, (R,): lowest, 0, when links only move belief between classes."""
+        return functional.softshrink(self.matrix.sum(dim=-1), _ROUNDING).abs().sum(dim=-1)
+
+
+class CPGNN(NodeModel):
+    """B ← (B₀ - 1/C) + A·B·Ĥ in each of ``rounds``, starting from B = B₀ - 1/C.
+
+    B₀ = softmax(prior(X)) by an MLP or ChebNet, trained first and then together with Ĥ; the last B
+    is the logits. Loss = CE(B) + CE(B₀) + ‖row sums of Ĥ‖₁. A is not normalised by default, as in
+    the released code. That code's CE(B₀) is missing: in its place it adds the weight decay and the
+    row sums once more; the paper's loss is taken here (``prior_weight=0`` is nearer to the code).
+    Its prior has no biases.
+
+    Args:
+        task: gives widths, classes and the settings of the R replicas.
+    """
+
+    def __init__(self, task: Task) -> None:
+        super().__init__()
+        self.prior = _prior_model(task)
+        self.compatibility = Compatibility(len(task.settings), task.num_classes)
+        self.rounds: int = task.settings[0].rounds
+
+    @override
+    def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:
+        guesses: Tensor = self.prior(inputs, noise).logits
+        start = guesses.softmax(dim=-1) - 1 / guesses.shape[-1]
+        beliefs = start
+        for _ in range(self.rounds):
+            beliefs = start + propagate(inputs["adjacency"], self.compatibility(beliefs))
+        output = Output(beliefs)
+        if penalties:
+            labels = inputs["labels"]
+            output.penalties["prior"] = class_loss(
+                guesses, labels.clamp(min=0), labels >= 0, inputs.get("class_weights")
+            )
+            output.penalties["zero_sum"] = self.compatibility.zero_sum_penalty()
+        return output
+
+
+def _prior_model(task: Task) -> nn.Module:
+    if task.settings[0].prior == "cheby":
+        return chebnet.ChebNet(task)
+    return AttributesMLP(task)
+
+
+def _prior_inputs(task: Task) -> dict[str, Any]:
+    first: CPGNNSettings = task.settings[0]
+    inputs = attributes_input(task)
+    if first.prior == "cheby":
+        inputs["propagation"] = task.statistics.propagation(first.neighbors, "symmetric")
+    return inputs
+
+
+def filled_gaps(means: Array) -> Array:
+    """What is known of a class without a row: the other classes' view of it.
+
+    Args:
+        means: (R, C, C); row c is the mean neighbourhood of class c, zeros where nobody knows.
+
+    Returns:
+        (R, C, C), no row of zeros: a gap is filled from the transpose, and what two such classes
+        are to each other shares what is left to 1.
+
+    >>> filled_gaps(np.array([[[0.7, 0.3], [0.0, 0.0]]]))
+    array([[[0.7, 0.3],
+            [0.3, 0.7]]])
+    """
+    gap = means.sum(axis=-1, keepdims=True) == 0
+    filled = np.where(gap, means.swapaxes(-1, -2), means)
+    unknown = gap & gap.swapaxes(-1, -2)
+    left = np.maximum(1 - filled.sum(axis=-1, keepdims=True), 0)
+    shares = left / np.maximum(unknown.sum(axis=-1, keepdims=True), 1)
+    return np.where(unknown, shares, filled)
+
+
+def doubly_stochastic(matrices: Array, rounds: int = 3000, tolerance: float = 1e-12) -> Array:
+    """Sinkhorn's scaling: columns, then rows, to sum 1, until nothing moves.
+
+    Args:
+        matrices: (R, C, C), not negative.
+        rounds: at most so many; a matrix with zeros in the wrong places never gets there.
+        tolerance: a matrix whose entries move less than this, taken together, is done.
+
+    >>> doubly_stochastic(np.array([[[3.0, 3.0], [1.0, 1.0]]]))
+    array([[[0.5, 0.5],
+            [0.5, 0.5]]])
+    """
+    current = matrices.astype(np.float64)
+    moving = np.arange(len(current))  # each stops by itself, whoever else is there
+    for _ in range(rounds):
+        before = current[moving]
+        after = _over(before, before.sum(axis=-2, keepdims=True))
+        after = _over(after, after.sum(axis=-1, keepdims=True))
+        current[moving] = after
+        moving = moving[np.abs(after - before).sum(axis=(-2, -1)) >= tolerance]
+        if not moving.size:
+            break
+    return current
+
+
+def _over(values: Array, totals: Array) -> Array:
+    """Values over their totals, exact zeros where a total is zero."""
+    return np.divide(values, totals, out=np.zeros_like(values), where=totals > 0)
+
+
+def estimated_compatibility(task: Task, parameters: Parameters) -> Tensor:
+    """Ĥ from the train nodes and the trained prior, (R, C, C).
+
+    The mean over the train nodes of each class of D⁻¹·A·B̃ (B̃: the prior's beliefs, true labels on
+    train nodes), gaps filled, doubly stochastic, symmetrised, less 1/C. A class is a gap if it has
+    no train node with a neighbour; the released code divides by zero where there are nodes but no
+    neighbours.
+    """
+    model = _prior_model(task).to(task.device)
+    load_parameters(model, parameters)
+    with torch.no_grad():
+        guesses: Tensor = model(_prior_inputs(task)).logits
+        truth = torch.from_numpy(one_hot(task.train_labels, task.num_classes)).to(task.device)
+        known = truth.any(dim=-1, keepdim=True)
+        beliefs = torch.where(known, truth, guesses.softmax(dim=-1))
+        averaging = task.statistics.propagation(task.settings[0].neighbors, "row")
+        totals = torch.bmm(truth.transpose(1, 2), propagate(averaging, beliefs))
+        means = totals / truth.sum(dim=1).clamp(min=1).unsqueeze(-1)
+    matrix = doubly_stochastic(filled_gaps(means.double().cpu().numpy()))
+    centred = (matrix + matrix.swapaxes(-1, -2)) / 2 - 1 / task.num_classes
+    return torch.from_numpy(centred).float().to(task.device)
+
+
+def _prior(task: Task, done: Mapping[str, Parameters]) -> Stage:
+    stage = main_stage(task, _prior_model(task), _prior_inputs(task))
+    stage.name = "prior"
+    first: CPGNNSettings = task.settings[0]
+    stage.epochs, stage.patience = first.prior_epochs, first.prior_patience
+    return stage
+
+
+def _spreading(task: Task) -> SparseMatrix:
+    """A, normalised as the settings say."""
+    first: CPGNNSettings = task.settings[0]
+    if first.normalization == "none":
+        return SparseMatrix(task.statistics.adjacency(first.neighbors), task.device)
+    return task.statistics.propagation(first.neighbors, first.normalization)
+
+
+def _main(task: Task, done: Mapping[str, Parameters]) -> Stage:
+    settings: list[CPGNNSettings] = task.settings
+    inputs = _prior_inputs(task) | {
+        "adjacency": _spreading(task),
+        "labels": torch.from_numpy(task.train_labels).to(task.device),
+        "class_weights": task.class_weights,
+    }
+    initial = {f"prior.{name}": value for name, value in done["prior"].items()}
+    initial["compatibility.matrix"] = estimated_compatibility(task, done["prior"])
+    own = Rates([one.lr for one in settings], [one.compatibility_weight_decay for one in settings])
+    return main_stage(
+        task,
+        CPGNN(task),
+        inputs,
+        initial=initial,
+        own_rates={"compatibility.": own},
+        penalty_weights={
+            "prior": [one.prior_weight for one in settings],
+            "zero_sum": [one.zero_sum_weight for one in settings],
+        },
+    )
+
+
+def _floats(graph: Graph, settings: CPGNNSettings) -> tuple[int, int]:
+    prior = chebnet.ENTRY.floats if settings.prior == "cheby" else usual_floats
+    parameters, per_node = prior(graph, settings)
+    return parameters, per_node + max(graph.num_classes, 2) * (6 * settings.rounds + 12)
+
+
+ENTRY = ModelEntry(
+    "cpgnn",
+    "prior beliefs spread through a learned compatibility of classes",
+    "Jiong Zhu, Ryan A. Rossi, Anup Rao, Tung Mai, Nedim Lipka, Nesreen K. Ahmed, Danai Koutra. "
+    "Graph Neural Networks with Heterophily. AAAI 2021.",
+    CPGNNSettings,
+    {"prior": _prior, "main": _main},
+    _floats,
+)

@@ -1,0 +1,389 @@
+"""DSSL: representations learned without labels from sampled neighbours, then classified."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+from typing_extensions import override
+
+from hpgmn.base.randomness import DropRate, Noise, column_factors, relu_dropout
+from hpgmn.base.settings import setting
+from hpgmn.base.sparse import SparseMatrix
+from hpgmn.graph import Graph
+from hpgmn.models.baselines.baseline import GraphSettings, NodeModel, RowModel, attributes_input
+from hpgmn.models.layers import MLP, Convolution, Initialised, Linear
+from hpgmn.models.output import Output
+from hpgmn.models.stage import (
+    ModelEntry,
+    Parameters,
+    Stage,
+    Task,
+    load_parameters,
+    main_stage,
+)
+from hpgmn.statistics.operators import Statistic, take_nodes
+
+
+@dataclass(frozen=True, kw_only=True)
+class DSSLSettings(GraphSettings):
+    """Everything that can be set about DSSL; ``lr`` and the like are the classifier's."""
+
+    layers: int = setting(2, "layers of the encoder", low=1, high=16)
+    self_loop: float = setting(1.0, "weight of the self-loop added to every node", low=0.0)
+    samples: int = setting(5, "neighbours drawn for every node in each step", low=1)
+    factors: int = setting(6, "latent factors that explain an edge", low=2)
+    gumbel_temperature: float = setting(
+        1.0, "softness of the factor drawn: lower is harder", low=0.01, per_replica=True
+    )
+    prototype_temperature: float = setting(
+        1.0, "softness of the match with the factors' prototypes", low=0.01, per_replica=True
+    )
+    prototype_weight: float = setting(
+        0.1,
+        "weight of the match between a node's factors and its prototypes",
+        low=0.0,
+        per_replica=True,
+    )
+    entropy_weight: float = setting(
+        0.1, "weight of the negative entropy of a node's factors", low=0.0, per_replica=True
+    )
+    target_momentum: float = setting(
+        0.99,
+        "how much of the target encoder stays in each step",
+        low=0.0,
+        high=1.0,
+        per_replica=True,
+    )
+    embedding_scaling: str = setting(
+        "standard",
+        "representations classified as they are, or each column of mean 0 and deviation 1",
+        choices=("raw", "standard"),
+    )
+    representation_epochs: int = setting(
+        200, "epochs of learning the representation; the last one counts", low=1
+    )
+    representation_lr: float = setting(
+        0.001, "learning rate of the representation", low=0.0, per_replica=True
+    )
+    representation_weight_decay: float = setting(
+        0.0, "weight decay of the representation", low=0.0, per_replica=True
+    )
+
+
+class Encoder(nn.Module):
+    """GCN layers with ReLU and dropout between them; all of one width, the output too.
+
+    Args:
+        task: gives widths and the settings of the R replicas.
+        layer: what the layers are made of.
+    """
+
+    def __init__(self, task: Task, layer: type[Convolution] = Convolution) -> None:
+        super().__init__()
+        settings: list[DSSLSettings] = task.settings
+        widths = [task.graph.num_features, *[settings[0].hidden_dim] * settings[0].layers]
+        self.convolve = nn.ModuleList(
+            layer(len(settings), inputs, outputs) for inputs, outputs in itertools.pairwise(widths)
+        )
+        self.input_rate = task.drop_rate("attributes_dropout")
+        self.drop_rate = task.drop_rate("dropout")
+
+    def forward(
+        self, attributes: Statistic, propagation: SparseMatrix, noise: Noise | None, place: str
+    ) -> Tensor:
+        """(R, N, D)."""
+        columns = column_factors(attributes.width, self.input_rate, noise, f"{place}.columns")
+        first, *rest = self.convolve
+        hidden: Tensor = first(propagation, attributes, columns)
+        for number, layer in enumerate(rest, start=1):
+            hidden = relu_dropout(hidden, self.drop_rate, noise, f"{place}.{number}")
+            hidden = layer(propagation, hidden)
+        return hidden
+
+
+class FollowingConvolution(Convolution):
+    """A layer of the target encoder: it starts with the values of its twin in the online one."""
+
+    @override
+    def reset_parameters(self, noise: Noise, place: str) -> None:
+        super().reset_parameters(noise, place.replace("target", "online", 1))
+
+
+class Prototypes(Initialised):
+    """One direction per factor and replica: (R, D, K)."""
+
+    def __init__(self, replicas: int, width: int, factors: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(replicas, width, factors))
+
+    def reset_parameters(self, noise: Noise, place: str) -> None:
+        """Standard normal, by the method of Box and Muller."""
+        radius, angle = (
+            noise.uniform(f"{place}.{part}", self.weight.shape[1:]) for part in ("radius", "angle")
+        )
+        self.weight.copy_((-2 * torch.log1p(-radius)).sqrt() * torch.cos(2 * torch.pi * angle))
+
+
+class Neighborhoods:
+    """The neighbours of every node, ready to be drawn from.
+
+    Args:
+        adjacency: (N, N), row v lists the neighbours of v, each drawn alike whatever its weight.
+        device: where neighbours are drawn.
+
+    Attributes:
+        share: (N,) what a node counts in a mean over the nodes that have neighbours.
+    """
+
+    def __init__(self, adjacency: sp.csr_array, device: torch.device | str = "cpu") -> None:
+        degrees = np.diff(adjacency.indptr)
+        known = degrees > 0
+        # A node without neighbours points at the next one's, the last at the entry added here.
+        members = np.append(adjacency.indices, 0).astype(np.int64)
+        starts = adjacency.indptr[:-1].astype(np.int64)
+        self.members = torch.from_numpy(members).to(device)
+        self.starts = torch.from_numpy(starts).to(device)
+        self.degrees = torch.from_numpy(degrees.astype(np.float32)).to(device)
+        self.share = torch.from_numpy((known / max(known.sum(), 1)).astype(np.float32)).to(device)
+
+    def sample(self, noise: Noise, place: str) -> Tensor:
+        """(R, N) one neighbour of every node; any node where there is none."""
+        uniform = noise.uniform(place, self.degrees.shape)
+        # At most 1 - 2⁻²⁴, so that the product stays below the degree.
+        return self.members[self.starts + (uniform * self.degrees).long()]
+
+
+class DSSL(NodeModel):
+    """Neighbours are predicted from a node and from the latent factor behind the edge.
+
+    With h = online(X) and t = target(X), both GCNs and of unit length, and S neighbours j drawn
+    for every node i:
+
+    - q(k|i,j) = softmax(MLP(h_i ∘ t_j)), and q(k|i) its mean over the neighbours drawn;
+    - p_ij = MLP(h_i) + MLP(s), s drawn from q(k|i,j) by the Gumbel-softmax;
+    - prediction = mean of 2 - 2·cos(p_ij, t_j);
+    - prototype = mean of -Σ_k q(k|i)·log softmax(h_iᵀC/τ)_k;
+    - entropy = mean of Σ_k q(k|i)·log q(k|i).
+
+    The target gets no gradient: in each step it moves towards the online encoder. A node without
+    neighbours counts in no mean.
+
+    Differs from OpenHGNN's port of the authors' code: neighbours are drawn anew in each step, with
+    replacement and without the node itself (there once, before training); a step takes all nodes
+    instead of 1,024; the Gumbel-softmax gets the logits of q instead of q itself, where one factor
+    is at most e times as likely as another; the prototypes are learned instead of being reset to
+    cluster means; no batch normalisation; Adam with L2 instead of AdamW, whose decay there (10⁻⁶ a
+    step) is next to none.
+
+    Args:
+        task: gives widths and the settings of the R replicas.
+    """
+
+    def __init__(self, task: Task) -> None:
+        super().__init__()
+        settings: list[DSSLSettings] = task.settings
+        first, replicas = settings[0], len(settings)
+        width = first.hidden_dim
+        self.samples, self.factors = first.samples, first.factors
+        self.online = Encoder(task)
+        self.target = Encoder(task, FollowingConvolution)
+        self.infer = MLP(replicas, [width, width, first.factors])
+        self.predict = MLP(replicas, [width, width, width])
+        self.explain = MLP(replicas, [first.factors, width, width])
+        self.prototypes = Prototypes(replicas, width, first.factors)
+        self.no_rate = DropRate([0.0] * replicas, task.device)
+        self.gumbel_temperature, self.prototype_temperature = (
+            torch.tensor([getattr(one, name) for one in settings], device=task.device)[
+                :, None, None
+            ]
+            for name in ("gumbel_temperature", "prototype_temperature")
+        )
+
+    @override
+    def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:
+        """The representation (R, N, D) in the place of logits, and the losses as penalties."""
+        attributes, propagation = inputs["attributes"], inputs["propagation"]
+        online: Tensor = self.online(attributes, propagation, noise, "online")
+        if noise is None or not penalties:
+            return Output(online)
+        with torch.no_grad():
+            target = functional.normalize(
+                self.target(attributes, propagation, noise, "target"), dim=-1
+            )
+        hidden = functional.normalize(online, dim=-1)
+        return Output(online, self._losses(hidden, target, inputs["neighborhoods"], noise))
+
+    def _losses(
+        self, hidden: Tensor, target: Tensor, neighborhoods: Neighborhoods, noise: Noise
+    ) -> dict[str, Tensor]:
+        predicted: Tensor = self.predict(hidden, self.no_rate, noise, "predict")
+        # Recomputed on the way back: one sample's arrays are in memory at a time.
+        parts: list[tuple[Tensor, Tensor]] = [
+            checkpoint(
+                self._edges,
+                hidden,
+                predicted,
+                target,
+                neighborhoods.sample(noise, f"neighbors.{number}"),
+                noise,
+                f"gumbel.{number}",
+                use_reentrant=False,
+                preserve_rng_state=False,
+            )
+            for number in range(self.samples)
+        ]
+        distance, factors = (torch.stack(part).mean(dim=0) for part in zip(*parts, strict=True))
+        scores = torch.bmm(hidden, self.prototypes.weight) / self.prototype_temperature
+        match = (factors * scores.log_softmax(dim=-1)).sum(dim=-1)
+        # The slope of p·log p at 0 is infinite.
+        spread = torch.special.entr(factors.clamp(min=1e-30)).sum(dim=-1)
+        losses = {"prediction": distance, "prototype": -match, "entropy": -spread}  # each (R, N)
+        return {name: loss @ neighborhoods.share for name, loss in losses.items()}
+
+    def _edges(
+        self,
+        hidden: Tensor,
+        predicted: Tensor,
+        target: Tensor,
+        neighbors: Tensor,
+        noise: Noise,
+        place: str,
+    ) -> tuple[Tensor, Tensor]:
+        """For one neighbour of every node, its distance (R, N) and its factors (R, N, K)."""
+        seen = take_nodes(target, neighbors)
+        scores = self.infer(hidden * seen, self.no_rate, noise, "infer")
+        uniform = noise.uniform(place, scores.shape[1:]).clamp_(min=2**-25)  # log(0) is infinite
+        drawn = ((scores - (-uniform.log()).log()) / self.gumbel_temperature).softmax(dim=-1)
+        prediction = predicted + self.explain(drawn, self.no_rate, noise, "explain")
+        cosine = (functional.normalize(prediction, dim=-1) * seen).sum(dim=-1)
+        return 2 - 2 * cosine, scores.softmax(dim=-1)
+
+
+class Standardised(Initialised):
+    """x ↦ (x - mean)·scale: both are given, saved and never trained."""
+
+    def __init__(self, replicas: int, width: int) -> None:
+        super().__init__()
+        self.mean = nn.Parameter(torch.zeros(replicas, 1, width))
+        self.scale = nn.Parameter(torch.ones(replicas, 1, width))
+
+    def reset_parameters(self, noise: Noise, place: str) -> None:
+        """Change nothing until values are given."""
+        self.mean.zero_()
+        self.scale.fill_(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(R, B, D) to (R, B, D)."""
+        return (x - self.mean) * self.scale
+
+
+class LogisticRegression(RowModel):
+    """logits = (h - mean)·scale·W + b on representations h that stay as they are.
+
+    mean and scale are those of the graph trained on, and kept for other graphs; with
+    ``embedding_scaling`` "raw", as in OpenHGNN's port, there are none. Without them a short
+    training may miss even the train nodes: a GCN's columns differ little from node to node.
+
+    Args:
+        task: gives the width, classes and the settings of the R replicas.
+    """
+
+    def __init__(self, task: Task) -> None:
+        super().__init__()
+        first, replicas = task.settings[0], len(task.replicas)
+        self.standardise: Standardised | None = None
+        if first.embedding_scaling == "standard":
+            self.standardise = Standardised(replicas, first.hidden_dim)
+        self.classify = Linear(replicas, first.hidden_dim, task.num_classes)
+
+    @override
+    def rows(self, inputs: Mapping[str, Any], noise: Noise | None, nodes: Tensor | None) -> Tensor:
+        hidden = take_nodes(inputs["embeddings"], nodes)
+        if self.standardise is not None:
+            hidden = self.standardise(hidden)
+        logits: Tensor = self.classify(hidden)
+        return logits
+
+
+def _follow(momentum: Tensor, model: nn.Module) -> None:
+    """Move the target encoder towards the online one."""
+    assert isinstance(model, DSSL)
+    for own, leader in zip(model.target.parameters(), model.online.parameters(), strict=True):
+        own.lerp_(leader, 1 - momentum)
+
+
+def _representation(task: Task, done: Mapping[str, Parameters]) -> Stage:
+    settings: list[DSSLSettings] = task.settings
+    first, statistics = settings[0], task.statistics
+    momentum = torch.tensor([one.target_momentum for one in settings], device=task.device)
+    return Stage(
+        name="representation",
+        model=DSSL(task),
+        inputs=attributes_input(task)
+        | {
+            "propagation": statistics.propagation(first.neighbors, "symmetric", first.self_loop),
+            "neighborhoods": Neighborhoods(statistics.adjacency(first.neighbors), task.device),
+        },
+        lr=[one.representation_lr for one in settings],
+        weight_decay=[one.representation_weight_decay for one in settings],
+        epochs=first.representation_epochs,
+        patience=0,
+        penalty_weights={
+            "prediction": [1.0] * len(settings),
+            "prototype": [one.prototype_weight for one in settings],
+            "entropy": [one.entropy_weight for one in settings],
+        },
+        frozen=("target.",),
+        is_supervised=False,
+        after_step=partial(_follow, momentum[:, None, None]),
+    )
+
+
+def _main(task: Task, done: Mapping[str, Parameters]) -> Stage:
+    stage = _representation(task, {})
+    encoder = stage.model.to(task.device)
+    load_parameters(encoder, done["representation"])
+    with torch.no_grad():
+        embeddings: Tensor = encoder(stage.inputs).logits
+    initial: Parameters = {}
+    if task.settings[0].embedding_scaling == "standard":
+        spread, mean = torch.std_mean(embeddings, dim=1, correction=0, keepdim=True)
+        differs = spread > 1e-5 * mean.abs()  # less is rounding
+        initial = {
+            "standardise.mean": mean,
+            "standardise.scale": torch.where(differs, 1 / spread, 0.0),
+        }
+    return main_stage(
+        task,
+        LogisticRegression(task),
+        {"embeddings": embeddings.contiguous()},
+        initial=initial,
+        frozen=("standardise.",),
+    )
+
+
+def _floats(graph: Graph, settings: DSSLSettings) -> tuple[int, int]:
+    per_node = settings.hidden_dim * (8 * settings.layers + 26)
+    per_node += settings.samples * (2 * settings.factors + 4) + 8 * settings.factors
+    return 2 * graph.num_features * settings.hidden_dim, per_node
+
+
+ENTRY = ModelEntry(
+    "dssl",
+    "decoupled self-supervised learning, then logistic regression",
+    "Teng Xiao, Zhengyu Chen, Zhimeng Guo, Zeyang Zhuang, Suhang Wang. Decoupled Self-supervised "
+    "Learning for Graphs. NeurIPS 2022.",
+    DSSLSettings,
+    {"representation": _representation, "main": _main},
+    _floats,
+)

@@ -1,0 +1,197 @@
+"""GCNII: deep graph convolutions that keep a share of the first layer and of the identity."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from hpgmn.base.randomness import DropRate, Noise, relu_dropout
+from hpgmn.base.settings import setting
+from hpgmn.base.sparse import SparseMatrix
+from hpgmn.graph import Graph
+from hpgmn.models.baselines.baseline import GraphSettings, NodeModel, attributes_input
+from hpgmn.models.layers import Initialised, Linear, StatisticLinear, draw_glorot
+from hpgmn.models.output import Output
+from hpgmn.models.stage import ModelEntry, Parameters, Rates, Stage, Task, main_stage
+from hpgmn.statistics.diffusion import transition
+from hpgmn.statistics.operators import apart, side_by_side
+
+
+@dataclass(frozen=True, kw_only=True)
+class GCNIISettings(GraphSettings):
+    """Everything that can be set about GCNII."""
+
+    layers: int = setting(8, "number of convolutions", low=1, high=64)
+    initial_share: float = setting(
+        0.1,
+        "share of the first layer's state in every convolution",
+        low=0.0,
+        high=1.0,
+        per_replica=True,
+    )
+    identity_strength: float = setting(
+        0.5,
+        "how fast weights give way to the identity: layer l has log(1 + strength / l) of them",
+        low=0.0,
+        per_replica=True,
+    )
+    shared_weights: bool = setting(
+        True, "one matrix for neighbours and first layer; false: one each, as GCNII*"
+    )
+    convolution_weight_decay: float = setting(
+        0.01, "weight decay of the convolutions", low=0.0, per_replica=True
+    )
+
+
+class _Rectified(torch.autograd.Function):
+    """max(x, 0) · mask · scale, keeping one byte per element for the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, mask: Tensor | None, scale: Tensor) -> Tensor:
+        result = torch.relu(x)
+        if mask is not None:
+            result.mul_(mask)
+        ctx.save_for_backward(result > 0, scale)
+        return result.mul_(scale)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        passed, scale = ctx.saved_tensors
+        return (gradient * passed).mul_(scale), None, None
+
+
+class DeepConvolutions(Initialised):
+    """H⁽ˡ⁾ = ReLU(((1-α)·P·H⁽ˡ⁻¹⁾ + α·H⁽⁰⁾)·((1-β_l)·I + β_l·W_l)), β_l = log(1 + θ / l).
+
+    α is ``initial_share``, θ ``identity_strength``. Without shared weights H⁽⁰⁾ has matrices of
+    its own, as in PyG's GCN2Conv. What is kept of a layer for the way back is its input to the
+    weights and one byte per element: (1-α) is put on with ReLU and dropout, before P.
+
+    Args:
+        settings: one per replica.
+        device: where shares, strengths and dropout rates live.
+    """
+
+    def __init__(self, settings: list[GCNIISettings], device: torch.device) -> None:
+        super().__init__()
+        first = settings[0]
+        shape = (len(settings), first.layers, first.hidden_dim, first.hidden_dim)
+        self.weight = nn.Parameter(torch.zeros(shape))
+        self.initial_weight = None if first.shared_weights else nn.Parameter(torch.zeros(shape))
+        self.drop_rate = DropRate([one.dropout for one in settings], device)
+        share = torch.tensor([one.initial_share for one in settings], device=device)
+        self.share = share.view(-1, 1, 1)
+        theta = torch.tensor([one.identity_strength for one in settings], device=device)
+        depth = torch.arange(1, first.layers + 1, device=device)
+        self.strength = torch.log1p(theta.unsqueeze(1) / depth)[..., None, None]
+        self.identity = torch.eye(first.hidden_dim, device=device)
+
+    def reset_parameters(self, noise: Noise, place: str) -> None:
+        """Glorot weights."""
+        draw_glorot(self.weight, noise, f"{place}.weight")
+        if self.initial_weight is not None:
+            draw_glorot(self.initial_weight, noise, f"{place}.initial_weight")
+
+    def forward(
+        self, propagation: SparseMatrix, initial: Tensor, noise: Noise | None, place: str
+    ) -> Tensor:
+        """H⁽⁰⁾, (R, N, D), to the last layer before its ReLU."""
+        replicas = initial.shape[0]
+        matrices = torch.lerp(self.identity, self.weight, self.strength).unbind(dim=1)
+        start = side_by_side(initial * self.share)
+        hidden = initial
+        if self.initial_weight is None:
+            for number, matrix in enumerate(matrices):
+                hidden = self._rectified(hidden, noise, f"{place}.{number}")
+                support = (propagation @ side_by_side(hidden)).add_(start)
+                hidden = torch.bmm(apart(support, replicas), matrix)
+            return hidden
+        own = torch.lerp(self.identity, self.initial_weight, self.strength).unbind(dim=1)
+        for number, (matrix, initial_matrix) in enumerate(zip(matrices, own, strict=True)):
+            hidden = self._rectified(hidden, noise, f"{place}.{number}")
+            hidden = apart(propagation @ side_by_side(hidden), replicas)
+            residual = torch.bmm(apart(start, replicas), initial_matrix)
+            hidden = torch.baddbmm(residual, hidden, matrix)
+        return hidden
+
+    def _rectified(self, hidden: Tensor, noise: Noise | None, place: str) -> Tensor:
+        """(1-α)·dropout(ReLU(H)); ReLU leaves H⁽⁰⁾ as it is."""
+        rate, scale, mask = self.drop_rate, 1 - self.share, None
+        if noise is not None and not rate.is_zero:
+            mask = noise.keep(place, hidden.shape[1:], rate)
+            scale = scale * rate.scale.view(-1, 1, 1)
+        result: Tensor = cast(Any, _Rectified).apply(hidden, mask, scale)
+        return result
+
+
+class GCNII(NodeModel):
+    """H⁽⁰⁾ = ReLU(X·W + b), :class:`DeepConvolutions`, logits = H⁽ᴸ⁾·W' + b'; P = D̃^-½·(A+I)·D̃^-½.
+
+    Differs from the authors' code in the input's dropout, which drops whole columns, in Glorot's
+    first values, and in GCNII*, where their code leaves the shares out of what is weighted. Their
+    code reads the edges of WebKB and the Wikipedia graphs in one direction (``neighbors`` "out")
+    and normalises rows and columns by the degrees of the edges read, as is done here.
+
+    Args:
+        task: gives widths, classes and the settings of the R replicas.
+    """
+
+    def __init__(self, task: Task) -> None:
+        super().__init__()
+        settings: list[GCNIISettings] = task.settings
+        width = settings[0].hidden_dim
+        self.encode = StatisticLinear(len(settings), task.graph.num_features, width)
+        self.convolve = DeepConvolutions(settings, task.device)
+        self.classify = Linear(len(settings), width, task.num_classes)
+        self.input_rate = task.drop_rate("attributes_dropout")
+        self.drop_rate = task.drop_rate("dropout")
+
+    @override
+    def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:
+        initial = self.encode(inputs["attributes"], self.input_rate, noise, "encode").relu_()
+        hidden = self.convolve(inputs["propagation"], initial, noise, "convolve")
+        hidden = relu_dropout(hidden, self.drop_rate, noise, "classify")
+        return Output(self.classify(hidden))
+
+
+def _propagation(task: Task) -> SparseMatrix:
+    """P, both sides by the degree of the edges read; undirected it is the usual one."""
+    adjacency = task.statistics.adjacency(task.settings[0].neighbors)
+    matrix = transition(adjacency, "row", 1.0)
+    roots = np.sqrt(1 + np.asarray(adjacency.sum(axis=1), dtype=np.float32).reshape(-1))
+    matrix.data *= np.repeat(roots, np.diff(matrix.indptr)) / roots[matrix.indices]
+    return SparseMatrix(matrix, task.device)
+
+
+def _main(task: Task, done: Mapping[str, Parameters]) -> Stage:
+    settings: list[GCNIISettings] = task.settings
+    rates = Rates([one.lr for one in settings], [one.convolution_weight_decay for one in settings])
+    return main_stage(
+        task,
+        GCNII(task),
+        attributes_input(task) | {"propagation": _propagation(task)},
+        own_rates={"convolve.": rates},
+    )
+
+
+def _floats(graph: Graph, settings: GCNIISettings) -> tuple[int, int]:
+    width, layers = settings.hidden_dim, settings.layers
+    matrices = layers * width * width * (1 if settings.shared_weights else 2)
+    return graph.num_features * width + matrices, width * (layers * 5 // 4 + 12)
+
+
+ENTRY = ModelEntry(
+    "gcnii",
+    "deep graph convolutions with initial residual and identity mapping",
+    "Ming Chen, Zhewei Wei, Zengfeng Huang, Bolin Ding, Yaliang Li. Simple and Deep Graph "
+    "Convolutional Networks. ICML 2020.",
+    GCNIISettings,
+    {"main": _main},
+    _floats,
+)

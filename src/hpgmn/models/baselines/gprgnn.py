@@ -1,0 +1,166 @@
+"""GPRGNN: an MLP whose logits are spread by a learned polynomial of the adjacency."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from hpgmn.base.randomness import Noise, dropout
+from hpgmn.base.settings import dropout_setting, setting
+from hpgmn.base.sparse import SparseMatrix
+from hpgmn.graph import Graph
+from hpgmn.models.baselines.baseline import GraphSettings, NodeModel, attributes_input, usual_floats
+from hpgmn.models.layers import Initialised, StatisticMLP
+from hpgmn.models.output import Output
+from hpgmn.models.propagated import appnp_weights
+from hpgmn.models.stage import ModelEntry, Parameters, Rates, Stage, Task, main_stage
+from hpgmn.statistics.operators import apart, side_by_side
+
+
+@dataclass(frozen=True, kw_only=True)
+class GPRGNNSettings(GraphSettings):
+    """Everything that can be set about GPRGNN."""
+
+    layers: int = setting(2, "layers of the MLP", low=1, high=8)
+    rounds: int = setting(10, "the highest power of the adjacency", low=1, high=200)
+    teleport: float = setting(
+        0.1,
+        "the coefficients start as those of personalised PageRank with this teleport",
+        low=0.0,
+        high=1.0,
+        per_replica=True,
+    )
+    propagation_dropout: float = dropout_setting(
+        0.5, "dropout of the MLP's logits before propagation"
+    )
+    polynomial_weight_decay: float = setting(
+        0.0, "weight decay of the polynomial's coefficients", low=0.0, per_replica=True
+    )
+
+
+class Polynomial(Initialised):
+    """Σ_k γ_k·P^k·H with one γ per replica, each first as teleport·(1-teleport)^k.
+
+    Args:
+        rounds: the highest power.
+        teleports: one per replica.
+    """
+
+    def __init__(self, rounds: int, teleports: Sequence[float]) -> None:
+        super().__init__()
+        self.first = torch.from_numpy(
+            np.stack([appnp_weights(rounds, teleport) for teleport in teleports])
+        )
+        self.coefficients = nn.Parameter(torch.zeros(len(teleports), rounds + 1))
+
+    def reset_parameters(self, noise: Noise, place: str) -> None:
+        """Start as personalised PageRank, with no chance in it."""
+        self.coefficients.copy_(self.first)
+
+    def forward(self, propagation: SparseMatrix, hidden: Tensor) -> Tensor:
+        """(R, N, D) to (R, N, D)."""
+        wide = side_by_side(hidden)
+        spread: Tensor = cast(Any, _Series).apply(wide, self.coefficients, propagation)
+        return apart(spread, hidden.shape[0])
+
+
+class _Series(torch.autograd.Function):
+    """Σ_k γ_k·P^k·H by Horner's rule, keeping H alone for the way back.
+
+    With B_k = (Pᵀ)^k·G for the gradient G of the result, that of γ_k is ⟨B_k, H⟩, since
+    ⟨G, P^k·H⟩ = ⟨B_k, H⟩, and that of H is Σ_k γ_k·B_k: no power of P times H is stored.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, wide: Tensor, coefficients: Tensor, matrix: SparseMatrix) -> Tensor:
+        ctx.save_for_backward(wide, coefficients)
+        ctx.matrix = matrix
+        *lower, highest = _over_columns(coefficients, wide)
+        result = wide * highest
+        for weight in reversed(lower):
+            result = (matrix @ result).addcmul_(wide, weight)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        wide, coefficients = ctx.saved_tensors
+        replicas = coefficients.shape[0]
+        back = gradient.contiguous()
+        total = torch.zeros_like(back)
+        slopes = []
+        for power, weight in enumerate(_over_columns(coefficients, wide)):
+            if power:
+                back = ctx.matrix.transpose @ back
+            total.addcmul_(back, weight)
+            slopes.append((back * wide).view(wide.shape[0], replicas, -1).sum(dim=(0, 2)))
+        return total, torch.stack(slopes, dim=1), None
+
+
+def _over_columns(coefficients: Tensor, wide: Tensor) -> list[Tensor]:
+    """For each power a row with the coefficient of the replica that each column belongs to."""
+    repeats = wide.shape[1] // coefficients.shape[0]
+    return list(coefficients.T.repeat_interleave(repeats, dim=1))
+
+
+class GPRGNN(NodeModel):
+    """Logits = Σ_k γ_k·Â^k·MLP(X), γ learned; Â = D̃^-½·(A + I)·D̃^-½.
+
+    The input dropout of the source is of single entries, here of whole columns. The source, too,
+    leaves the coefficients γ without weight decay.
+
+    Args:
+        task: gives widths, classes and the settings of the R replicas.
+    """
+
+    def __init__(self, task: Task) -> None:
+        super().__init__()
+        settings: list[GPRGNNSettings] = task.settings
+        hidden = [settings[0].hidden_dim] * (settings[0].layers - 1)
+        widths = [task.graph.num_features, *hidden, task.num_classes]
+        self.encode = StatisticMLP(len(settings), widths)
+        self.polynomial = Polynomial(settings[0].rounds, [one.teleport for one in settings])
+        self.input_rate = task.drop_rate("attributes_dropout")
+        self.drop_rate = task.drop_rate("dropout")
+        self.propagation_rate = task.drop_rate("propagation_dropout")
+
+    @override
+    def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:
+        start: Tensor = self.encode(
+            inputs["attributes"], self.input_rate, self.drop_rate, noise, "encode"
+        )
+        start = dropout(start, self.propagation_rate, noise, "propagation")
+        return Output(self.polynomial(inputs["propagation"], start))
+
+
+def _main(task: Task, done: Mapping[str, Parameters]) -> Stage:
+    settings: list[GPRGNNSettings] = task.settings
+    propagation = task.statistics.propagation(settings[0].neighbors, "symmetric", 1.0)
+    rates = Rates([one.lr for one in settings], [one.polynomial_weight_decay for one in settings])
+    return main_stage(
+        task,
+        GPRGNN(task),
+        attributes_input(task) | {"propagation": propagation},
+        own_rates={"polynomial.": rates},
+    )
+
+
+def _floats(graph: Graph, settings: GPRGNNSettings) -> tuple[int, int]:
+    parameters, per_node = usual_floats(graph, settings)
+    return parameters, per_node + 10 * max(graph.num_classes, 2)
+
+
+ENTRY = ModelEntry(
+    "gprgnn",
+    "MLP, then a learned polynomial of the adjacency on its logits",
+    "Eli Chien, Jianhao Peng, Pan Li, Olgica Milenkovic. Adaptive Universal Generalized PageRank "
+    "Graph Neural Network. ICLR 2021.",
+    GPRGNNSettings,
+    {"main": _main},
+    _floats,
+)

@@ -1,0 +1,383 @@
+"""LW-GCN: neighbours are averaged class by class, their classes guessed by an MLP."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from hpgmn.base.metrics import class_loss
+from hpgmn.base.randomness import Noise, column_factors, relu_dropout
+from hpgmn.base.settings import setting
+from hpgmn.base.sparse import SparseMatrix, block_diagonal
+from hpgmn.graph import Array, Graph
+from hpgmn.models.baselines import gcnii
+from hpgmn.models.baselines.baseline import GraphSettings, NodeModel, attributes_input
+from hpgmn.models.label_estimator import EstimatorSettings, estimated_labels, estimator_stage
+from hpgmn.models.layers import MLP, Initialised, StatisticLinear, draw_glorot, product
+from hpgmn.models.output import Output
+from hpgmn.models.stage import (
+    ModelEntry,
+    Parameters,
+    Rates,
+    Stage,
+    Task,
+    load_parameters,
+    main_stage,
+)
+from hpgmn.statistics.labelwise import FactoredMeans, averaging
+from hpgmn.statistics.local import scaled_attributes
+from hpgmn.statistics.operators import Statistic, take_nodes, with_columns
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LWGCNSettings(EstimatorSettings, GraphSettings):
+    """Everything that can be set about LW-GCN."""
+
+    form: str = setting(
+        "encoded",
+        "the first convolution reads the attributes, or their encoding with all states classified",
+        choices=("direct", "encoded"),
+    )
+    layers: int = setting(2, "number of label-wise convolutions", low=1, high=16)
+    mix_gcnii: bool = setting(
+        False,
+        "mix the predictions with those of a GCNII; fits two weights to the VALIDATION labels, "
+        "so that validation scores are no longer of unseen labels",
+    )
+    mixing_lr: float = setting(
+        0.1, "learning rate of the two weights of mix_gcnii", low=0.0, per_replica=True
+    )
+    gcnii_layers: int = setting(2, "convolutions of the GCNII of mix_gcnii", low=1, high=64)
+    gcnii_initial_share: float = setting(
+        0.1,
+        "share of the first layer's state in that GCNII's convolutions",
+        low=0.0,
+        high=1.0,
+        per_replica=True,
+    )
+    gcnii_identity_strength: float = setting(
+        0.5,
+        "how fast that GCNII's weights give way to the identity",
+        low=0.0,
+        per_replica=True,
+    )
+    gcnii_epochs: int = setting(400, "most epochs of that GCNII", low=1)
+    gcnii_patience: int = setting(
+        100, "stop that GCNII after so many epochs without a better one; 0: never", low=0
+    )
+
+
+class ClassMeans:
+    """Â = Σ_c Â_c for every replica, with nodes of one class side by side.
+
+    Â_c are the edges that end in class c, each row divided by its sum. A class has as many places
+    as in the replica where it is largest; places that are left over are read by no edge.
+
+    Args:
+        adjacency: (N, N), row v lists the neighbours of v.
+        labels: (R, N) hard labels, none unknown.
+        num_classes: C.
+        device: where the products happen.
+
+    Attributes:
+        members: (R, M) the node at each place.
+        sizes: C of them, the places of each class; together M.
+        matrix: (R·N, R·M), the replicas' Â along its diagonal.
+    """
+
+    def __init__(
+        self,
+        adjacency: sp.csr_array,
+        labels: Array,
+        num_classes: int,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        replicas, num_nodes = labels.shape
+        counts = (labels[..., None] == np.arange(num_classes)).sum(axis=1)  # (R, C)
+        most = counts.max(axis=0)
+        self.sizes: list[int] = most.tolist()
+        # How far the places of a class are from where its nodes stand among the sorted ones.
+        shift = (most.cumsum() - most) - (counts.cumsum(axis=1) - counts)
+        order = np.argsort(labels, axis=1, kind="stable")
+        each = np.arange(replicas)[:, None]
+        places = np.arange(num_nodes) + shift[each, labels[each, order]]  # (R, N)
+        members = np.zeros((replicas, most.sum()), np.int64)
+        members[each, places] = order
+        place_of = np.empty_like(places)
+        place_of[each, order] = places
+        blocks = []
+        for row, own in zip(labels, place_of, strict=True):
+            mean = averaging(adjacency, row, num_classes)
+            parts = (mean.data, own[mean.indices].astype(np.int32), mean.indptr.copy())
+            block = sp.csr_array(parts, shape=(num_nodes, members.shape[1]))
+            block.sort_indices()
+            blocks.append(block)
+        self.members = torch.from_numpy(members).to(device)
+        self.matrix = SparseMatrix(block_diagonal(blocks), device)
+
+
+class LabelwiseStates(Statistic):
+    """[Â_1·H ‖ … ‖ Â_C·H] as Â·h with h_u = H_u·W_c(u): cost (N·D + E)·D', never N×(C·D).
+
+    Args:
+        means: the label-wise means.
+        hidden: (R, N, D) the states.
+    """
+
+    def __init__(self, means: ClassMeans, hidden: Tensor) -> None:
+        self.means = means
+        self.by_class = take_nodes(hidden, means.members)  # (R, M, D)
+        self.width = len(means.sizes) * hidden.shape[2]
+
+    @override
+    def times(
+        self, weight: Tensor, nodes: Tensor | None = None, columns: Tensor | None = None
+    ) -> Tensor:
+        replicas, _, dim = weight.shape
+        weights = with_columns(weight, columns).chunk(len(self.means.sizes), dim=1)
+        parts = [
+            torch.bmm(states, own)
+            for states, own in zip(
+                self.by_class.split_with_sizes(self.means.sizes, dim=1), weights, strict=True
+            )
+        ]
+        product = self.means.matrix @ torch.cat(parts, dim=1).view(-1, dim)
+        return take_nodes(product.view(replicas, -1, dim), nodes)
+
+    @override
+    def rows(self, nodes: Tensor, replica: int = 0) -> Tensor:
+        identity = torch.eye(self.width, device=nodes.device)
+        return self.times(identity.expand(self.by_class.shape[0], -1, -1))[replica, nodes]
+
+
+class LabelwiseConvolution(Initialised):
+    """y = [Â_1·x ‖ … ‖ Â_C·x ‖ x]·W + b.
+
+    Args:
+        replicas: R.
+        inputs: width of x.
+        outputs: width of y.
+        num_classes: C.
+    """
+
+    def __init__(self, replicas: int, inputs: int, outputs: int, num_classes: int) -> None:
+        super().__init__()
+        self.inputs, self.num_classes = inputs, num_classes
+        self.weight = nn.Parameter(torch.zeros(replicas, (num_classes + 1) * inputs, outputs))
+        self.bias = nn.Parameter(torch.zeros(replicas, 1, outputs))
+
+    def reset_parameters(self, noise: Noise, place: str) -> None:
+        """Glorot weights, zero biases."""
+        draw_glorot(self.weight, noise, f"{place}.weight")
+        self.bias.zero_()
+
+    def forward(
+        self, means: Statistic, x: Statistic | Tensor, columns: Tensor | None = None
+    ) -> Tensor:
+        """A statistic's rows, or (R, N, inputs), to (R, N, outputs).
+
+        Args:
+            means: the label-wise means of x.
+            x: the input.
+            columns: (R, inputs) factors of a statistic's columns, from ``column_factors``.
+        """
+        split = self.num_classes * self.inputs
+        neighbors, own = self.weight[:, :split], self.weight[:, split:]
+        repeated = None if columns is None else columns.repeat(1, self.num_classes)
+        return means.times(neighbors, None, repeated) + product(x, own, columns) + self.bias
+
+
+class Mixture(Initialised):
+    """w₁·log p + w₂·log p' with (w₁, w₂) a softmax: how far two models are believed."""
+
+    def __init__(self, replicas: int) -> None:
+        super().__init__()
+        self.scores = nn.Parameter(torch.zeros(replicas, 2))
+
+    def reset_parameters(self, noise: Noise, place: str) -> None:
+        """Believe both alike."""
+        self.scores.zero_()
+
+    def forward(self, one: Tensor, other: Tensor) -> Tensor:
+        """Two arrays of logits, each (R, N, C), to one."""
+        first, second = self.scores.softmax(dim=-1)[:, :, None, None].unbind(dim=1)
+        return first * one.log_softmax(dim=-1) + second * other.log_softmax(dim=-1)
+
+
+class LWGCN(NodeModel):
+    """H⁽ˡ⁾ = ReLU([Â_1·H⁽ˡ⁻¹⁾ ‖ … ‖ Â_C·H⁽ˡ⁻¹⁾ ‖ H⁽ˡ⁻¹⁾]·W_l + b_l), Â_c the mean over class c.
+
+    A neighbour's class is its train label, elsewhere the guess of the label estimator.
+
+    - ``form`` "direct": H⁽⁰⁾ = X, the last layer without ReLU gives the logits;
+    - ``form`` "encoded": H⁽⁰⁾ = X·W + b, logits = MLP([H⁽⁰⁾ ‖ … ‖ H⁽ᴸ⁾]), dropout inside that MLP.
+
+    With ``mix_gcnii``, log-probabilities are mixed with those of a GCNII by two weights that are
+    fitted to the VALIDATION labels while the convolutions are trained: the score that selects
+    epochs and settings is then no longer of unseen labels. Training sees the convolutions alone,
+    evaluation the mixture.
+
+    Differs from the authors' code: a class that no edge leads to keeps its block of zeros;
+    ``dropout`` also acts between the layers of the direct form, where theirs has none (0); the
+    GCNII is trained before and not along with the convolutions, and the mixture's loss is of
+    probabilities that sum to one, so that both models may be kept.
+
+    Args:
+        task: gives widths, classes and the settings of the R replicas.
+    """
+
+    def __init__(self, task: Task) -> None:
+        super().__init__()
+        settings: list[LWGCNSettings] = task.settings
+        first, replicas = settings[0], len(settings)
+        width, classes = first.hidden_dim, task.num_classes
+        self.encode: StatisticLinear | None = None
+        self.classify: MLP | None = None
+        if first.form == "direct":
+            widths = [task.graph.num_features, *[width] * (first.layers - 1), classes]
+        else:
+            widths = [width] * (first.layers + 1)
+            self.encode = StatisticLinear(replicas, task.graph.num_features, width)
+            self.classify = MLP(replicas, [sum(widths), width, classes])
+        self.convolve = nn.ModuleList(
+            LabelwiseConvolution(replicas, inputs, outputs, classes)
+            for inputs, outputs in itertools.pairwise(widths)
+        )
+        self.mix = Mixture(replicas) if first.mix_gcnii else None
+        self.input_rate = task.drop_rate("attributes_dropout")
+        self.drop_rate = task.drop_rate("dropout")
+
+    @override
+    def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:
+        logits = self._logits(inputs, noise)
+        if self.mix is None:
+            return Output(logits)
+        if noise is None:
+            return Output(self.mix(logits, inputs["gcnii"]))
+        if not penalties:
+            return Output(logits)
+        with torch.no_grad():  # the weights are fitted to what evaluation will mix
+            clean = self._logits(inputs, None)
+        mixed = self.mix(clean, inputs["gcnii"])
+        labels = inputs["val_labels"]
+        return Output(logits, {"mixing": class_loss(mixed, labels.clamp(min=0), labels >= 0)})
+
+    def _logits(self, inputs: Mapping[str, Any], noise: Noise | None) -> Tensor:
+        attributes, means = inputs["attributes"], inputs["means"]
+        if self.encode is not None and self.classify is not None:
+            states = [self.encode(attributes, self.input_rate, noise, "encode")]
+            for layer in self.convolve:
+                near = LabelwiseStates(means, states[-1])
+                states.append(torch.relu(layer(near, states[-1])))
+            together = torch.cat(states, dim=-1)
+            result: Tensor = self.classify(together, self.drop_rate, noise, "classify")
+            return result
+        columns = column_factors(attributes.width, self.input_rate, noise, "attributes")
+        start, *rest = self.convolve
+        hidden: Tensor = start(inputs["attribute_means"], attributes, columns)
+        for number, layer in enumerate(rest, start=1):
+            hidden = relu_dropout(hidden, self.drop_rate, noise, f"hidden.{number}")
+            hidden = layer(LabelwiseStates(means, hidden), hidden)
+        return hidden
+
+
+def _gcnii_task(task: Task) -> Task:
+    """The task as the GCNII sees it: the widths and rates of LW-GCN, its own depth."""
+    names = {info.name for info in dataclasses.fields(GraphSettings)}
+    replicas = []
+    for replica in task.replicas:
+        own: LWGCNSettings = replica.settings
+        settings = gcnii.GCNIISettings(
+            **{name: getattr(own, name) for name in names - {"epochs", "patience"}},
+            layers=own.gcnii_layers,
+            initial_share=own.gcnii_initial_share,
+            identity_strength=own.gcnii_identity_strength,
+            convolution_weight_decay=own.weight_decay,
+            epochs=own.gcnii_epochs,
+            patience=own.gcnii_patience,
+        )
+        replicas.append(dataclasses.replace(replica, settings=settings))
+    return dataclasses.replace(task, replicas=tuple(replicas))
+
+
+def _gcnii(task: Task, done: Mapping[str, Parameters]) -> Stage:
+    if not task.settings[0].mix_gcnii:  # nothing to train
+        rates = [0.0] * len(task.replicas)
+        return Stage("gcnii", nn.Module(), {}, rates, rates, epochs=0, patience=0)
+    logger.warning("LW-GCN with mix_gcnii fits its two weights to the validation labels.")
+    stage = gcnii.ENTRY.stages["main"](_gcnii_task(task), {})
+    stage.name = "gcnii"
+    return stage
+
+
+def _main(task: Task, done: Mapping[str, Parameters]) -> Stage:
+    settings: list[LWGCNSettings] = task.settings
+    first, device = settings[0], task.device
+    labels = estimated_labels(task, done["estimator"])
+    adjacency = task.statistics.adjacency(first.neighbors)
+    means = ClassMeans(adjacency, labels, task.num_classes, device)
+    inputs = attributes_input(task) | {"means": means}
+    if first.form == "direct":
+        x = scaled_attributes(task.graph.x, first.attributes_scaling)
+        inputs["attribute_means"] = (
+            FactoredMeans(adjacency, x, labels, task.num_classes, device=device)
+            if sp.issparse(x)
+            else LabelwiseStates(means, _tensor(x, device).expand(len(settings), -1, -1))
+        )
+    if not first.mix_gcnii:
+        return main_stage(task, LWGCN(task), inputs)
+    stage = gcnii.ENTRY.stages["main"](_gcnii_task(task), {})
+    partner = stage.model.to(device)
+    load_parameters(partner, done["gcnii"])
+    with torch.no_grad():
+        inputs["gcnii"] = partner(stage.inputs).logits
+    inputs["val_labels"] = torch.from_numpy(task.val_labels).to(device)
+    return main_stage(
+        task,
+        LWGCN(task),
+        inputs,
+        penalty_weights={"mixing": [1.0] * len(settings)},
+        own_rates={"mix.": Rates([one.mixing_lr for one in settings], [0.0] * len(settings))},
+    )
+
+
+def _tensor(x: Array, device: torch.device) -> Tensor:
+    return torch.from_numpy(np.require(x, np.float32, ["C", "W"])).to(device)
+
+
+def _floats(graph: Graph, settings: LWGCNSettings) -> tuple[int, int]:
+    classes, width = max(graph.num_classes, 2), settings.hidden_dim
+    parameters = (classes + 1) * width * width * settings.layers + graph.num_features * width
+    # A state, its copy by class, its product with the weights, the mean, and their gradients.
+    per_node = 7 * width * (settings.layers + 1)
+    edges = 8 * graph.num_edges // max(graph.num_nodes, 1)  # Â and its transpose
+    if settings.form == "direct":
+        parameters += classes * graph.num_features * width
+        stored = graph.x.nnz if sp.issparse(graph.x) else graph.x.size
+        edges += edges + 4 * stored // max(graph.num_nodes, 1)
+    if settings.mix_gcnii:
+        per_node += width * (settings.gcnii_layers * 5 // 4 + 12)
+    return parameters, per_node + edges
+
+
+ENTRY = ModelEntry(
+    "lwgcn",
+    "label-wise graph convolutions on pseudo labels",
+    "Enyan Dai, Shijie Zhou, Zhimeng Guo, Suhang Wang. Label-Wise Graph Convolutional Network for "
+    "Heterophilic Graphs. LoG 2022.",
+    LWGCNSettings,
+    {"estimator": estimator_stage, "gcnii": _gcnii, "main": _main},
+    _floats,
+)

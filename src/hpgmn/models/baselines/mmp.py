@@ -1,0 +1,132 @@
+"""MMP: a node's own state and the memory it passes on, kept apart by gates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from hpgmn.base.randomness import Noise, dropout
+from hpgmn.base.settings import dropout_setting, setting
+from hpgmn.graph import Graph
+from hpgmn.models.baselines.baseline import GraphSettings, NodeModel, attributes_input
+from hpgmn.models.layers import Convolution, Linear, StatisticLinear
+from hpgmn.models.output import Output
+from hpgmn.models.stage import ModelEntry, Parameters, Stage, Task, main_stage
+
+
+@dataclass(frozen=True, kw_only=True)
+class MMPSettings(GraphSettings):
+    """Everything that can be set about MMP."""
+
+    lr: float = setting(0.05, "learning rate of Adam", low=0.0, per_replica=True)
+    attributes_dropout: float = dropout_setting(0.5, "dropout of whole columns of the attributes")
+    layers: int = setting(2, "rounds of message passing", low=1, high=16)
+    normalization: str = setting(
+        "symmetric",
+        "how the adjacency is normalised; row is the released code's mean over neighbours",
+        choices=("symmetric", "row"),
+    )
+    self_loop: float = setting(0.0, "weight of the self-loop added to every node", low=0.0)
+    keep_gate: bool = setting(
+        True, "whether the memory takes up a share of the node's state; false: the released code"
+    )
+    cosine_weight: float = setting(
+        0.0, "weight of the likeness of state and memory", low=0.0, per_replica=True
+    )
+
+
+class MMP(NodeModel):
+    """h = m = ReLU(X·W); each layer c = Â·m·W_l + b_l, h ← a₁·h + a₂·c, m ← a₃·h + a₄·c.
+
+    The gates (a₁ … a₄) = sigmoid(dropout([h ‖ c])·W_g + b_g) are four numbers per node, and both
+    updates read the h before them. Logits = h·W'. The penalty ``cosine`` is the mean over layers of
+    |mean over nodes of cos(h, m)|. As in the released code, all layers share W_g. That code leaves
+    a₃ out (``keep_gate=False``), averages over neighbours (``normalization="row"``) and divides the
+    penalty by one layer less. Input dropout is of whole columns, in the source of single entries.
+
+    Args:
+        task: gives widths, classes and the settings of the R replicas.
+    """
+
+    def __init__(self, task: Task) -> None:
+        super().__init__()
+        settings: list[MMPSettings] = task.settings
+        first, replicas = settings[0], len(settings)
+        width = first.hidden_dim
+        self.encode = StatisticLinear(replicas, task.graph.num_features, width)
+        self.convolve = nn.ModuleList(
+            Convolution(replicas, width, width) for _ in range(first.layers)
+        )
+        self.gate = Linear(replicas, 2 * width, 4 if first.keep_gate else 3)
+        self.classify = Linear(replicas, width, task.num_classes)
+        self.input_rate = task.drop_rate("attributes_dropout")
+        self.drop_rate = task.drop_rate("dropout")
+
+    @override
+    def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:
+        state = torch.relu(self.encode(inputs["attributes"], self.input_rate, noise, "encode"))
+        memory = state
+        likeness = []
+        for number, layer in enumerate(self.convolve):
+            message = layer(inputs["propagation"], memory)
+            both = torch.cat([state, message], dim=-1)
+            both = dropout(both, self.drop_rate, noise, f"gate.{number}", in_place=True)
+            stay, take, *keep, give = self.gate(both).sigmoid().split(1, dim=-1)  # (R, N, 1) each
+            memory = give * message
+            for share in keep:
+                memory = memory + share * state
+            state = stay * state + take * message
+            if penalties:
+                likeness.append(cosine(state, memory).mean(dim=-1).abs())
+        output = Output(self.classify(state))
+        if penalties:
+            output.penalties["cosine"] = torch.stack(likeness).mean(dim=0)
+        return output
+
+
+def cosine(one: Tensor, other: Tensor) -> Tensor:
+    """The cosine of the angle between rows; with a zero row it is 0, and so is its gradient.
+
+    >>> cosine(torch.tensor([[3.0, 4.0], [0.0, 0.0]]), torch.tensor([[1.0, 0.0], [1.0, 0.0]]))
+    tensor([0.6000, 0.0000])
+    """
+    squares = one.square().sum(dim=-1) * other.square().sum(dim=-1)
+    known = squares > 0
+    # An isolated node's message is the bias, zero at first; a small number below the fraction
+    # would make the gradient there many orders larger than everywhere else.
+    lengths = torch.where(known, squares, 1.0).sqrt()
+    return torch.where(known, (one * other).sum(dim=-1) / lengths, 0.0)
+
+
+def _main(task: Task, done: Mapping[str, Parameters]) -> Stage:
+    settings: list[MMPSettings] = task.settings
+    first = settings[0]
+    propagation = task.statistics.propagation(first.neighbors, first.normalization, first.self_loop)
+    return main_stage(
+        task,
+        MMP(task),
+        attributes_input(task) | {"propagation": propagation},
+        penalty_weights={"cosine": [one.cosine_weight for one in settings]},
+    )
+
+
+def _floats(graph: Graph, settings: MMPSettings) -> tuple[int, int]:
+    width = settings.hidden_dim
+    parameters = (graph.num_features + settings.layers * width) * width
+    return parameters, width * (20 * settings.layers + 12)
+
+
+ENTRY = ModelEntry(
+    "mmp",
+    "message passing through a gated memory beside each node's own state",
+    "Jie Chen, Weiqi Liu, Jian Pu. Memory-Based Message Passing: Decoupling the Message for "
+    "Propagation from Discrimination. ICASSP 2022.",
+    MMPSettings,
+    {"main": _main},
+    _floats,
+)

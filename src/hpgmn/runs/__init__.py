@@ -1,0 +1,1 @@
+"""Runs: training into a run folder, and using, comparing and tuning runs."""

@@ -1,0 +1,146 @@
+"""The rows of ``predictions.parquet``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from hpgmn.base.errors import HPGMNError
+from hpgmn.base.formats import unsealed_of_run
+from hpgmn.base.parsing import read_json
+from hpgmn.graph import Array
+from hpgmn.models.stage import Replica
+from hpgmn.training.checkpoint import read_tensors
+from hpgmn.training.saved import MODEL_FILE
+
+
+@dataclass(frozen=True)
+class NodeTable:
+    """What is known of some nodes before a model speaks.
+
+    Attributes:
+        nodes: (N,) their positions in the graph.
+        ids: (N,) their names.
+        roles: (N,) train, val, test or unlabelled.
+        y: (N,) their classes, -1 where unknown.
+        class_names: C of them.
+    """
+
+    nodes: Array
+    ids: Array
+    roles: Array
+    y: Array
+    class_names: Sequence[str]
+
+    def with_predictions(self, replica: Replica, guess: Array, chances: Array) -> pa.Table:
+        """The rows of one run.
+
+        Args:
+            replica: its split and seed.
+            guess: (N,) predicted classes.
+            chances: (N, C) probabilities.
+        """
+        names = np.asarray(self.class_names, dtype=object)
+        labels = [str(names[label]) if label >= 0 else None for label in self.y.tolist()]
+        columns = {
+            "split": np.full(self.nodes.shape, replica.split, np.int32),
+            "seed": np.full(self.nodes.shape, replica.seed, np.int32),
+            "node": self.nodes,
+            "node_id": pa.array(self.ids.tolist()),
+            "role": pa.array(self.roles.tolist(), pa.string()),
+            "label": pa.array(labels, pa.string()),
+            "prediction": pa.array(names[guess].tolist(), pa.string()),
+        }
+        for number, name in enumerate(self.class_names):
+            columns[f"probability_{name}"] = chances[:, number]
+        return pa.table(columns)
+
+
+def guessed_labels(path: Path, class_names: Sequence[str], split: int) -> Array:
+    """(N,) the class of each node as a run's first seed predicts it; train nodes have their own.
+
+    Args:
+        path: ``predictions.parquet`` of the run.
+        class_names: those of the graph.
+        split: one of the run's splits.
+    """
+    names = pa.array([str(name) for name in class_names])
+    nodes, labels = [np.zeros(0, np.int64)], [np.zeros(0, np.int32)]
+    columns = ["split", "seed", "node", "role", "label", "prediction"]
+    try:
+        for batch in pq.ParquetFile(path, page_checksum_verification=True).iter_batches(
+            columns=columns
+        ):
+            chosen = pc.and_(pc.equal(batch["split"], split), pc.equal(batch["seed"], 0))
+            own = batch.filter(chosen)
+            is_train = pc.equal(own["role"], "train")
+            words = pc.if_else(is_train, own["label"], own["prediction"])
+            nodes.append(own["node"].to_numpy())
+            found = pc.fill_null(pc.index_in(words, value_set=names), -1)
+            labels.append(found.to_numpy(zero_copy_only=False))
+    except (OSError, ValueError, pa.ArrowException, KeyError) as error:
+        raise HPGMNError(f"{path} cannot be read ({error}). Train the run again.") from None
+    order, values = np.concatenate(nodes), np.concatenate(labels)
+    if not len(order):
+        raise HPGMNError(f"{path} has no predictions for split {split}. Choose another --split.")
+    if (values < 0).any():
+        raise HPGMNError(f"{path} names classes that the graph does not have. Choose another run.")
+    labels_of = np.full(int(order.max()) + 1, -1, np.int32)
+    labels_of[order] = values
+    return labels_of
+
+
+def used_ids(path: Path) -> dict[int, list[str]]:
+    """For each split the ids of its train and validation nodes.
+
+    Args:
+        path: ``predictions.parquet`` of the run.
+    """
+    columns = ["split", "node_id", "seed", "role"]
+    try:
+        table = pq.read_table(path, columns=columns, page_checksum_verification=True)
+        # Not while it is read: that trusts the end of the file, which has no checksum.
+        table = table.filter((pc.field("seed") == 0) & pc.field("role").isin(["train", "val"]))
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        raise HPGMNError(
+            f"{path} is damaged ({type(error).__name__}). Restore it, or train again with "
+            "--overwrite."
+        ) from None
+    found: dict[int, list[str]] = {}
+    for split, name in zip(*(table[key].to_pylist() for key in columns[:2]), strict=True):
+        found.setdefault(split, []).append(name)
+    return found
+
+
+def refuse_other_graph(metrics: Path, num_nodes: int, fingerprint: str | None) -> None:
+    """Refuse a run whose graph is not the one at hand: its predictions are those of other nodes.
+
+    Args:
+        metrics: ``metrics.json`` of the run.
+        num_nodes: how many the graph has.
+        fingerprint: the graph's; None where it was not read whole, and its size alone is compared.
+    """
+    run = metrics.parent
+    try:
+        about = unsealed_of_run(read_json(metrics))
+        before = int(about["graph_summary"]["num_nodes"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise HPGMNError(
+            f"{run} is not the folder of a finished run ({metrics.name}: {error!r}). Finish the "
+            "run with --resume, or choose another."
+        ) from None
+    trained = None
+    if fingerprint is not None and (run / MODEL_FILE).is_file():
+        trained = read_tensors(run / MODEL_FILE)[1].get("fingerprint")
+    differs = bool(trained and fingerprint and trained != fingerprint)
+    if before != num_nodes or differs:
+        size = "" if before == num_nodes else f" ({before:,} nodes instead of {num_nodes:,})"
+        raise HPGMNError(
+            f"The run {run} was trained on another graph{size}. Choose a run on this one."
+        )

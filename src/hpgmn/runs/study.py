@@ -1,0 +1,203 @@
+"""The study file of a search: an SQLite file that one command at a time may write."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpgmn.base.errors import HPGMNError
+from hpgmn.base.formats import STUDY_FORMAT, refuse_newer
+from hpgmn.base.locking import locked
+
+if TYPE_CHECKING:
+    from optuna.study import Study
+
+STUDY_NAME = "hpgmn tune"
+IDENTITY = "search"
+"""The study's attribute that says what is searched."""
+FORMAT = "format"
+"""The study's attribute that counts changes of what is kept in it."""
+
+_SQLITE = b"SQLite format 3\0"
+_TABLES = {
+    *("studies", "study_directions", "study_user_attributes", "study_system_attributes"),
+    *("trials", "trial_user_attributes", "trial_system_attributes", "trial_params"),
+    *("trial_values", "trial_intermediate_values", "trial_heartbeats"),
+    *("version_info", "alembic_version"),
+}
+"""Those that Optuna makes, one after the other, before it notes the study."""
+_FULL = "database or disk is full"
+_DAMAGED = "database disk image is malformed"
+_WORDS = {
+    "fixed": "--set",
+    "content": "the graph itself (attributes, edges, labels or splits)",
+    "values": "the values to try",
+}
+"""How differences are named whose key is no option."""
+_SOMETIMES = ("deterministic", "positive")  # keys that only some searches have
+
+
+def study_exists(path: Path) -> bool:
+    """Whether a file is a study of ours; another file is refused, a missing one is not."""
+    refusal = HPGMNError(
+        f"{path} is not a study of hpgmn; nothing was changed. Choose another --study."
+    )
+    if not path.exists():
+        return False
+    if not path.is_file():
+        raise refusal
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(_SQLITE))
+        if not start:  # a search that was killed before its first word
+            return False
+        if start != _SQLITE:
+            raise refusal
+        # A search that was killed while it wrote has left a journal, which must be undone first.
+        mode = "rw" if path.with_name(f"{path.name}-journal").exists() else "ro"
+        uri = f"{path.absolute().as_uri()}?mode={mode}"
+        with closing(sqlite3.connect(uri, uri=True)) as database:
+            # Optuna makes tables alone; anything else runs when a table is read or written.
+            query = "SELECT count(*) FROM sqlite_master WHERE type IN ('trigger', 'view')"
+            query += " OR sql LIKE 'CREATE VIRTUAL%'"
+            if database.execute(query).fetchone()[0]:
+                raise refusal
+            if _is_begun_only(database):
+                return False
+            ours = database.execute(
+                "SELECT count(*) FROM studies WHERE study_name = ?", (STUDY_NAME,)
+            ).fetchone()
+    except sqlite3.Error:
+        raise refusal from None
+    except OSError as error:
+        raise HPGMNError(
+            f"Cannot read the study {path} ({error.strerror or error}). Choose another --study."
+        ) from None
+    if not ours[0]:
+        raise refusal
+    return True
+
+
+def _is_begun_only(database: sqlite3.Connection) -> bool:
+    """Whether a search was killed, or is at work, before it had all of its tables and its study."""
+    rows = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    tables = {name for (name,) in rows}
+    if not tables <= _TABLES:
+        return False
+    if "studies" not in tables:
+        return True
+    return bool(database.execute("SELECT count(*) FROM studies").fetchone() == (0,))
+
+
+@contextmanager
+def open_study(path: Path) -> Iterator[Study]:
+    """The study in a file; the connections to it are closed in the end.
+
+    Args:
+        path: an SQLite file, made if there is none.
+    """
+    import optuna
+    from sqlalchemy.engine import URL
+    from sqlalchemy.exc import SQLAlchemyError
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)  # it tells each trial, and so do we
+    url = URL.create("sqlite", database=str(path.absolute()))
+    try:
+        storage = optuna.storages.RDBStorage(
+            url.render_as_string(), engine_kwargs={"connect_args": {"timeout": 60}}
+        )
+    except (SQLAlchemyError, RuntimeError) as error:  # the latter: of another version of Optuna
+        if _FULL in str(error):
+            raise _full(path) from None
+        raise HPGMNError(
+            f"The study {path} cannot be opened: it is damaged, cannot be written, or is of "
+            "another version of Optuna. Choose another --study."
+        ) from None
+    try:
+        study = optuna.create_study(
+            storage=storage, study_name=STUDY_NAME, direction="maximize", load_if_exists=True
+        )
+        refuse_newer(f"The study {path}", study.user_attrs.get(FORMAT), STUDY_FORMAT)
+        yield study
+    except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
+        reason = str(error.__cause__ or error).splitlines()[0]
+        if _FULL in reason:
+            raise _full(path) from None
+        if _DAMAGED in reason:
+            raise HPGMNError(
+                f"The study {path} is damaged ({_DAMAGED}). Restore it, or choose another --study."
+            ) from error
+        raise HPGMNError(
+            f"The study {path} cannot be used any more: {reason}. What is done is kept where it "
+            "can be read; see that its disk is there, then repeat the command."
+        ) from error
+    finally:
+        storage.remove_session()
+        storage.engine.dispose()
+
+
+def _full(path: Path) -> HPGMNError:
+    return HPGMNError(
+        f"The disk of the study {path} is full. Trials that are done are kept. Make room and "
+        "repeat the command, or choose another --study."
+    )
+
+
+def identity_of(study: Study) -> dict[str, Any] | None:
+    """What a study searches; None for one that was just made."""
+    found: dict[str, Any] | None = study.user_attrs.get(IDENTITY)
+    return found
+
+
+def claim(study: Study, path: Path, identity: Mapping[str, Any]) -> None:
+    """Let a new study be of this search; refuse one that is of another, naming what differs."""
+    before = identity_of(study)
+    if before is None:
+        study.set_user_attr(FORMAT, STUDY_FORMAT)
+        study.set_user_attr(IDENTITY, dict(identity))
+    else:
+        refuse_other(path, before, identity)
+
+
+def refuse_other(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse to continue another search than a study holds."""
+    names = dict.fromkeys([*now, *(name for name in _SOMETIMES if name in before)])
+    changed = [name for name in names if before.get(name) != now.get(name)]
+    if changed:
+        named = [name for name in changed if name not in ("content", "values")]
+        differences = ", ".join(_difference(name, before, now) for name in named or changed)
+        raise HPGMNError(
+            f"The study {path} is of another search: {differences}. Repeat its first command to "
+            "continue it, or choose another --study."
+        )
+
+
+def _difference(name: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    if name in ("content", "values"):  # too long to show
+        return f"{_WORDS[name]} changed"
+    return f"{_WORDS.get(name, name)} ({_shown(before.get(name))}, now {_shown(now.get(name))})"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return " ".join(f"{name}={_shown(own)}" for name, own in value.items()) or "none"
+    if isinstance(value, list):
+        return ",".join(str(one) for one in value)
+    return "none" if value is None else str(value)
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Keep every other command from writing a study meanwhile, also one that comes later.
+
+    The lock is a file beside the study, which goes with the process: a killed one holds none.
+    """
+    refusal = (
+        f"Another command is searching with the study {path}. Wait for it, look at it with "
+        "--trials 0, or choose another --study."
+    )
+    with locked(path.with_name(path.name + ".lock"), refusal):
+        yield

@@ -1,0 +1,485 @@
+"""From a graph to its row shards: the plan, all stages, the manifest."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from hpgmn.base.errors import HPGMNError, SettingError
+from hpgmn.base.files import write_text
+from hpgmn.base.formats import GRAPH_FORMAT, refuse_newer
+from hpgmn.base.locking import LOCK_FILE, only_one
+from hpgmn.base.parsing import read_json
+from hpgmn.base.settings import settings_dict
+from hpgmn.engines import Ended, Engine, Task
+from hpgmn.engines.local import LocalEngine
+from hpgmn.graph import Array, Graph
+from hpgmn.graph.files import graph_name, read_graph, refuse_changed, write_graph
+from hpgmn.graph.homophily import node_homophily
+from hpgmn.shards.cutting import WORK
+from hpgmn.shards.files import DRAFT, RowFile, small_array, write_array
+from hpgmn.shards.plan import (
+    FORMAT,
+    FREE,
+    MEMORY,
+    Plan,
+    Stage,
+    Unit,
+    balanced_starts,
+    settled_forms,
+)
+from hpgmn.shards.reading import MANIFEST, Shards
+from hpgmn.shards.rounds import round_file
+from hpgmn.shards.rows import check_push, rows_file
+from hpgmn.shards.units import PLAN, forget, record, starts, unit_task
+from hpgmn.statistics.settings import StatisticsSettings, base_name, statistic_names
+
+Progress = Callable[[str, int, int | None], None]
+
+TRIES = 6
+"""How often a task is begun, the first time included, whose process or machine is lost."""
+
+COUNTED_EDGES = 100_000_000
+"""Up to so many edges are merged in memory, to count the distinct ones and their homophily."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was done.
+
+    Attributes:
+        shards: to read what was written.
+        units: how many there are.
+        found: how many of them had been done before.
+        starts: how many were begun, by this call and earlier ones, where notes were kept.
+    """
+
+    shards: Shards
+    units: int
+    found: int
+    starts: int
+
+
+def shard(
+    graph: Graph | str | Path,
+    folder: str | Path,
+    labels: Array,
+    settings: StatisticsSettings,
+    *,
+    ranges: int = 8,
+    split: int | None = 0,
+    memory: int = MEMORY,
+    engine: Engine | None = None,
+    progress: Progress = lambda what, done, total: None,
+    keep: bool = False,
+) -> Outcome:
+    """Cut a graph into node ranges and compute its statistics as row shards.
+
+    What an earlier call with the same graph, labels and settings has finished is not done again.
+
+    Args:
+        graph: a graph folder, read in parts; or a graph, which is written as one first.
+        folder: where the shards go; all machines of the engine see it.
+        labels: (N,) the label of each node by which neighbours are counted and averaged, -1
+            unknown: labels of train nodes, and guesses for others.
+        settings: of the statistics; what else they hold is noted in the manifest.
+        ranges: R.
+        split: whose nodes the shards mark as train, val and test; ignored without splits.
+        memory: the most bytes that a task holds in blocks.
+        engine: who does the work; by default this process.
+        progress: told what is done, how many units of it, and how many there are.
+        keep: whether the edges in ranges stay beside the rows.
+    """
+    folder = Path(folder).resolve()  # tasks may run in another working directory
+    with only_one(folder, "`hpgmn shard`"):
+        plan = _prepared(graph, folder, labels, settings, ranges=ranges, split=split, memory=memory)
+        return _made(folder, plan, engine or LocalEngine(), progress, keep=keep)
+
+
+def _made(folder: Path, plan: Plan, engine: Engine, progress: Progress, *, keep: bool) -> Outcome:
+    """Do all that is left to do of a plan."""
+    stages = plan.stages()
+    every = [unit for stage in stages for unit in stage.units]
+    if _is_finished(folder, plan):
+        return Outcome(Shards(folder), len(every), len(every), len(starts(folder)))
+    work = _Work(folder, plan, stages, progress)
+    engine.run(work.next_task, work.told, tries=TRIES)
+    for draft in folder.rglob(f".*{DRAFT}"):  # of tasks that were killed
+        draft.unlink(missing_ok=True)
+    begun = len(starts(folder))
+    _write_manifest(folder, plan, stages)
+    if not keep:
+        shutil.rmtree(folder / WORK)
+    return Outcome(Shards(folder), len(every), work.found, begun)
+
+
+class _Work:
+    """The stages as tasks: those of a stage begin when all before them are done.
+
+    Args:
+        folder: that of the shards.
+        plan: what they are made from.
+        stages: all work.
+        progress: told what is done.
+
+    Attributes:
+        found: how many units had been done before.
+    """
+
+    def __init__(self, folder: Path, plan: Plan, stages: list[Stage], progress: Progress) -> None:
+        self._folder, self._plan, self._progress = folder, plan, progress
+        passed = _passed(folder, plan, stages)
+        self.found = sum(len(stages[number].units) for number in passed)
+        self._stages = [stage for number, stage in enumerate(stages) if number not in passed]
+        self._stage: Stage | None = None
+        self._left: list[Unit] = []
+        self._running = 0
+
+    def next_task(self) -> Task | None:
+        """One more task; None as long as those that run must end first, and at the end."""
+        while not self._left:
+            if self._running:
+                return None
+            self._end_stage()
+            if not self._stages:
+                return None
+            self._begin_stage(self._stages.pop(0))
+        unit = self._left.pop(0)
+        self._running += 1
+        return Task(unit.key, unit_task, (str(self._folder), unit), memory=self._plan.memory)
+
+    def told(self, ended: Ended) -> None:
+        """A task has ended."""
+        if ended.trace:
+            raise RuntimeError(f"A worker failed:\n{ended.trace}")
+        if ended.is_lost:
+            raise HPGMNError(f"{ended.reason} What is finished is kept.")
+        if ended.reason:
+            raise HPGMNError(ended.reason)
+        self._running -= 1
+        self._tell()
+
+    def _begin_stage(self, stage: Stage) -> None:
+        self._stage = stage
+        for unit in stage.units:
+            if record(self._folder, self._plan, unit, checked=True) is None:
+                forget(self._folder, unit)  # of another plan, or damaged
+                self._left.append(unit)
+        self.found += len(stage.units) - len(self._left)
+        self._tell()
+
+    def _end_stage(self) -> None:
+        if self._stage is not None and self._stage.chain and self._stage.units[0].step:
+            _drop_round(self._folder, self._stage)
+        self._stage = None
+
+    def _tell(self) -> None:
+        assert self._stage is not None
+        every = len(self._stage.units)
+        done = every - len(self._left) - self._running
+        self._progress(self._stage.what, done, every)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A graph that is to be cut.
+
+    Attributes:
+        place: its folder; None where it is in memory.
+        name: what it is called.
+        digest: tells it from others.
+        shape: the fields of a plan that describe it.
+        splits: how many it has.
+        edges_before: the number of edges that leave nodes before the given one.
+        origin: where it can be read again; None: nowhere.
+    """
+
+    place: Path | None
+    name: str
+    digest: str
+    shape: dict[str, Any]
+    splits: int
+    edges_before: Callable[[int], int]
+    origin: str | None = None
+
+
+def _prepared(
+    graph: Graph | str | Path,
+    folder: Path,
+    labels: Array,
+    settings: Any,
+    *,
+    ranges: int,
+    split: int | None,
+    memory: int,
+) -> Plan:
+    """The plan and all that units read; an earlier call's plan must be the same."""
+    if isinstance(graph, Graph):
+        source = _in_memory(graph)
+    elif (Path(graph) / "edges_indptr.npy").is_file():
+        source = _in_folder(Path(graph).resolve())
+    else:
+        path = Path(graph).resolve()
+        graph = read_graph(path)
+        source = dataclasses.replace(_in_memory(graph), origin=str(path))
+    labels = _checked_labels(labels, source.shape)
+    if source.splits == 0:
+        split = None
+    elif split is not None and not 0 <= split < source.splits:
+        raise SettingError(f"split must be 0 to {source.splits - 1} on this graph (got {split}).")
+    nodes, width = source.shape["num_nodes"], source.shape["num_features"]
+    settings = settled_forms(
+        settings, (nodes, width), len(source.shape["class_names"]), sparse=source.shape["is_sparse"]
+    )
+    plan = Plan(
+        graph=str(source.place or (folder / WORK / "graph.graph").resolve()),
+        name=source.name,
+        source=source.digest,
+        starts=balanced_starts(source.edges_before, nodes, ranges),
+        labels=hashlib.sha256(labels.tobytes()).hexdigest(),
+        split=split,
+        memory=memory,
+        settings=settings_dict(settings),
+        **source.shape,
+    )
+    if (folder / PLAN).is_file():
+        _compare(folder, plan)
+    elif any(path.name not in (LOCK_FILE, WORK) for path in folder.iterdir()):
+        raise HPGMNError(f"The folder {folder} holds other files. Choose another --out.")
+    if (folder / MANIFEST).is_file():
+        return plan
+    check_push(plan)
+    if not (folder / PLAN).is_file():
+        shutil.rmtree(folder / WORK, ignore_errors=True)
+    (folder / WORK).mkdir(parents=True, exist_ok=True)
+    write_text(folder / PLAN, plan.text())
+    if isinstance(graph, Graph) and not plan.folder.is_dir():
+        write_graph(graph, plan.folder)
+    origin = _origin(source.origin, graph if isinstance(graph, Graph) else None)
+    write_text(folder / _ORIGIN, json.dumps(origin))
+    write_array(folder / WORK / "labels.npy", labels)
+    return plan
+
+
+def _origin(source: str | None, graph: Graph | None) -> dict[str, Any]:
+    """What the manifest says of the whole graph; of one that was never read little is known."""
+    is_counted = graph is not None and graph.num_listed_edges <= COUNTED_EDGES
+    homophily = node_homophily(graph) if graph is not None and is_counted else math.nan
+    return {
+        "source": source,
+        "fingerprint": "" if graph is None else graph.fingerprint,
+        "num_edges": graph.num_edges if graph is not None and is_counted else None,
+        "homophily": None if math.isnan(homophily) else homophily,
+        "preparation": None if graph is None else graph.preparation,
+    }
+
+
+def note_origin(folder: str | Path, source: str | None, graph: Graph) -> Shards:
+    """Write into finished shards what only their maker knows of the graph.
+
+    Args:
+        folder: that of the shards.
+        source: where the graph can be read again: the name of a dataset or a path.
+        graph: the graph, read whole.
+
+    Returns:
+        The shards with it.
+    """
+    shards = Shards(folder)
+    about = shards.about | _origin(source, graph)
+    if about != shards.about:
+        write_text(shards.folder / MANIFEST, json.dumps(about, indent=1) + "\n")
+    return Shards(folder)
+
+
+def _checked_labels(labels: Array, shape: dict[str, Any]) -> Array:
+    nodes, classes = shape["num_nodes"], len(shape["class_names"])
+    if classes == 0:
+        raise HPGMNError("The graph has no classes, so nothing can be learned. Give it labels.")
+    labels = np.ascontiguousarray(labels, np.int32)
+    if labels.shape != (nodes,):
+        raise HPGMNError(
+            f"The graph has {nodes:,} nodes, but the labels have the shape {labels.shape}. Give "
+            "one label for each node."
+        )
+    if not -1 <= labels.min() <= labels.max() < classes:
+        raise HPGMNError(
+            f"Labels must be numbers of the {classes} classes, or -1 (got {labels.min()} to "
+            f"{labels.max()})."
+        )
+    return labels
+
+
+def _compare(folder: Path, plan: Plan) -> None:
+    before = Plan.read(folder / PLAN)
+    if before.digest == plan.digest:
+        return
+    old, new = dataclasses.asdict(before), dataclasses.asdict(plan)
+    named = {"source": "graph", "starts": "ranges"}
+    other = [named.get(key, key) for key in new if old[key] != new[key] and key not in FREE]
+    raise HPGMNError(
+        f"{folder} holds shards made otherwise ({', '.join(other) or 'another version'}). Choose "
+        "another --out, or remove that folder."
+    )
+
+
+_ORIGIN = f"{WORK}/origin.json"
+
+
+def _in_folder(place: Path) -> _Source:
+    """A graph folder, known by the sizes of its arrays."""
+
+    def small(name: str, otherwise: Any) -> Any:
+        path = place / f"{name}.npy"
+        return small_array(path) if path.is_file() else otherwise
+
+    def rows(name: str) -> RowFile:
+        return RowFile(place / f"{name}.npy")
+
+    refuse_newer(f"Graph folder '{place}'", int(small("format", GRAPH_FORMAT)), GRAPH_FORMAT)
+    refuse_changed(place)
+    is_sparse = not (place / "x.npy").is_file()
+    size = small("x_shape", None) if is_sparse else rows("x").shape
+    masks = rows("train_mask").shape if (place / "train_mask.npy").is_file() else (0, 0)
+    indptr = rows("edges_indptr")
+    shape = {
+        "num_nodes": int(size[0]),
+        "num_features": int(size[1]),
+        "num_edges": len(rows("edges_indices")),
+        "is_directed": bool(small("directed", True)),
+        "is_weighted": (place / "edges_data.npy").is_file(),
+        "is_sparse": is_sparse,
+        "class_names": tuple(str(one) for one in small("class_names", ())),
+    }
+    splits = int(masks[1]) if len(masks) > 1 else 1
+    before = _edges_before(indptr)
+    digest = _identity(place)
+    return _Source(place, graph_name(place), digest, shape, splits, before, str(place))
+
+
+def _edges_before(indptr: RowFile) -> Callable[[int], int]:
+    def before(node: int) -> int:
+        with indptr:
+            return int(indptr.span(node, node + 1)[0])
+
+    return before
+
+
+def _in_memory(graph: Graph) -> _Source:
+    shape = {
+        "num_nodes": graph.num_nodes,
+        "num_features": graph.num_features,
+        "num_edges": graph.num_listed_edges,
+        "is_directed": graph.directed,
+        "is_weighted": graph.is_weighted,
+        "is_sparse": bool(sp.issparse(graph.x)),
+        "class_names": graph.class_names,
+    }
+    splits = 0 if graph.splits is None else len(graph.splits)
+    indptr = graph.sorted_edges.indptr
+    return _Source(None, graph.name, _content(graph), shape, splits, lambda node: int(indptr[node]))
+
+
+def _identity(place: Path) -> str:
+    """A graph folder's files, sizes and times of writing: its bytes are too many to read twice."""
+    digest = hashlib.sha256()
+    for path in sorted(place.glob("*.npy")):
+        about = path.stat()
+        digest.update(f"{path.name} {about.st_size} {about.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
+
+
+def _content(graph: Graph) -> str:
+    """A hash of all that shards take from a graph in memory."""
+    digest = hashlib.sha256(graph.fingerprint.encode())
+    digest.update(graph.y.tobytes())
+    if graph.splits is not None:
+        for mask in (graph.splits.train, graph.splits.val, graph.splits.test):
+            digest.update(np.ascontiguousarray(mask).tobytes())
+    return digest.hexdigest()
+
+
+def _is_finished(folder: Path, plan: Plan) -> bool:
+    if not (folder / MANIFEST).is_file():
+        return False
+    shards = Shards(folder)
+    if shards.about["plan"] != plan.digest:
+        return False
+    shards.check()
+    return True
+
+
+def _passed(folder: Path, plan: Plan, stages: list[Stage]) -> set[int]:
+    """Rounds that a later finished round has made needless; their files may be gone.
+
+    That round is the last one of its chain whose files are whole. Their content is compared: who
+    reads a damaged file finds out when the round before it is gone.
+    """
+    passed: set[int] = set()
+    for number, stage in reversed(list(enumerate(stages))):
+        if not stage.chain or number in passed:
+            continue
+        if _is_done(folder, plan, stage):
+            passed |= {n for n in range(number) if stages[n].chain == stage.chain}
+    return passed
+
+
+def _is_done(folder: Path, plan: Plan, stage: Stage) -> bool:
+    """Whether all files of a stage are whole; those that lack one are not read."""
+    return all(
+        record(folder, plan, unit, checked=checked) is not None
+        for checked in (False, True)
+        for unit in stage.units
+    )
+
+
+def _drop_round(folder: Path, stage: Stage) -> None:
+    """Remove the round before a finished one."""
+    unit = stage.units[0]
+    gone = (folder / round_file(unit.name, unit.step - 1, 0)).parent
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def _write_manifest(folder: Path, plan: Plan, stages: list[Stage]) -> None:
+    files: dict[str, Any] = {}
+    for stage in stages:
+        for unit in stage.units:
+            said = record(folder, plan, unit)
+            for name, about in (said["files"] if said else {}).items():
+                if name.startswith("rows-"):
+                    files[name] = about
+    statistics = {}
+    for name in statistic_names(plan.statistics):
+        ending = "npz" if rows_file(0, f"{name}.npz") in files else "npy"
+        about = files[rows_file(0, f"{name}.{ending}")]
+        statistics[name] = {
+            "base": base_name(name),
+            "width": about["shape"][1],
+            "dtype": np.dtype(about["dtype"]).name,
+            "is_sparse": ending == "npz",
+        }
+    manifest = {
+        "format": FORMAT,
+        "graph": plan.name,
+        "num_nodes": plan.num_nodes,
+        "num_features": plan.num_features,
+        "ranges": [list(plan.span(part)) for part in range(plan.num_ranges)],
+        "class_names": list(plan.class_names),
+        "split": plan.split,
+        "statistics": statistics,
+        "settings": plan.settings,
+        "plan": plan.digest,
+        **read_json(folder / _ORIGIN),
+        "files": files,
+    }
+    write_text(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")

@@ -1,0 +1,375 @@
+"""Rows of ``.npy`` files, read by their places and written one block after the other.
+
+Nothing is mapped: a task holds what it has read and no more, whatever the size of the file, so that
+a limit on its memory can be kept and be tested. Files are written beside their place and moved, so
+that a killed task leaves none that is half-written. None is forced onto the disk, which would take
+longer than the work: checksums tell what a crash of the machine has left.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import uuid
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from io import BytesIO
+from itertools import pairwise
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from hpgmn.base.errors import HPGMNError
+from hpgmn.base.parsing import read_array, read_header, require_file
+from hpgmn.graph import Array
+from hpgmn.statistics.entries import as_bytes, npy_header
+
+GAP_BYTES = 1 << 14
+"""Rows that lie no further apart are read together: a disk reads on faster than it looks again."""
+
+RUN_BYTES = 1 << 22
+"""The most that is read at once beside what was asked for."""
+
+DRAFT = ".draft"
+"""What the names of files end in that are being written; they begin with a dot."""
+
+
+def small_array(path: Path) -> Array:
+    """The array of a file that is read at once."""
+    try:
+        return read_array(path)
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: Exception) -> HPGMNError:
+    return HPGMNError(f"{path} cannot be read ({error}). Write the graph or its shards again.")
+
+
+class RowFile:
+    """The rows of one ``.npy`` file.
+
+    Args:
+        path: a file in C order.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            require_file(path)
+            with path.open("rb") as file:
+                header = read_header(file, os.fstat(file.fileno()).st_size)
+                self._offset = file.tell()
+        except (OSError, ValueError) as error:
+            raise _unreadable(path, error) from None
+        if header.is_fortran and len(header.shape) > 1:
+            raise HPGMNError(
+                f"{path} is not an array of plain values in C order. Write the graph again with "
+                "write_graph."
+            )
+        self.shape = header.shape
+        self.dtype = header.dtype
+        self.row_bytes = math.prod(header.shape[1:]) * header.dtype.itemsize
+        self._file: Any = None
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def span(self, first: int, last: int) -> Array:
+        """The rows from ``first`` up to ``last``, without it."""
+        rows = np.empty((last - first, *self.shape[1:]), self.dtype)
+        self._read(first, rows)
+        return rows
+
+    def take(self, places: Array) -> Array:
+        """The rows at ascending places."""
+        rows = np.empty((places.size, *self.shape[1:]), self.dtype)
+        for start, stop in self._runs(places):
+            first, last = int(places[start]), int(places[stop - 1]) + 1
+            if stop - start == last - first:
+                self._read(first, rows[start:stop])
+            else:
+                rows[start:stop] = self.span(first, last)[places[start:stop] - first]
+        return rows
+
+    def _runs(self, places: Array) -> Iterator[tuple[int, int]]:
+        """Parts of ``places`` that are read at once."""
+        if not places.size:
+            return
+        gap, most = (max(1, size // max(1, self.row_bytes)) for size in (GAP_BYTES, RUN_BYTES))
+        ends = (np.diff(places) > gap) | (np.diff(places // most) != 0)
+        bounds = [0, *(np.flatnonzero(ends) + 1).tolist(), places.size]
+        yield from pairwise(bounds)
+
+    def _read(self, first: int, rows: Array) -> None:
+        if self._file is None:
+            self._file = self.path.open("rb", buffering=0)
+        left = rows.reshape(-1).view(np.uint8).data if rows.size else memoryview(b"")
+        place = self._offset + first * self.row_bytes
+        while left:
+            count = os.preadv(self._file.fileno(), [left], place)
+            if count == 0:
+                raise HPGMNError(f"{self.path} is cut short. Write the graph or its shards again.")
+            left, place = left[count:], place + count
+
+    def close(self) -> None:
+        """Give the file back."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def __enter__(self) -> RowFile:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class ShardedRows:
+    """The rows of all nodes, of which each range has a file of its own.
+
+    Args:
+        paths: one file for each range.
+        starts: the first node of each range, and N.
+    """
+
+    def __init__(self, paths: Sequence[Path], starts: Sequence[int]) -> None:
+        self._files = [RowFile(path) for path in paths]
+        self._starts = starts
+
+    def take(self, places: Array) -> Array:
+        """The rows of nodes at ascending places."""
+        bounds = np.searchsorted(places, self._starts)
+        parts = []
+        for file, start, first, last in zip(
+            self._files, self._starts, bounds, bounds[1:], strict=False
+        ):
+            with file:  # as many ranges as one likes: no more than one file is open
+                parts.append(file.take(places[first:last] - start))
+        return np.concatenate(parts)
+
+
+class SparseRowFile:
+    """Rows of a CSR matrix whose three arrays are files."""
+
+    def __init__(self, indptr: Path, indices: Path, data: Path, width: int) -> None:
+        self._parts = RowFile(indptr), RowFile(indices), RowFile(data)
+        self.shape = (len(self._parts[0]) - 1, width)
+
+    def lengths(self, places: Array) -> tuple[Array, Array]:
+        """Where the rows at ascending places begin, and how many entries each has."""
+        with self._parts[0] as indptr:
+            starts = indptr.take(places).astype(np.int64)
+            return starts, indptr.take(places + 1).astype(np.int64) - starts
+
+    def take(self, places: Array) -> sp.csr_array:
+        """The rows at ascending places."""
+        starts, lengths = self.lengths(places)
+        indptr = np.append(0, np.cumsum(lengths))
+        entries = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], lengths)
+        with self._parts[1] as indices, self._parts[2] as data:
+            columns, values = indices.take(entries), data.take(entries)
+        return sp.csr_array(
+            (values.astype(np.float32, copy=False), columns.astype(np.int32), indptr),
+            shape=(places.size, self.shape[1]),
+        )
+
+    def close(self) -> None:
+        """Give the files back: no more are open than while rows are read."""
+
+    def span(self, first: int, last: int) -> sp.csr_array:
+        """The rows from ``first`` up to ``last``, without it."""
+        return self.take(np.arange(first, last))
+
+
+class RowWriter:
+    """A ``.npy`` file written block by block; it is in its place once it is whole.
+
+    Args:
+        path: the place; its folder is made.
+        dtype: of the values.
+        width: the shape of one row.
+    """
+
+    def __init__(self, path: Path, dtype: Any, width: tuple[int, ...] = ()) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path, self._dtype, self._width = path, np.dtype(dtype), width
+        self._draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}{DRAFT}")
+        self._file = self._draft.open("wb")
+        self._file.write(self._header())  # as long as the last one: the first size has room to grow
+        self._rows = self._checksum = 0
+
+    def _header(self, rows: int = 0) -> bytes:
+        return npy_header(self._dtype, (rows, *self._width))
+
+    def append(self, rows: Array) -> None:
+        """Write the next rows."""
+        content = as_bytes(np.asarray(rows, self._dtype))
+        self._file.write(content.data)
+        self._checksum = zlib.crc32(content.data, self._checksum)
+        self._rows += len(rows)
+
+    def done(self) -> dict[str, Any]:
+        """Move the file to its place; what is to be remembered of it."""
+        self._file.seek(0)
+        header = self._header(self._rows)
+        self._file.write(header)
+        self._file.close()
+        os.replace(self._draft, self.path)
+        return {
+            "bytes": self.path.stat().st_size,
+            "skip": len(header),
+            "crc32": self._checksum,
+            "shape": [self._rows, *self._width],
+            "dtype": self._dtype.str,
+        }
+
+    def __enter__(self) -> RowWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+        self._draft.unlink(missing_ok=True)  # there only if an error came first
+
+
+def write_array(path: Path, array: Array) -> dict[str, Any]:
+    """Write an array whole; what is to be remembered of it."""
+    with RowWriter(path, array.dtype, array.shape[1:]) as writer:
+        writer.append(array)
+        return writer.done()
+
+
+class SparseWriter:
+    """A CSR matrix as the ``.npz`` file that SciPy reads, written block by block.
+
+    Args:
+        path: the place.
+        width: the number of columns.
+    """
+
+    def __init__(self, path: Path, width: int) -> None:
+        self.path, self._width = path, width
+        # No process of another start may write into these.
+        names = {
+            part: path.with_name(f".{path.name}.{part}.{uuid.uuid4().hex}{DRAFT}")
+            for part in ("indptr", "indices", "data")
+        }
+        types = {"indptr": np.int64, "indices": np.int32, "data": np.float32}
+        self._stack = ExitStack()
+        self._parts = {
+            part: self._stack.enter_context(RowWriter(names[part], types[part])) for part in names
+        }
+        self._parts["indptr"].append(np.zeros(1, np.int64))
+        self._rows = self._entries = 0
+
+    def append(self, rows: sp.csr_array) -> None:
+        """Write the next rows."""
+        self._parts["indptr"].append(rows.indptr[1:].astype(np.int64) + self._entries)
+        self._parts["indices"].append(rows.indices)
+        self._parts["data"].append(rows.data)
+        self._rows += rows.shape[0]
+        self._entries += rows.nnz
+
+    def done(self) -> dict[str, Any]:
+        """Move the file to its place; what is to be remembered of it."""
+        draft = self.path.with_name(f".{self.path.name}.{uuid.uuid4().hex}{DRAFT}")
+        for writer in self._parts.values():
+            writer.done()
+        small = {
+            "format": np.array(b"csr"),
+            "shape": np.array([self._rows, self._width]),
+            "_is_array": np.array(True),
+        }
+        try:
+            with zipfile.ZipFile(draft, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+                for part, writer in self._parts.items():
+                    archive.write(writer.path, f"{part}.npy")
+                for name, value in small.items():
+                    archive.writestr(f"{name}.npy", _npy(value))
+            checksum = _checksum(draft, 0)
+            os.replace(draft, self.path)
+        finally:
+            draft.unlink(missing_ok=True)
+            for writer in self._parts.values():
+                writer.path.unlink(missing_ok=True)
+        return {
+            "bytes": self.path.stat().st_size,
+            "skip": 0,
+            "crc32": checksum,
+            "shape": [self._rows, self._width],
+            "dtype": "<f4",
+            "entries": self._entries,
+        }
+
+    def __enter__(self) -> SparseWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+
+def _npy(value: Array) -> bytes:
+    content = BytesIO()
+    np.save(content, value, allow_pickle=False)
+    return content.getvalue()
+
+
+def are_whole(
+    folder: Path, files: Mapping[str, Mapping[str, Any]], *, checked: bool = False
+) -> bool:
+    """Whether files are there in the sizes they were written with.
+
+    Args:
+        folder: where they are.
+        files: what was to be remembered of each.
+        checked: whether their content is compared, too.
+    """
+    for name, said in files.items():
+        path = folder / name
+        try:
+            if path.stat().st_size != said["bytes"]:
+                return False
+            if checked and not _is_unchanged(path, said):
+                return False
+        except OSError:
+            return False
+    return True
+
+
+def _is_unchanged(path: Path, said: Mapping[str, Any]) -> bool:
+    """Whether a file has the checksum, and before that the header, that it was written with."""
+    if said["skip"]:
+        with path.open("rb") as file:
+            if file.read(said["skip"]) != npy_header(np.dtype(said["dtype"]), (*said["shape"],)):
+                return False
+    return _checksum(path, said["skip"]) == int(said["crc32"])
+
+
+def _checksum(path: Path, skip: int) -> int:
+    """Of what a file holds after its first bytes, read in parts."""
+    checksum, room = 0, memoryview(bytearray(1 << 20))
+    with path.open("rb", buffering=0) as file:
+        file.seek(skip)
+        while count := file.readinto(room):
+            checksum = zlib.crc32(room[:count], checksum)
+    return checksum

@@ -1,0 +1,319 @@
+"""The rows of one range: attributes, class counts, class means, adjacency rows, labels, splits.
+
+Neighbours may lie anywhere, so a range is worked on in blocks of rows: the neighbours of a block
+are looked up, their labels and attributes read, and the block is then a small graph of its own,
+whose statistics are made by the same functions of :mod:`hpgmn.statistics`. A row is summed in the
+order of its neighbours, which a block keeps, so its bits are those of one process.
+
+A block holds at most ``plan.memory`` bytes: :data:`EDGE_BYTES` for each edge, the row of each
+neighbour, and the rows that are made of them. One row cannot be split, so the memory must suffice
+for the neighbours of the node that has most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from hpgmn.base.parsing import read_array
+from hpgmn.graph import Array, Attributes
+from hpgmn.shards.cutting import WORK, EdgeRows, count_edges, edges_folder, transition_folder
+from hpgmn.shards.files import RowFile, RowWriter, SparseRowFile, SparseWriter, write_array
+from hpgmn.shards.plan import EDGE_BYTES, Plan, Unit, largest_of, refuse_beyond
+from hpgmn.statistics.forms import refuse_beyond_half
+from hpgmn.statistics.labelwise import (
+    class_counts,
+    class_mean_rows,
+    class_means,
+    dense_lengths,
+    inverse_or_zero,
+    is_compiled,
+    row_lengths,
+    scaled_counts,
+)
+from hpgmn.statistics.local import scaled_attributes
+from hpgmn.statistics.push import largest_of_range, worker_bytes
+from hpgmn.statistics.settings import base_name
+from hpgmn.statistics.sketch import sketched_attributes
+
+_MORE_MEMORY = "Give tasks more memory (--memory)."
+_ENTRY_BYTES = 24  # of a sparse row: while read, as an entry, while scaled
+_PLACES = 1 << 16  # rows whose numbers of entries are looked up at once
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some rows of a range and their neighbours: a small graph of its own.
+
+    Attributes:
+        first: the first row, counted in the range.
+        last: the row after the last.
+        nodes: (U,) the neighbours, ascending.
+        adjacency: (last - first, U).
+    """
+
+    first: int
+    last: int
+    nodes: Array
+    adjacency: sp.csr_array
+
+
+def blocks(edges: EdgeRows, memory: int, per_edge: int, per_row: int, what: str) -> Iterator[Block]:
+    """A range in as few blocks as keep to the memory.
+
+    Args:
+        edges: the range's edges, or its rows of T.
+        memory: the most bytes of a block.
+        per_edge: what a neighbour takes beside :data:`EDGE_BYTES`.
+        per_row: what a row that is made takes.
+        what: what is made, for the message when a single row takes more.
+    """
+    for first, last in spans(edges.indptr, memory, per_edge + EDGE_BYTES, per_row, what):
+        rows = edges.rows(first, last)
+        nodes, columns = np.unique(rows.indices, return_inverse=True)
+        shape = (last - first, max(1, nodes.size))
+        adjacency = sp.csr_array((rows.data, columns.astype(np.int32), rows.indptr), shape=shape)
+        yield Block(first, last, nodes if nodes.size else np.zeros(1, np.int32), adjacency)
+
+
+def spans(
+    indptr: Array, memory: int, per_entry: int, per_row: int, what: str
+) -> Iterator[tuple[int, int]]:
+    """Consecutive rows, as many at once as keep to the memory.
+
+    >>> list(spans(np.array([0, 2, 4, 9]), 60, 10, 5, "Rows"))
+    [(0, 2), (2, 3)]
+    """
+    needed = per_entry * largest_of(np.diff(indptr)) + per_row
+    refuse_beyond(needed, memory, f"{what} of the node with most neighbours", _MORE_MEMORY)
+    rows = len(indptr) - 1
+    total = np.asarray(indptr, np.int64) * per_entry + np.arange(rows + 1) * per_row
+    first = 0
+    while first < rows:
+        last = int(np.searchsorted(total, total[first] + memory, side="right")) - 1
+        yield first, last
+        first = last
+
+
+def rows_file(part: int, name: str) -> str:
+    """Where an array of a range is, below the folder of the shards.
+
+    >>> rows_file(3, "y.npy")
+    'rows-00003/y.npy'
+    """
+    return f"rows-{part:05d}/{name}"
+
+
+def make_nodes(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
+    """Labels, names and the split of a range's nodes."""
+    start, stop = plan.span(unit.part)
+    found = {}
+    for name in ("y", "node_ids"):
+        path = plan.folder / f"{name}.npy"
+        if path.is_file():
+            with RowFile(path) as file:
+                found[name] = file.span(start, stop)
+    found.setdefault("y", np.full(stop - start, -1, np.int64))
+    found.setdefault("node_ids", np.arange(start, stop))
+    if plan.split is not None:
+        for name in ("train", "val", "test"):
+            with RowFile(plan.folder / f"{name}_mask.npy") as file:
+                mask = file.span(start, stop)
+            found[name] = np.ascontiguousarray(mask.reshape(stop - start, -1)[:, plan.split])
+    return {
+        place: write_array(folder / place, array)
+        for name, array in found.items()
+        for place in [rows_file(unit.part, f"{name}.npy")]
+    }
+
+
+def make_rows(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
+    """The rows of one statistic of a range."""
+    make = {
+        "attributes": _attributes,
+        "class_counts": _class_counts,
+        "class_means": _class_means,
+        "adjacency": _adjacency,
+    }[base_name(unit.name)]
+    return make(folder, plan, unit)
+
+
+def attributes_file(plan: Plan) -> RowFile | SparseRowFile:
+    """The rows of the graph's attributes."""
+    if not plan.is_sparse:
+        return RowFile(plan.folder / "x.npy")
+    indptr, indices, data = (
+        plan.folder / f"x_{part}.npy" for part in ("indptr", "indices", "data")
+    )
+    return SparseRowFile(indptr, indices, data, plan.num_features)
+
+
+def _labels(folder: Path, nodes: Array) -> Array:
+    with RowFile(folder / WORK / "labels.npy") as file:
+        return file.take(nodes)
+
+
+def _single(x: Attributes) -> Attributes:
+    return x if sp.issparse(x) else np.asarray(x, np.float32)
+
+
+def _attributes(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
+    scaling, x = plan.statistics.attributes_scaling, attributes_file(plan)
+    start, stop = plan.span(unit.part)
+    if isinstance(x, SparseRowFile):
+        place = rows_file(unit.part, "attributes.npz")
+        lengths = [
+            x.lengths(np.arange(first, min(first + _PLACES, stop)))[1]
+            for first in range(start, stop, _PLACES)
+        ]
+        indptr = np.append(0, np.cumsum(np.concatenate(lengths)))
+        with SparseWriter(folder / place, plan.num_features) as sparse:
+            for first, last in spans(indptr, plan.memory, 2 * _ENTRY_BYTES, 64, "Attributes"):
+                sparse.append(scaled_attributes(x.span(start + first, start + last), scaling))
+            return {place: sparse.done()}
+    place = rows_file(unit.part, "attributes.npy")
+    step = max(1, plan.memory // (4 * 4 * plan.num_features))
+    with RowWriter(folder / place, np.float32, (plan.num_features,)) as writer, x:
+        for first in range(start, stop, step):
+            rows = _single(x.span(first, min(first + step, stop)))
+            writer.append(scaled_attributes(rows, scaling))
+        return {place: writer.done()}
+
+
+def _class_counts(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
+    place, classes = rows_file(unit.part, f"{unit.name}.npy"), plan.num_classes
+    edges = EdgeRows(edges_folder(folder, plan.mode(unit.name), unit.part), plan)
+    scaling = plan.statistics.class_counts_scaling
+    with RowWriter(folder / place, np.float32, (classes,)) as writer:
+        for block in blocks(edges, plan.memory, 8 + 8 * classes, 16 * classes, "Class counts"):
+            counts = class_counts(block.adjacency, _labels(folder, block.nodes), classes)
+            writer.append(scaled_counts(counts, scaling))
+        return {place: writer.done()}
+
+
+def _class_means(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
+    form, classes, width = plan.statistics.class_means_form, plan.num_classes, plan.num_features
+    mode = plan.mode(unit.name)
+    edges = EdgeRows(edges_folder(folder, mode, unit.part), plan)
+    every = count_edges(folder, plan, mode)
+    x = attributes_file(plan)
+    dim = plan.statistics.class_means_dim if form == "sketch" else width
+    # Attributes as read, as single precision, and moved to the columns of their class; then rows.
+    per_edge = {"half": 12 * width, "sketch": 8 * width + 8 * dim}.get(form, 24 * width)
+    if plan.is_sparse:
+        per_edge = _ENTRY_BYTES * _longest_row(x, plan.num_nodes) + 8 * dim
+    per_row = {"half": 2, "sketch": 2}.get(form, 16) * classes * dim + 16 * dim
+    is_sparse = form == "sparse"
+    place = rows_file(unit.part, f"{unit.name}.{'npz' if is_sparse else 'npy'}")
+    kind = np.float32 if form == "dense" else np.float16
+    writer: Any = (
+        SparseWriter(folder / place, classes * dim)
+        if is_sparse
+        else RowWriter(folder / place, kind, (classes * dim,))
+    )
+    with writer, closing(x):
+        for block in blocks(edges, plan.memory, per_edge, per_row, "Class means"):
+            own = _single(x.take(block.nodes))
+            writer.append(_means_of(block, own, _labels(folder, block.nodes), plan, every))
+        return {place: writer.done()}
+
+
+def _longest_row(x: Any, num_nodes: int) -> int:
+    """The most entries of a node's attributes, some nodes looked at at a time."""
+    return max(
+        largest_of(x.lengths(np.arange(first, min(first + _PLACES, num_nodes)))[1])
+        for first in range(0, num_nodes, _PLACES)
+    )
+
+
+def _means_of(block: Block, x: Attributes, labels: Array, plan: Plan, edges: int) -> Any:
+    """The class means of a block's rows, as ``LocalStatistics`` has them.
+
+    Args:
+        block: the rows and their neighbours.
+        x: the attributes of the neighbours.
+        labels: their labels.
+        plan: what is made.
+        edges: how many the whole graph has of the block's kind.
+    """
+    form, classes = plan.statistics.class_means_form, plan.num_classes
+    is_unit = plan.statistics.class_means_scaling == "unit"
+    if form in ("half", "sketch"):
+        if form == "sketch":
+            x = sketched_attributes(x, plan.statistics.class_means_dim)
+        if not is_unit:
+            refuse_beyond_half(x)
+        # By the size of the whole graph, not of the block: both ways differ in their last bits.
+        fast = is_compiled(x, edges)
+        return class_mean_rows(
+            block.adjacency, x, labels, classes, unit_length=is_unit, compiled=fast
+        )
+    means = class_means(block.adjacency, x, labels, classes)
+    if form == "sparse":
+        if is_unit:
+            scale = inverse_or_zero(row_lengths(means))
+            means.data *= np.repeat(scale, np.diff(means.indptr))
+        return means
+    rows = means.toarray()
+    if is_unit:
+        rows *= inverse_or_zero(dense_lengths(rows))[..., None]
+    return rows
+
+
+def _adjacency(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
+    place = rows_file(unit.part, f"{unit.name}.npz")
+    edges = EdgeRows(edges_folder(folder, plan.mode(unit.name), unit.part), plan)
+    with SparseWriter(folder / place, plan.num_nodes) as writer:
+        for first, last in spans(edges.indptr, plan.memory, EDGE_BYTES, 64, "Adjacency rows"):
+            rows = edges.rows(first, last)
+            writer.append(scaled_attributes(rows, plan.statistics.adjacency_scaling))
+        return {place: writer.done()}
+
+
+def check_push(plan: Plan) -> None:
+    """Refuse largest entries that a task cannot hold, which the plan alone tells."""
+    chosen = plan.statistics
+    if "diffusion" not in chosen.statistics or chosen.diffusion_form != "topk":
+        return
+    rows = largest_of(np.diff(plan.starts))
+    found = 3 * 8 * rows * min(chosen.diffusion_topk, plan.num_nodes)
+    needed = worker_bytes(plan.num_nodes, chosen.diffusion) + found
+    remedy = "Cut the graph into more ranges, give tasks more memory (--memory), or set "
+    refuse_beyond(
+        needed, plan.memory, "The largest entries of a range", remedy + "diffusion_form=sketch."
+    )
+
+
+def make_topk(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
+    """The largest entries of the diffusion rows of a range, by push.
+
+    T is mapped, for a push may lead to any row of it; what it holds beside are its work arrays, 28
+    bytes for each node of the graph, and the entries found: see :func:`check_push`.
+    """
+    chosen, (start, stop) = plan.statistics, plan.span(unit.part)
+    place = transition_folder(folder, plan.mode(unit.name))
+    indptr, indices, data = (
+        read_array(place / f"{name}.npy", mapped="r") for name in ("indptr", "indices", "data")
+    )
+    rows = largest_of_range(
+        (np.asarray(indptr), np.asarray(indices), np.asarray(data)),
+        (start, stop),
+        chosen.diffusion,
+        count=chosen.diffusion_topk,
+        threshold=chosen.diffusion_threshold,
+        self_entry=chosen.diffusion_self_entry,
+        threads=1,
+        teleport=chosen.teleport,
+        heat_time=chosen.heat_time,
+        tolerance=chosen.diffusion_tolerance,
+    )
+    path = rows_file(unit.part, f"{unit.name}.npz")
+    with SparseWriter(folder / path, plan.num_nodes) as writer:
+        writer.append(scaled_attributes(rows, chosen.diffusion_scaling))
+        return {path: writer.done()}

@@ -1,0 +1,240 @@
+"""SparseMatrix: products and their gradients against dense algebra in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.linalg
+import scipy.sparse as sp
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from hpgmn.base.sparse import (
+    SparseMatrix,
+    at_least_single,
+    block_diagonal,
+    diagonal_rows,
+    in_order,
+    moved,
+)
+
+
+@st.composite
+def matrices(draw: st.DrawFn) -> np.ndarray:
+    """Small matrices with empty rows and columns, or with nothing at all."""
+    height, width = draw(st.integers(1, 6)), draw(st.integers(1, 6))
+    random = np.random.default_rng(draw(st.integers(0, 2**16)))
+    share = draw(st.sampled_from([0.0, 0.3, 1.0]))
+    return random.normal(size=(height, width)) * (random.random((height, width)) < share)
+
+
+def sparse(dense: np.ndarray) -> SparseMatrix:
+    return SparseMatrix(sp.csr_array(dense.astype(np.float32)))
+
+
+def random_tensor(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+@given(matrices(), st.sampled_from([None, "ones", "some zero"]), st.booleans())
+def test_product_and_gradient_match_dense_autograd(
+    dense: np.ndarray, factors: str | None, transposed: bool
+) -> None:
+    height, width = dense.shape
+    columns = None
+    if factors is not None:
+        columns = torch.ones(width) if factors == "ones" else torch.arange(width) % 3 * 0.75
+    given_weight = random_tensor(width, 4)
+    if transposed:  # an input that is not contiguous
+        given_weight = random_tensor(4, width).T
+    weight = given_weight.clone(memory_format=torch.preserve_format).requires_grad_()
+    upstream = random_tensor(height, 4, seed=1)
+
+    found = sparse(dense).times(weight, columns)
+    (found * upstream).sum().backward()
+
+    exact_weight = given_weight.double().requires_grad_()
+    scaled = exact_weight if columns is None else columns.double().unsqueeze(-1) * exact_weight
+    exact = torch.from_numpy(dense.astype(np.float32)).double() @ scaled
+    (exact * upstream).sum().backward()
+
+    torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(weight.grad.double(), exact_weight.grad, rtol=1e-5, atol=1e-5)
+
+
+@given(matrices())
+def test_at_sign_is_times(dense: np.ndarray) -> None:
+    matrix, weight = sparse(dense), random_tensor(dense.shape[1], 3)
+    torch.testing.assert_close(matrix @ weight, matrix.times(weight), rtol=0, atol=0)
+
+
+@given(matrices())
+def test_gradient_of_a_plain_sum_is_the_sum_of_each_column(dense: np.ndarray) -> None:
+    weight = random_tensor(dense.shape[1], 2).requires_grad_()
+    (sparse(dense) @ weight).sum().backward()  # the gradient that arrives has strides of zero
+    expected = torch.from_numpy(dense.sum(axis=0)).float().unsqueeze(-1).expand(-1, 2)
+    torch.testing.assert_close(weight.grad, expected, rtol=1e-5, atol=1e-5)
+
+
+@given(matrices())
+def test_transpose_is_the_transpose_and_its_transpose_is_the_matrix(dense: np.ndarray) -> None:
+    matrix = sparse(dense)
+    np.testing.assert_array_equal(matrix.transpose.host.toarray(), dense.T.astype(np.float32))
+    assert matrix.transpose.shape == dense.T.shape
+    assert matrix.transpose.host.has_sorted_indices
+    assert matrix.transpose.transpose is matrix
+    weight = random_tensor(dense.shape[0], 3)
+    expected = torch.from_numpy(dense.T).float() @ weight
+    torch.testing.assert_close(matrix.transpose @ weight, expected, rtol=1e-5, atol=1e-5)
+
+
+@given(matrices())
+def test_rows_columns_and_scaled_values_of_entries_rebuild_the_matrix(dense: np.ndarray) -> None:
+    matrix = sparse(dense)
+    if not matrix.host.nnz:
+        return
+    factors = torch.arange(1.0, matrix.host.nnz + 1)
+    rebuilt = np.zeros(dense.shape)
+    values = matrix.scaled(factors).values()
+    for row, column, value in zip(
+        matrix.rows_of_entries, matrix.columns_of_entries, values, strict=True
+    ):
+        rebuilt[row, column] += value
+    expected = np.zeros(dense.shape)
+    stored = np.argwhere(dense.astype(np.float32))  # row by row, as CSR stores them
+    for number, (row, column) in enumerate(stored, start=1):
+        expected[row, column] = dense[row, column] * number
+    np.testing.assert_allclose(rebuilt, expected, rtol=1e-5)
+
+
+def test_empty_matrix_gives_exact_zeros_and_a_zero_gradient() -> None:
+    matrix = SparseMatrix(sp.csr_array((2, 3), dtype=np.float32))
+    weight = random_tensor(3, 4).requires_grad_()
+    for columns in (None, torch.ones(3)):
+        weight.grad = None
+        found = matrix.times(weight, columns)
+        found.sum().backward()
+        assert torch.equal(found, torch.zeros(2, 4))
+        assert torch.equal(weight.grad, torch.zeros(3, 4))
+
+
+@pytest.mark.parametrize("entries", [0, 1])
+def test_a_lost_column_does_not_spoil_the_others(entries: int) -> None:
+    """Columns belong to different replicas: one that diverged must stay alone with it."""
+    dense = np.zeros((2, 3))
+    dense[0, 1] = entries
+    weight = torch.ones(3, 2)
+    weight[:, 1] = float("nan")
+    found = sparse(dense) @ weight
+    assert found[:, 0].tolist() == [entries, 0.0]
+
+
+def test_entries_may_be_stored_zeros() -> None:
+    host = sp.csr_array((np.float32([0, 2]), np.int32([0, 1]), np.int32([0, 1, 2])), shape=(2, 2))
+    weight = torch.tensor([[1.0], [3.0]], requires_grad=True)
+    found = SparseMatrix(host) @ weight
+    found.sum().backward()
+    assert found.tolist() == [[0.0], [6.0]]
+    assert weight.grad.tolist() == [[0.0], [2.0]]
+
+
+@given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.integers(0, 2**16))
+def test_block_diagonal_matches_scipy(count: int, height: int, width: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    blocks = [
+        sp.csr_array(random.integers(0, 2, (height, width)).astype(np.float32))
+        for _ in range(count)
+    ]
+    found = block_diagonal(blocks)
+    np.testing.assert_array_equal(found.toarray(), sp.block_diag(blocks).toarray())
+    assert found.indices.dtype == found.indptr.dtype == np.int32
+
+
+def test_blocks_beyond_32_bit_indices_are_refused() -> None:
+    empty = sp.csr_array((1, 2**30), dtype=np.float32)
+    with pytest.raises(OverflowError, match="train fewer at once"):
+        block_diagonal([empty, empty])
+
+
+@given(matrices(), st.integers(1, 3), st.integers(0, 4), st.integers(0, 2**16))
+def test_diagonal_rows_are_the_blocks_of_rows(
+    dense: np.ndarray, replicas: int, height: int, seed: int
+) -> None:
+    rows = np.random.default_rng(seed).integers(len(dense), size=(replicas, height))
+    host = sparse(dense).host
+    found = diagonal_rows(host, rows)
+    expected = scipy.linalg.block_diag(*[host.toarray()[own] for own in rows])
+    np.testing.assert_array_equal(found.toarray(), expected)
+    assert found.shape == (replicas * height, replicas * dense.shape[1])
+    assert found.indices.dtype == found.indptr.dtype == np.int32
+    assert found.has_sorted_indices
+
+
+def test_rows_beyond_32_bit_indices_are_refused() -> None:
+    wide = sp.csr_array((1, 2**30), dtype=np.float32)
+    with pytest.raises(OverflowError, match="train fewer at once"):
+        diagonal_rows(wide, np.zeros((2, 1), np.int64))
+
+
+@given(st.integers(0, 2**16), st.sampled_from([1, 5, 6, 12]))
+def test_leaving_empty_rows_out_changes_no_product(seed: int, entries: int) -> None:
+    """12 rows: up to five entries they are left out, from six on they are not."""
+    random = np.random.default_rng(seed)
+    dense = np.zeros((12, 4))
+    dense.reshape(-1)[random.permutation(48)[:entries]] = random.uniform(1, 2, entries)
+    matrix = sparse(dense)
+    assert (matrix.filled is None) == (entries >= 6)
+    weight = random_tensor(4, 3).requires_grad_()
+    columns = torch.tensor([0.0, 1.0, 2.0, 0.5])
+    exact = torch.from_numpy(dense).float()
+    for factors in (None, columns):
+        kept = torch.ones(4) if factors is None else factors
+        found = matrix.times(weight, factors)
+        torch.testing.assert_close(found, exact @ torch.diag(kept) @ weight)
+        [gradient] = torch.autograd.grad(found.square().sum(), weight)
+        expected = 2 * torch.diag(kept) @ exact.T @ exact @ torch.diag(kept) @ weight
+        torch.testing.assert_close(gradient, expected)
+
+
+@given(matrices())
+def test_a_matrix_that_is_ready_makes_nothing_in_its_first_product(dense: np.ndarray) -> None:
+    matrix = sparse(dense).ready()
+    made = set(matrix.__dict__), set(matrix.transpose.__dict__)
+    weight = random_tensor(dense.shape[1], 2).requires_grad_()
+    (matrix @ weight).sum().backward()
+    assert (set(matrix.__dict__), set(matrix.transpose.__dict__)) == made
+
+
+def test_moving_to_where_a_tensor_is_copies_nothing() -> None:
+    tensor = random_tensor(2, 3)
+    assert moved(tensor, torch.device("cpu")) is tensor
+    assert moved(tensor, torch.device("meta")).is_meta
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_what_moves_to_a_gpu_arrives_whole() -> None:
+    tensor = random_tensor(1000, 300)
+    found = moved(tensor, torch.device("cuda"))
+    assert found.is_cuda
+    assert torch.equal(found.cpu(), tensor)
+    assert moved(found, torch.device("cuda")) is found
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_only_half_precision_is_widened(dtype: torch.dtype) -> None:
+    given = torch.tensor([1.5, -2.0], dtype=dtype)
+    found = at_least_single(given)
+    assert found.dtype == (torch.float64 if dtype is torch.float64 else torch.float32)
+    assert found.tolist() == [1.5, -2.0]
+
+
+@given(matrices())
+def test_a_product_added_in_order_is_the_product(dense: np.ndarray) -> None:
+    matrix = sp.csr_array(dense.astype(np.float32))
+    parts = (torch.from_numpy(part) for part in (matrix.indptr, matrix.indices, matrix.data))
+    given_weight = random_tensor(dense.shape[1], 3)
+    found = in_order(*parts, given_weight)
+    torch.testing.assert_close(found, torch.from_numpy(dense).float() @ given_weight)

@@ -1,0 +1,385 @@
+"""Known datasets and protocols, and loading: by name, from a file, and every mistake in it."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpgmn.base.errors import DataNotFoundError, GraphError, HPGMNError
+from hpgmn.graph import Graph, Splits
+from hpgmn.graph.datasets import DATASETS, PROTOCOLS, cache_folder, find_file, load
+from hpgmn.graph.files import read_graph, write_graph
+from hpgmn.graph.splits import random_splits
+from hpgmn.tables import Columns
+
+ON_RECORD = [name for name, dataset in DATASETS.items() if dataset.homophily is not None]
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """An empty data folder and an empty cache folder, both in use."""
+    data, cache = tmp_path / "data", tmp_path / "cache"
+    data.mkdir()
+    (cache / "hpgmn").mkdir(parents=True)
+    monkeypatch.setenv("HPGMN_DATA", str(data))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    return data, cache / "hpgmn"
+
+
+def plain_graph(num_nodes: int = 20, with_splits: bool = True, marker: float = 1.0) -> Graph:
+    y = np.arange(num_nodes) % 2
+    graph = Graph(np.full((num_nodes, 1), marker), [[0], [1]], y)
+    return graph.with_splits(random_splits(y, count=2)) if with_splits else graph
+
+
+@pytest.mark.parametrize("name", ON_RECORD)
+def test_known_sizes_are_those_of_the_file(data_dir: Path, name: str) -> None:
+    path = data_dir / f"{name}.npz"
+    if not path.exists():
+        pytest.skip(f"{name}.npz is not in the folder of graph files")
+    graph, known = read_graph(path), DATASETS[name]
+    found = (graph.num_nodes, graph.edge_index.shape[1], graph.num_features, graph.num_classes)
+    assert found == (known.num_nodes, known.num_edges, known.num_features, known.num_classes)
+    assert (graph.splits is None) == known.random_splits
+    if known.download is not None:
+        assert graph.directed == known.download.directed
+
+
+def test_every_dataset_of_a_protocol_is_known_and_has_its_metric() -> None:
+    for protocol in PROTOCOLS.values():
+        assert set(protocol.graphs) <= set(DATASETS)
+    assert PROTOCOLS["platonov"].metrics == {
+        "minesweeper": "roc_auc",
+        "tolokers": "roc_auc",
+        "questions": "roc_auc",
+        "roman-empire": "accuracy",
+        "amazon-ratings": "accuracy",
+    }
+    assert PROTOCOLS["sound"].metrics["minesweeper"] == "roc_auc"
+    assert set(PROTOCOLS["paper-heterophily"].metrics.values()) == {"accuracy"}
+    assert {name: protocol.seeds for name, protocol in PROTOCOLS.items() if protocol.seeds > 1} == {
+        "paper-homophily": 5
+    }
+
+
+def test_what_pyg_lacks_is_to_be_brought() -> None:
+    brought = {name for name, dataset in DATASETS.items() if dataset.download is None}
+    assert brought == {
+        *("cornell", "crocodile", "chameleon-filtered", "squirrel-filtered"),
+        *("twitch-gamers", "arxiv-year", "snap-patents", "pokec"),
+    }
+
+
+def test_only_defects_are_warned_of() -> None:
+    warned = {name for name, dataset in DATASETS.items() if dataset.is_defective}
+    assert warned == {"cornell-geomgcn", "chameleon", "squirrel"}
+    assert all(DATASETS[name].defects for name in warned)
+
+
+def test_data_folder_comes_before_the_cache(folders: tuple[Path, Path]) -> None:
+    data, cache = folders
+    assert find_file("texas") is None
+    write_graph(plain_graph(marker=2.0), cache / "texas.npz")
+    assert find_file("texas") == cache / "texas.npz"
+    assert load("texas").x[0, 0] == 2.0
+    write_graph(plain_graph(marker=3.0), data / "texas.npz")
+    assert find_file("texas") == data / "texas.npz"
+    assert load("texas").x[0, 0] == 3.0
+
+
+def test_cache_is_used_without_a_data_folder(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HPGMN_DATA", "")
+    write_graph(plain_graph(), folders[1] / "texas.npz")
+    assert load("texas").name == "texas"
+
+
+def test_cache_is_in_the_home_folder_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert cache_folder() == Path.home() / ".cache" / "hpgmn"
+
+
+def test_data_folder_that_is_none_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPGMN_DATA", str(tmp_path / "absent"))
+    message = r"HPGMN_DATA names '.*absent', which is not a folder: set it to a folder"
+    with pytest.raises(HPGMNError, match=message):
+        load("texas")
+    with pytest.raises(HPGMNError, match=message):
+        find_file("texas")
+
+
+@pytest.mark.usefixtures("folders")
+def test_unknown_name_gets_the_nearest() -> None:
+    message = r"Unknown dataset 'chamelon'\. Did you mean 'chameleon'\? Choose from: texas, "
+    with pytest.raises(HPGMNError, match=message):
+        load("chamelon")
+    with pytest.raises(HPGMNError, match=message):
+        find_file("chamelon")
+
+
+@pytest.mark.usefixtures("folders")
+def test_known_but_absent_says_how_to_get_it() -> None:
+    with pytest.raises(DataNotFoundError) as caught:
+        load("texas")
+    assert str(caught.value) == (
+        "Dataset 'texas' is not on this machine: run `hpgmn datasets --download texas`, or bring "
+        "the file as texas.npz into the folder named by HPGMN_DATA."
+    )
+    with pytest.raises(DataNotFoundError) as caught:
+        load("pokec")
+    assert str(caught.value) == (
+        "Dataset 'pokec' is not on this machine: bring the file as pokec.npz into the folder "
+        "named by HPGMN_DATA."
+    )
+
+
+def test_a_path_is_read_as_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_graph(plain_graph(), tmp_path / "mine.npz")
+    monkeypatch.chdir(tmp_path)
+    for source in ("mine.npz", str(tmp_path / "mine.npz"), tmp_path / "mine.npz"):
+        assert load(source).name == "mine"
+
+
+@pytest.mark.parametrize("source", ["absent.npz", "folder/absent", Path("absent")])
+def test_a_missing_file_is_told(source: str | Path) -> None:
+    with pytest.raises(GraphError, match=f"Graph file '{source}' does not exist; check the path"):
+        load(source)
+
+
+def test_another_file_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nodes").write_text("id,class")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(GraphError, match=r"Graph file 'nodes': it is not a \.npz file"):
+        load("nodes")
+
+
+def test_a_graph_folder_is_accepted_as_a_file_is(
+    folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_graph(plain_graph(), tmp_path / "mine")
+    for source in ("mine", Path("mine"), str(tmp_path / "mine")):
+        assert load(source).name == "mine"
+    for name in ("pokec.graph", "genius"):
+        write_graph(plain_graph(), folders[0] / name)
+        assert load(name.removesuffix(".graph")).name == name.removesuffix(".graph")
+        assert find_file(name.removesuffix(".graph")) == folders[0] / name
+    write_graph(plain_graph(), folders[0] / "pokec.npz")
+    assert find_file("pokec") == folders[0] / "pokec.npz"
+
+
+def write_tables(folder: Path, ages: list[str], edges: str = "a,b\n") -> Path:
+    """A folder of tables: nodes a, b, … with an age and a class, good and bad in turn."""
+    folder.mkdir()
+    rows = [f"{'abcdefghij'[n]},{age},{('good', 'bad')[n % 2]}" for n, age in enumerate(ages)]
+    (folder / "nodes.csv").write_text("\n".join(["id,age,label", *rows, ""]))
+    (folder / "edges.csv").write_text(f"source,target\n{edges}")
+    return folder
+
+
+def test_a_folder_of_tables_is_a_graph(tmp_path: Path) -> None:
+    told: list[str] = []
+    ages = [str(age) for age in range(10)]
+    steps: list[str] = []
+    graph = load(
+        write_tables(tmp_path / "mine", ages),
+        tell=told.append,
+        progress=lambda what, done, total: steps.append(what),
+    )
+    assert list(dict.fromkeys(steps)) == [
+        "Reading the names in nodes.csv",
+        "Preparing the attributes in nodes.csv",
+        "Counting the edges in edges.csv",
+        "Reading the edges in edges.csv",
+        "Checking the graph",
+    ]
+    assert (graph.name, graph.num_nodes, graph.class_names) == ("mine", 10, ("bad", "good"))
+    np.testing.assert_allclose(graph.x[:, 0], (np.arange(10) - 4.5) / 8.25**0.5, rtol=1e-6)
+    assert graph.splits is not None
+    assert len(graph.splits) == 10
+    assert told[0] == "nodes.csv: id is 'id', label is 'label'; 1 more column: age."
+    assert told[-1].startswith("Graph 'mine' has no splits and gets 10 random ones 60/20/20")
+    raw = load(tmp_path / "mine", prepare=False, columns=Columns(directed=False))
+    assert raw.x[:, 0].tolist() == list(range(10))
+    assert raw.preparation is None
+    assert not raw.directed
+
+
+def test_later_tables_are_prepared_as_the_first(tmp_path: Path) -> None:
+    first = load(write_tables(tmp_path / "first", ["0", "4"]))
+    later = load(write_tables(tmp_path / "later", ["6", "4"]), preparation=first.preparation)
+    assert first.x.tolist() == [[-1], [1]]
+    assert later.x.tolist() == [[2], [1]]
+    assert later.preparation == first.preparation
+
+
+def test_graphml_is_a_graph(tmp_path: Path) -> None:
+    networkx = pytest.importorskip("networkx")
+    network = networkx.path_graph(4)
+    for node in network:
+        network.nodes[node].update(age=float(node % 2), city="xy"[node // 2], club="ab"[node % 2])
+    networkx.write_graphml(network, tmp_path / "club.graphml")
+    graph = load(tmp_path / "club.graphml", columns=Columns(label="club"))
+    assert (graph.name, graph.directed, graph.num_edges) == ("club", False, 3)
+    assert graph.x.tolist() == [[0, 1, 0], [1, 1, 0], [0, 0, 1], [1, 0, 1]]
+    assert graph.y.tolist() == [0, 1, 0, 1]
+
+
+def test_tables_without_edges_are_a_graph(tmp_path: Path) -> None:
+    folder = write_tables(tmp_path / "mine", ["1", "2"], edges="")
+    assert load(folder).num_edges == 0
+    first = load(write_tables(tmp_path / "first", ["0", "4"]))
+    assert load(folder, preparation=first.preparation).num_edges == 0
+
+
+def test_columns_are_said_of_tables_only(tmp_path: Path) -> None:
+    write_graph(plain_graph(), tmp_path / "plain.npz")
+    with pytest.raises(HPGMNError, match=r"plain\.npz' has no tables.*Leave out label, drop\.$"):
+        load(tmp_path / "plain.npz", columns=Columns(label="kind", drop=("age",)))
+
+
+def test_a_folder_is_told(tmp_path: Path) -> None:
+    with pytest.raises(HPGMNError, match=r"is a folder, not a graph file: give a \.npz file"):
+        load(tmp_path)
+    with pytest.raises(HPGMNError, match="is a folder, not a graph file"):
+        load(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("cornell-geomgcn", "those of texas, on the graph of cornell; cornell is the right one"),
+        ("chameleon", "near-duplicates shared between train and test; chameleon-filtered"),
+        ("squirrel", "near-duplicates shared between train and test; squirrel-filtered"),
+    ],
+)
+def test_defects_are_warned_of(
+    folders: tuple[Path, Path], caplog: pytest.LogCaptureFixture, name: str, message: str
+) -> None:
+    write_graph(plain_graph(DATASETS[name].num_nodes), folders[0] / f"{name}.npz")
+    load(name)
+    warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 1
+    assert message in warnings[0].getMessage()
+
+
+def test_own_graph_of_the_same_name_is_not_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_graph(plain_graph(), tmp_path / "squirrel.npz")
+    load(tmp_path / "squirrel.npz")
+    assert caplog.records == []
+
+
+def test_crocodile_gets_random_splits(folders: tuple[Path, Path]) -> None:
+    graph = plain_graph(DATASETS["crocodile"].num_nodes, with_splits=False)
+    write_graph(graph, folders[0] / "crocodile.npz")
+    expected = random_splits(graph, count=10, fractions=(0.6, 0.2, 0.2), stratified=False)
+    for protocol in (None, "paper-crocodile"):
+        splits = load("crocodile", protocol).splits
+        assert splits is not None
+        np.testing.assert_array_equal(splits.train, expected.train)
+        np.testing.assert_array_equal(splits.test, expected.test)
+
+
+def test_own_graph_without_splits_gets_stratified_ones(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    graph = plain_graph(with_splits=False)
+    write_graph(graph, tmp_path / "mine.npz")
+    with caplog.at_level(logging.INFO):
+        splits = load(tmp_path / "mine.npz").splits
+    assert splits is not None
+    np.testing.assert_array_equal(splits.val, random_splits(graph, stratified=True).val)
+    assert "Graph 'mine' has no splits and gets 10 random ones 60/20/20, strat" in caplog.text
+
+
+def test_stored_splits_are_kept(tmp_path: Path) -> None:
+    write_graph(plain_graph(), tmp_path / "mine.npz")
+    splits = load(tmp_path / "mine.npz").splits
+    assert splits is not None
+    assert len(splits) == 2
+
+
+@pytest.mark.parametrize("labels", [[-1] * 6, [0] * 6, [0, 1, -1, -1, -1, -1]])
+def test_a_graph_with_too_few_labels_stays_without_splits(
+    tmp_path: Path, labels: list[int]
+) -> None:
+    write_graph(Graph(np.ones((6, 1)), [], labels), tmp_path / "bare.npz")
+    assert load(tmp_path / "bare.npz").splits is None
+
+
+def test_geom_gcn_protocol_takes_the_other_splits(folders: tuple[Path, Path]) -> None:
+    graph = plain_graph()
+    assert graph.splits is not None
+    other = Splits(graph.splits.test, graph.splits.val, graph.splits.train)
+    families = {"geom": other}
+    both = Graph(graph.x, graph.edge_index, graph.y, alternative_splits=families)
+    write_graph(both.with_splits(graph.splits), folders[0] / "cora.npz")
+    public, geom = load("cora", "paper-homophily").splits, load("cora", "geom-gcn").splits
+    assert public is not None
+    assert geom is not None
+    np.testing.assert_array_equal(public.train, graph.splits.train)
+    np.testing.assert_array_equal(geom.train, graph.splits.test)
+
+
+def test_protocol_mistakes_are_told(folders: tuple[Path, Path]) -> None:
+    write_graph(plain_graph(), folders[0] / "cora.npz")
+    write_graph(plain_graph(with_splits=False), folders[0] / "pubmed.npz")
+    with pytest.raises(HPGMNError, match=r"Unknown protocol 'platon'\. Did you mean 'platonov'\?"):
+        load("cora", "platon")
+    with pytest.raises(HPGMNError, match=r"'platonov' does not use 'cora'\. Choose from: mines"):
+        load("cora", "platonov")
+    with pytest.raises(GraphError, match="file of 'cora' has no array 'geom_train_mask': take"):
+        load("cora", "geom-gcn")
+    with pytest.raises(GraphError, match="file of 'pubmed' has no array 'train_mask': take"):
+        load("pubmed", "paper-homophily")
+
+
+def test_real_citation_graphs_have_both_families(data_dir: Path) -> None:
+    found = find_file("cora")
+    assert found is not None
+    assert found.samefile(data_dir / "cora.npz")
+    public, geom = load("cora", "paper-homophily").splits, load("cora", "geom-gcn").splits
+    assert public is not None
+    assert geom is not None
+    assert (len(public), len(geom)) == (1, 10)
+
+
+def test_real_crocodile_is_split_without_regard_to_classes(data_dir: Path) -> None:
+    assert (data_dir / "crocodile.npz").exists()
+    graph = load("crocodile")
+    order = np.random.default_rng(4).permutation(11631)
+    assert np.flatnonzero(graph.split(4).train).tolist() == sorted(order[:6979])
+    assert graph.split(4).val.sum() == 2326
+    assert graph.split(4).test.sum() == 2326
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [(["train"] * 4, "no val"), (["test", "test", "", ""], "no train and no val")],
+)
+def test_a_split_column_without_a_part_is_told(tmp_path: Path, words: list[str], told: str) -> None:
+    folder = write_tables(tmp_path / "mine", ["1", "2", "3", "4"])
+    lines = (folder / "nodes.csv").read_text().splitlines()
+    rows = [f"{line},{word}" for line, word in zip(lines, ["split", *words], strict=True)]
+    (folder / "nodes.csv").write_text("\n".join([*rows, ""]))
+    message = (
+        rf"^nodes\.csv: column 'split' has {told} nodes\. Write the words train, val and test "
+        r"there, "
+        r"or ignore the column for random splits \(--split-column ''\)\.$"
+    )
+    with pytest.raises(HPGMNError, match=message):
+        load(folder)
+    assert load(folder, columns=Columns(split="")).preparation is not None
+
+
+def test_too_few_labels_for_splits_is_left_to_who_needs_them(tmp_path: Path) -> None:
+    told: list[str] = []
+    graph = load(write_tables(tmp_path / "mine", ["1", "2"]), tell=told.append)
+    assert graph.splits is None
+    assert not [line for line in told if "fractions" in line]

@@ -1,0 +1,380 @@
+"""Downloads: the child process, what it makes of PyG's objects, and what the user is told."""
+
+from __future__ import annotations
+
+import errno
+import inspect
+import ssl
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+import warnings
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hpgmn.base.errors import GraphError, HPGMNError
+from hpgmn.graph import Graph
+from hpgmn.graph import download as child
+from hpgmn.graph.datasets import DATASETS, Dataset, Download, load
+from hpgmn.graph.download import download
+from hpgmn.graph.files import read_graph, write_graph
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("HPGMN_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "hpgmn"
+
+
+@pytest.fixture
+def child_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Let a few lines of Python stand for the child; they see NAME and TARGET as sys.argv."""
+    popen = subprocess.Popen
+
+    def use(code: str) -> None:
+        def instead(command: list[str], **options: Any) -> Any:
+            assert command[0] == sys.executable
+            assert command[-4:-2] == ["-m", "hpgmn.graph.download"]
+            return popen([sys.executable, "-c", code, *command[-2:]], **options)
+
+        monkeypatch.setattr(subprocess, "Popen", instead)
+
+    return use
+
+
+def as_large_as_texas(
+    nodes: int = 183, edges: int = 325, features: int = 1703, classes: int = 5
+) -> Graph:
+    ends = np.arange(edges) % nodes
+    pairs = np.stack([ends, (ends + 1 + np.arange(edges) // nodes) % nodes])
+    return Graph(np.ones((nodes, features)), pairs, np.arange(nodes) % classes)
+
+
+def copies(path: Path, graph: Graph) -> str:
+    """A child that hands a finished graph file over."""
+    write_graph(graph, path)
+    return f"import shutil, sys; shutil.copy({str(path)!r}, sys.argv[2])"
+
+
+def small_data(**changes: Any) -> SimpleNamespace:
+    """What a PyG dataset holds, on six nodes; node 5 has no attributes."""
+    x = torch.zeros(6, 10)
+    x[:5, :1] = 1.0
+    masks = {
+        "train_mask": torch.tensor([1, 1, 0, 0, 0, 0], dtype=torch.bool),
+        "val_mask": torch.tensor([0, 0, 1, 1, 0, 0], dtype=torch.bool),
+        "test_mask": torch.tensor([0, 0, 0, 0, 1, 1], dtype=torch.bool),
+    }
+    edges = torch.tensor([[0, 1, 2, 3], [1, 0, 3, 2]])
+    y = torch.tensor([0, 1, 0, 1, 0, 1])
+    return SimpleNamespace(**{"x": x, "edge_index": edges, "y": y, **masks} | changes)
+
+
+def small_dataset(num_edges: int = 4, **how: Any) -> Dataset:
+    options = {"directed": True} | how
+    spec = Download("Fake", {"name": "Small"}, **options)
+    return Dataset("small", 6, num_edges, 10, 2, None, "accuracy", "a test", download=spec)
+
+
+@pytest.fixture
+def fake_pyg(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
+    """A ``torch_geometric.datasets`` with one class; returns the calls it gets."""
+    calls: list[tuple[str, dict[str, Any]]] = []
+
+    class Fake:
+        def __init__(self, root: str, **arguments: Any) -> None:
+            calls.append((root, arguments))
+            self.is_geom = arguments.get("split") == "geom-gcn"
+
+        def __getitem__(self, index: int) -> SimpleNamespace:
+            assert index == 0
+            if not self.is_geom:
+                return small_data()
+            ten = {
+                f"{part}_mask": torch.zeros(6, 10, dtype=torch.bool)
+                for part in ("train", "val", "test")
+            }
+            ten["train_mask"][0] = True
+            ten["test_mask"][5] = True
+            return small_data(**ten)
+
+    module = ModuleType("torch_geometric.datasets")
+    module.Fake = Fake  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch_geometric.datasets", module)
+    return calls
+
+
+def test_child_writes_what_pyg_gives(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fake_pyg: list[tuple[str, dict[str, Any]]],
+) -> None:
+    monkeypatch.setitem(DATASETS, "small", small_dataset())
+    target = tmp_path / "small.npz"
+    assert child.main(["small", str(target)]) == 0
+    assert fake_pyg == [(str(tmp_path / "raw"), {"name": "Small"})]
+    graph = read_graph(target)
+    assert graph.directed
+    assert graph.has_sparse_attributes
+    assert graph.edge_index.tolist() == [[0, 1, 2, 3], [1, 0, 3, 2]]
+    assert graph.y.tolist() == [0, 1, 0, 1, 0, 1]
+    assert graph.split(0).test.tolist() == [False, False, False, False, True, True]
+
+
+def test_child_keeps_both_families_and_unlabels_what_has_no_attributes(
+    fake_pyg: list[tuple[str, dict[str, Any]]], tmp_path: Path
+) -> None:
+    dataset = small_dataset(
+        directed=False, families={"geom": {"split": "geom-gcn"}}, unlabels_empty=True
+    )
+    graph = child._fetch(dataset, tmp_path)
+    assert [arguments for _, arguments in fake_pyg] == [
+        {"name": "Small", "split": "geom-gcn"},
+        {"name": "Small"},
+    ]
+    assert not graph.directed
+    assert graph.y.tolist() == [0, 1, 0, 1, 0, -1]
+    assert graph.split(0).test.tolist() == [False, False, False, False, True, False]
+    geom = graph.alternative_splits["geom"]
+    assert geom.train.sum(axis=1).tolist() == [10, 0, 0, 0, 0, 0]
+    assert not geom.test.any()
+
+
+def test_graph_without_masks_has_no_splits() -> None:
+    data = small_data(train_mask=None, x=torch.ones(6, 10), y=torch.arange(6)[:, None] % 2)
+    graph = child._graph(small_dataset(), data, {})
+    assert graph.splits is None
+    assert not graph.has_sparse_attributes
+    assert graph.y.tolist() == [0, 1, 0, 1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("num_edges", "directed"),
+    [(4, True), (2, False), (4, False)],
+)
+def test_edges_may_be_counted_as_listed_or_as_distinct(num_edges: int, directed: bool) -> None:
+    dataset = small_dataset(num_edges, directed=directed)
+    child._refuse_other_sizes(child._graph(dataset, small_data(), {}), dataset)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"edge_index": torch.tensor([[0, 1, 2], [1, 0, 3]])},
+        {"x": torch.ones(6, 9)},
+        {"y": torch.tensor([0, 1, 2, 1, 0, 1])},
+    ],
+)
+def test_a_changed_source_is_noticed(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    changes: dict[str, Any],
+) -> None:
+    monkeypatch.setitem(DATASETS, "small", small_dataset())
+    changed = child._graph(small_dataset(), small_data(**changes), {})
+    monkeypatch.setattr(child, "_fetch", lambda dataset, folder: changed)
+    assert child.main(["small", str(tmp_path / "small.npz")]) == 1
+    assert (
+        "its source has changed: 6 nodes, 4 edges, 10 attributes and 2" in capsys.readouterr().err
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (urllib.error.URLError("Name or service not known"), 3),
+        (TimeoutError("timed out"), 3),
+        (ConnectionResetError("reset"), 3),
+        (type("ClientConnectorError", (OSError,), {})("Cannot connect"), 3),
+        (urllib.error.HTTPError("http://x", 404, "Not Found", None, None), 1),  # type: ignore[arg-type]
+        (GraphError("x holds nan"), 1),
+        (RuntimeError("two\nlines"), 1),
+    ],
+)
+def test_child_says_why_in_its_last_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    status: int,
+) -> None:
+    def fail(dataset: Dataset, folder: Path) -> Graph:
+        raise error
+
+    monkeypatch.setattr(child, "_fetch", fail)
+    assert child.main(["texas", str(tmp_path / "texas.npz")]) == status
+    last_line = capsys.readouterr().err.splitlines()[-1]
+    assert last_line == " ".join(str(error).split()).strip("<>")
+
+
+def test_finished_file_is_kept_in_the_cache(
+    cache: Path, tmp_path: Path, child_program: Any
+) -> None:
+    child_program(copies(tmp_path / "made.npz", as_large_as_texas()))
+    cache.mkdir(parents=True, exist_ok=True)
+    left = cache / f".texas.npz.{'7' * 32}.unfinished"  # by a download that was killed
+    left.mkdir()
+    (left / "raw.zip").write_text("half")
+    assert download("texas") == cache / "texas.npz"
+    assert load("texas").num_nodes == 183
+    assert [path.name for path in cache.iterdir()] == ["texas.npz"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"nodes": 182}, {"edges": 324}, {"features": 1702}, {"classes": 4}, {"classes": 6}],
+)
+def test_a_child_that_hands_over_another_graph_is_not_believed(
+    cache: Path, tmp_path: Path, child_program: Any, changes: dict[str, int]
+) -> None:
+    write_graph(Graph([[1.0]], []), cache / "texas.npz")
+    child_program(copies(tmp_path / "made.npz", as_large_as_texas(**changes)))
+    with pytest.raises(HPGMNError) as caught:
+        download("texas")
+    assert str(caught.value).startswith(
+        "The download of 'texas' failed (its source has changed: 183 nodes, 325 edges, 1703 "
+        "attributes and 5 classes were expected, but "
+    )
+    assert str(caught.value).endswith("HPGMN_DATA.")
+    assert [path.name for path in cache.iterdir()] == ["texas.npz"]
+    assert read_graph(cache / "texas.npz").num_nodes == 1
+
+
+def test_the_child_fetches_over_https_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(urllib.request, "urlopen", urllib.request.urlopen)  # as before afterwards
+
+    def fetch(dataset: Dataset, folder: Path) -> Graph:
+        urllib.request.urlopen("http://127.0.0.1:9/texas.zip", context=ssl.create_default_context())
+        raise AssertionError("It was opened.")
+
+    monkeypatch.setattr(child, "_fetch", fetch)
+    assert child.main(["texas", str(tmp_path / "texas.npz")]) == 1
+    assert "http://127.0.0.1:9/texas.zip is not an https address" in capsys.readouterr().err
+
+
+def test_failure_is_one_sentence_and_leaves_nothing(cache: Path, child_program: Any) -> None:
+    child_program(
+        "import pathlib, sys; pathlib.Path(sys.argv[2]).write_text('half'); "
+        "sys.exit('Traceback of the child\\n\\nHTTP Error 404: Not Found\\n')"
+    )
+    with pytest.raises(HPGMNError) as caught:
+        download("texas")
+    assert str(caught.value) == (
+        "The download of 'texas' failed (HTTP Error 404: Not Found): try again, or bring the file "
+        "as texas.npz into the folder named by HPGMN_DATA."
+    )
+    assert list(cache.iterdir()) == []
+
+
+def test_killed_child_leaves_nothing(cache: Path, child_program: Any) -> None:
+    child_program("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    with pytest.raises(HPGMNError, match=r"The download of 'texas' failed \(no message\)"):
+        download("texas")
+    assert list(cache.iterdir()) == []
+
+
+def test_a_bad_file_of_the_child_is_not_kept(cache: Path, child_program: Any) -> None:
+    child_program("import pathlib, sys; pathlib.Path(sys.argv[2]).write_text('not a graph')")
+    with pytest.raises(HPGMNError, match=r"failed \(.*it is not a \.npz file.*try again"):
+        download("texas")
+    assert list(cache.iterdir()) == []
+
+
+def test_old_file_survives_a_failed_download(cache: Path, child_program: Any) -> None:
+    write_graph(Graph([[1.0]], []), cache / "texas.npz")
+    child_program("import sys; sys.exit('no')")
+    with pytest.raises(HPGMNError, match="failed"):
+        download("texas")
+    assert read_graph(cache / "texas.npz").num_nodes == 1
+
+
+def test_what_pyg_lacks_is_refused(cache: Path) -> None:
+    with pytest.raises(HPGMNError) as caught:
+        download("pokec")
+    assert str(caught.value) == (
+        "'pokec' cannot be downloaded through PyG: bring the file as pokec.npz into the folder "
+        "named by HPGMN_DATA."
+    )
+    assert not cache.exists()
+
+
+def test_unknown_name_is_refused() -> None:
+    with pytest.raises(HPGMNError, match=r"Unknown dataset 'texs'\. Did you mean 'texas'\?"):
+        download("texs")
+
+
+def test_unwritable_cache_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(HPGMNError, match=r"cannot be kept in .* set XDG_CACHE_HOME to a folder"):
+        download("texas")
+
+
+def test_a_full_cache_and_a_child_that_cannot_start_are_told(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("hpgmn.base.files._begun", full)
+        with pytest.raises(HPGMNError) as caught:
+            download("texas")
+    assert str(caught.value) == (
+        f"The download of 'texas' cannot be kept in '{cache}' (No space left on device): set "
+        "XDG_CACHE_HOME to a folder that you may write to and that has room."
+    )
+    monkeypatch.setattr(subprocess, "Popen", refused)
+    with pytest.raises(
+        HPGMNError, match=r"'texas' failed \(Resource temporarily unavail.* try aga"
+    ):
+        download("texas")
+
+
+@pytest.mark.slow
+def test_without_a_network_it_says_so_and_what_to_do(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.setenv(variable, "http://127.0.0.1:9")  # nobody listens there
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    source = Path(child.__file__).parents[2]
+    monkeypatch.setenv("PYTHONPATH", str(source))
+    with pytest.raises(HPGMNError) as caught:
+        download("texas")
+    message = str(caught.value)
+    assert message.startswith("No connection to the source of 'texas' (urlopen error ")
+    assert message.endswith(
+        "check the network and try again, or bring the file as texas.npz into the folder named "
+        "by HPGMN_DATA."
+    )
+    assert "\n" not in message
+    assert list(cache.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_pyg_has_every_class_with_these_arguments() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyG uses what torch has deprecated
+        pyg = pytest.importorskip("torch_geometric.datasets")
+    for dataset in DATASETS.values():
+        if dataset.download is not None:
+            how = dataset.download
+            signature = inspect.signature(getattr(pyg, how.dataset_class))
+            for changes in ({}, *how.families.values()):
+                signature.bind("folder", **{**how.arguments, **changes})

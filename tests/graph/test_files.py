@@ -1,0 +1,627 @@
+"""Graph files: an exact round trip, and one sentence for every way a file can be wrong."""
+
+from __future__ import annotations
+
+import logging
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpgmn.base.errors import GraphError, HPGMNError
+from hpgmn.graph import Graph, Splits, files
+from hpgmn.graph.files import read_graph, write_graph
+
+NO_ROOM = "(No space left on device). Make room on its disk, or choose another place."
+
+MASKS = np.eye(3, dtype=bool)
+CSR = ("x_indptr", "x_indices", "x_data", "x_shape")
+
+
+def full_graph(is_sparse: bool = False) -> Graph:
+    """A graph that has everything that a graph can have."""
+    x: Any = np.array([[0.1, 0.0], [0.0, -2.5], [3e-20, 4.0]], np.float32)
+    return Graph(
+        sp.csr_array(x) if is_sparse else x,
+        [[0, 1, 1, 2], [1, 2, 2, 2]],
+        [0, 2, -1],
+        edge_weight=[0.1, 1.0, 2.0, 3.0],
+        directed=False,
+        train_mask=MASKS[:, :2],
+        val_mask=MASKS[:, 1::-1],
+        test_mask=np.zeros((3, 2), bool),
+        node_ids=["a", "Łódź", "c" * 40],
+        class_names=["red", "green", "blue", "nobody"],
+        feature_names=["first", "second"],
+        alternative_splits={
+            "geom": Splits(MASKS[:, :1], MASKS[:, 1:2], np.zeros((3, 1), bool)),
+            "my_own": Splits(MASKS[:, 1:2], MASKS[:, :1], np.zeros((3, 1), bool)),
+        },
+        name="full",
+    )
+
+
+def assert_same_graph(one: Graph, two: Graph) -> None:
+    assert one.fingerprint == two.fingerprint
+    assert one.name == two.name
+    assert one.class_names == two.class_names
+    np.testing.assert_array_equal(one.y, two.y)
+    for name in ("edge_weight", "node_ids", "feature_names"):
+        left, right = getattr(one, name), getattr(two, name)
+        assert (left is None) == (right is None)
+        if left is not None:
+            np.testing.assert_array_equal(left, right)
+            assert left.dtype == right.dtype
+    assert (one.splits is None) == (two.splits is None)
+    assert one.alternative_splits.keys() == two.alternative_splits.keys()
+    families = one.alternative_splits
+    pairs = [(families[family], two.alternative_splits[family]) for family in families]
+    if one.splits is not None and two.splits is not None:
+        pairs.append((one.splits, two.splits))
+    for left, right in pairs:
+        for part in ("train", "val", "test"):
+            np.testing.assert_array_equal(getattr(left, part), getattr(right, part))
+
+
+def stored(path: Path) -> dict[str, Any]:
+    with np.load(path, allow_pickle=False) as archive:
+        return dict(archive)
+
+
+def rewrite(path: Path, **changes: Any) -> Path:
+    """The full graph's file with some arrays changed, or left out where None."""
+    write_graph(full_graph(is_sparse=True), path)
+    arrays = {key: value for key, value in (stored(path) | changes).items() if value is not None}
+    np.savez(path, **arrays)
+    return path
+
+
+@pytest.mark.parametrize("name", ["full.npz", "full.graph", "full"])
+@pytest.mark.parametrize("mapped_bytes", [0, 1 << 20])
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_round_trip_is_exact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, mapped_bytes: int, is_sparse: bool
+) -> None:
+    monkeypatch.setattr(files, "_MAPPED_BYTES", mapped_bytes)
+    graph = full_graph(is_sparse)
+    write_graph(graph, tmp_path / name)
+    assert_same_graph(read_graph(tmp_path / name), graph)
+
+
+@given(
+    num_nodes=st.integers(1, 4),
+    edges=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=5),
+    value=st.floats(width=32, allow_nan=False, allow_infinity=False),
+    label=st.integers(-1, 3),
+    is_sparse=st.booleans(),
+    directed=st.booleans(),
+    ending=st.sampled_from([".npz", ".graph"]),
+)
+def test_round_trip_is_exact_for_any_graph(
+    tmp_path_factory: pytest.TempPathFactory,
+    num_nodes: int,
+    edges: list[tuple[int, int]],
+    value: float,
+    label: int,
+    is_sparse: bool,
+    directed: bool,
+    ending: str,
+) -> None:
+    x: Any = np.zeros((num_nodes, 2), np.float32)
+    x[-1, 1] = value
+    kept = [edge for edge in edges if max(edge) < num_nodes]
+    graph = Graph(
+        sp.csr_array(x) if is_sparse else x,
+        np.array(kept, np.int64).reshape(-1, 2).T,
+        [label] * num_nodes,
+        directed=directed,
+        name="any",
+    )
+    path = tmp_path_factory.mktemp("any") / f"any{ending}"
+    write_graph(graph, path)
+    assert_same_graph(read_graph(path), graph)
+
+
+def test_name_is_that_of_the_file_unless_given(tmp_path: Path) -> None:
+    write_graph(full_graph(), tmp_path / "mine.npz")
+    assert read_graph(tmp_path / "mine.npz").name == "mine"
+    assert read_graph(str(tmp_path / "mine.npz"), name="ours").name == "ours"
+
+
+def test_written_file_is_the_documented_form(tmp_path: Path) -> None:
+    write_graph(full_graph(is_sparse=True), tmp_path / "full.npz")
+    arrays = stored(tmp_path / "full.npz")
+    assert arrays["edge_index"].dtype == np.int32
+    assert arrays["edge_index"].tolist() == [[0, 1, 1, 2], [1, 2, 2, 2]]
+    assert arrays["x_shape"].tolist() == [3, 2]
+    assert arrays["x_indptr"].tolist() == [0, 1, 2, 4]
+    assert not arrays["directed"]
+    assert arrays["my_own_val_mask"].tolist() == [[True], [False], [False]]
+    assert arrays["node_ids"].dtype.kind == "U"
+
+
+def test_small_integers_are_cast(tmp_path: Path) -> None:
+    path = rewrite(
+        tmp_path / "small.npz",
+        x_indices=np.array([1, 0, 1], np.uint16),
+        x_indptr=np.array([0, 1, 1, 3], np.uint8),
+        x_data=np.array([200, 1, 2], np.uint8),
+    )
+    x: Any = read_graph(path).x
+    assert x.dtype == np.float32
+    assert x.toarray().tolist() == [[0, 200], [0, 0], [1, 2]]
+
+
+def test_labels_may_be_left_out(tmp_path: Path) -> None:
+    masks = {
+        f"{family}{part}_mask": None
+        for family in ("", "geom_", "my_own_")
+        for part in ("train", "val", "test")
+    }
+    graph = read_graph(rewrite(tmp_path / "bare.npz", y=None, **masks))
+    assert graph.y.tolist() == [-1, -1, -1]
+    assert graph.alternative_splits == {}
+
+
+def test_unknown_arrays_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = rewrite(tmp_path / "odd.npz", trainmask=MASKS)
+    with caplog.at_level(logging.WARNING):
+        read_graph(path)
+    assert "nothing reads trainmask" in caplog.text
+
+
+def test_writing_makes_folders_and_replaces(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "g.npz"
+    write_graph(full_graph(), path)
+    write_graph(Graph([[1.0]], []), path)
+    assert read_graph(path).num_nodes == 1
+    assert [file.name for file in path.parent.iterdir()] == ["g.npz"]
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "g.npz"
+    write_graph(full_graph(), path)
+    before = path.read_bytes()
+
+    def full_disk(file: Any, **arrays: Any) -> None:
+        file.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez_compressed", full_disk)
+    with pytest.raises(HPGMNError) as caught:
+        write_graph(full_graph(), path)
+    assert str(caught.value) == f"Cannot write {path} {NO_ROOM}"
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_is_no_place_for_a_file(tmp_path: Path) -> None:
+    (tmp_path / "g.npz").mkdir()
+    with pytest.raises(HPGMNError) as caught:
+        write_graph(full_graph(), tmp_path / "g.npz")
+    assert str(caught.value) == (
+        f"Cannot write {tmp_path / 'g.npz'} (Is a directory). "
+        "Choose another place, one that you may write to."
+    )
+
+
+# The form of a folder.
+
+
+def folder_with(path: Path, **changes: Any) -> Path:
+    """The full graph's folder with some arrays changed, or left out where None."""
+    write_graph(full_graph(), path)
+    (path / files.CHECKSUMS).unlink()  # the change is meant
+    for name, array in changes.items():
+        (path / f"{name}.npy").unlink(missing_ok=True)
+        if array is not None:
+            np.save(path / f"{name}.npy", array)
+    return path
+
+
+def test_a_folder_holds_the_arrays_of_a_file_and_sorted_edges(tmp_path: Path) -> None:
+    for is_sparse in (False, True):
+        graph = full_graph(is_sparse)
+        write_graph(graph, tmp_path / "full.npz")
+        write_graph(graph, tmp_path / "full.graph")
+        arrays = stored(tmp_path / "full.npz")
+        del arrays["edge_index"]
+        arrays["edges_indptr"] = np.array([0, 1, 3, 4], np.int32)
+        arrays["edges_indices"] = np.array([1, 2, 2, 2], np.int32)
+        arrays["edges_data"] = arrays.pop("edge_weight")
+        members = sorted(path.name for path in (tmp_path / "full.graph").iterdir())
+        assert members == sorted([*(f"{name}.npy" for name in arrays), files.CHECKSUMS])
+        for name, array in arrays.items():
+            held = np.load(tmp_path / "full.graph" / f"{name}.npy", allow_pickle=False)
+            np.testing.assert_array_equal(held, array)
+            assert held.dtype == array.dtype
+
+
+def test_a_folder_that_was_changed_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "g.graph"
+    write_graph(full_graph(), path)
+    content = (path / "x.npy").read_bytes()
+    (path / "x.npy").write_bytes(content[:-4] + bytes([content[-4] ^ 1]) + content[-3:])
+    with pytest.raises(GraphError, match=r"x\.npy was changed since .* delete checksums\.json"):
+        read_graph(path)
+    monkeypatch.setattr(files, "CHECKED_BYTES", 0)  # of a large one sizes alone are compared
+    read_graph(path)
+    (path / "x.npy").write_bytes(content + b" ")
+    with pytest.raises(GraphError, match=r"x\.npy is missing or has another size"):
+        read_graph(path)
+    (path / files.CHECKSUMS).write_text("[]")
+    with pytest.raises(GraphError, match=r"checksums\.json is damaged \(no description\)"):
+        read_graph(path)
+    (path / files.CHECKSUMS).unlink()
+    read_graph(path)  # of an earlier version, or changed on purpose
+
+
+def test_the_order_of_edges_is_kept_where_they_were_not_sorted(tmp_path: Path) -> None:
+    graph = Graph(np.ones((3, 1)), [[2, 0, 1], [1, 2, 0]], edge_weight=[3, 1, 2])
+    write_graph(graph, tmp_path / "g")
+    held = np.load(tmp_path / "g" / "edges_places.npy", allow_pickle=False)
+    assert held.tolist() == [2, 0, 1]
+    assert held.dtype == np.int32
+    assert_same_graph(read_graph(tmp_path / "g", name="graph"), graph)
+    assert read_graph(tmp_path / "g").edge_index.tolist() == [[2, 0, 1], [1, 2, 0]]
+
+
+def test_a_folder_of_listed_edges_is_still_read(tmp_path: Path) -> None:
+    """As folders were written before they held sorted edges."""
+    graph = full_graph()
+    write_graph(graph, tmp_path / "full.npz")
+    (tmp_path / "old").mkdir()
+    for name, array in stored(tmp_path / "full.npz").items():
+        np.save(tmp_path / "old" / f"{name}.npy", array)
+    assert_same_graph(read_graph(tmp_path / "old", name="full"), graph)
+
+
+def test_sorted_edges_are_mapped_into_the_adjacency(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_MAPPED_BYTES", 0)
+    write_graph(Graph(np.ones((3, 1)), [[2, 0, 1], [1, 2, 0]]), tmp_path / "g")
+    graph = read_graph(tmp_path / "g")
+    adjacency = graph.adjacency("out")
+    assert isinstance(graph.sorted_edges.targets, np.memmap)
+    assert np.shares_memory(adjacency.indices, graph.sorted_edges.targets)
+    assert np.shares_memory(adjacency.indptr, graph.sorted_edges.indptr)
+    np.testing.assert_array_equal(adjacency.toarray(), [[0, 0, 1], [1, 0, 0], [0, 1, 0]])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"edges_indptr": None}, "array 'edges_indptr' is missing"),
+        ({"edges_indices": None}, "array 'edges_indices' is missing"),
+        ({"edge_index": np.zeros((2, 1), int)}, "it holds both 'edge_index' and 'edges_indptr'"),
+        ({"edge_weight": np.ones(4)}, "it holds 'edge_weight' beside 'edges_indices'; use 'edges_"),
+        ({"edges_indptr": np.array([0, 1, 4])}, r"'edges_indptr' must have 4 values \(got shape"),
+        ({"edges_indptr": np.array([0, 3, 1, 4])}, "'edges_indptr' must rise from 0 to 4"),
+        ({"edges_indptr": np.array([1, 1, 3, 4])}, "'edges_indptr' must rise from 0 to 4"),
+        ({"edges_indptr": np.array([0, 1, 3, 3])}, "'edges_indptr' must rise from 0 to 4"),
+        ({"edges_indices": np.array([[1, 2, 2, 2]])}, "'edges_indices' must have 4 values"),
+        ({"edges_indices": np.array([1, 2, -2, 2])}, "'edges_indices' holds -2, but there are 3"),
+        ({"edges_indices": np.array([1, 2, 3, 2])}, "'edges_indices' holds 3, but there are 3"),
+        ({"edges_indices": np.array([1, 2, 1, 2])}, "'edges_indices' must ascend for each source"),
+        ({"edges_data": np.ones(3)}, "'edges_data' must have 4 values"),
+        ({"edges_data": np.array([1, 0, 1, 1])}, "is not valid: edge_weight must be finite"),
+        ({"edges_places": np.arange(5)}, "'edges_places' must have 4 values"),
+        ({"edges_places": np.array([0, 1, 2, 2])}, "'edges_places' must name every edge once"),
+        ({"edges_places": np.array([0, 1, 2, 4])}, "'edges_places' must name every edge once"),
+    ],
+)
+def test_sorted_edges_that_cannot_be_right_are_refused(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(GraphError, match=rf"^Graph folder '.*bad'.*{message}"):
+        read_graph(folder_with(tmp_path / "bad", **changes))
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"), [("big.graph", "big"), ("big", "big"), ("big.v2", "big.v2")]
+)
+def test_a_graph_is_named_after_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, name: str
+) -> None:
+    write_graph(full_graph(), tmp_path / folder)
+    assert read_graph(tmp_path / folder).name == name
+    assert read_graph(tmp_path / folder, name="ours").name == "ours"
+    if not folder.endswith(".graph"):
+        monkeypatch.chdir(tmp_path / folder)
+        assert read_graph(".").name == name
+
+
+def test_large_arrays_are_mapped_and_the_file_is_safe_from_writing(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(5000, 64)).astype(np.float32)
+    ids = [f"node {place:06}" for place in range(5000)]
+    write_graph(Graph(x, [[0], [1]], node_ids=ids), tmp_path / "big")
+    graph = read_graph(tmp_path / "big")
+    assert isinstance(graph.x.base, np.memmap)
+    assert not isinstance(graph.y.base, np.memmap)  # small
+    graph.x[0, 0] = 100.0  # writable, as torch wants it; the file does not change
+    assert read_graph(tmp_path / "big").x[0, 0] == x[0, 0]
+
+
+def test_a_graph_folder_is_replaced_even_by_itself(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "g.graph"
+    write_graph(Graph(np.ones((5000, 64)), []), path)
+    graph = read_graph(path)
+    write_graph(graph, path)
+    assert_same_graph(read_graph(path), graph)
+    write_graph(Graph([[1.0]], []), path)
+    assert read_graph(path).num_nodes == 1
+    assert graph.x.sum() == 5000 * 64  # what is mapped stays
+    assert [file.name for file in path.parent.iterdir()] == ["g.graph"]
+
+
+def test_an_empty_folder_may_be_written_to(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    write_graph(full_graph(), tmp_path / "empty")
+    assert read_graph(tmp_path / "empty").num_nodes == 3
+
+
+def test_other_things_are_never_replaced_by_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("dear")
+    (tmp_path / "file").write_text("dear")
+    for name in ("mine", "file"):
+        with pytest.raises(GraphError, match=r"could not be written: .* is in its place\. Choose"):
+            write_graph(full_graph(), tmp_path / name)
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "dear"
+    assert (tmp_path / "file").read_text() == "dear"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "mine"]
+
+
+@pytest.mark.parametrize("fails", ["save", "rename"])
+def test_a_failed_write_leaves_the_old_folder_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    path = tmp_path / "g"
+    write_graph(full_graph(), path)
+
+    def full_disk(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    if fails == "save":
+        monkeypatch.setattr(np, "save", full_disk)
+    else:
+        monkeypatch.setattr(os, "rename", full_disk)
+    with pytest.raises(HPGMNError) as caught:
+        write_graph(Graph([[1.0]], []), path)
+    assert str(caught.value) == f"Cannot write {path} {NO_ROOM}"
+    assert_same_graph(read_graph(path, name="full"), full_graph())
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("mapped_bytes", [0, 1 << 20])
+@pytest.mark.parametrize("damage", ["cut", "header", "empty"])
+def test_a_damaged_folder_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mapped_bytes: int, damage: str
+) -> None:
+    monkeypatch.setattr(files, "_MAPPED_BYTES", mapped_bytes)
+    path = folder_with(tmp_path / "g")
+    content = (path / "x.npy").read_bytes()
+    spoilt = {"cut": content[:-4], "header": b"?" + content[1:], "empty": b""}[damage]
+    (path / "x.npy").write_bytes(spoilt)
+    message = r"Graph folder '.*g': it is cut short or damaged \(.*\); copy or write it again"
+    with pytest.raises(GraphError, match=message):
+        read_graph(path)
+
+
+@pytest.mark.parametrize("mapped_bytes", [0, 1 << 20])
+def test_pickled_objects_in_a_folder_are_never_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mapped_bytes: int
+) -> None:
+    monkeypatch.setattr(files, "_MAPPED_BYTES", mapped_bytes)
+    path = folder_with(tmp_path / "g", y=np.array([0, {}, 1], object))
+    with pytest.raises(GraphError, match="array 'y' holds pickled Python objects, which are never"):
+        read_graph(path)
+
+
+def test_what_a_folder_lacks_or_has_wrong_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("x", "edge_index", "directed"):
+        gone = ("edges_indptr", "edges_indices", "edges_data") if name == "edge_index" else (name,)
+        path = folder_with(tmp_path / "part", **dict.fromkeys(gone))
+        with pytest.raises(GraphError, match=rf"Graph folder '.*part': array '{name}' is missing"):
+            read_graph(path)
+    path = folder_with(tmp_path / "odd", y=np.array([0.5, 1, 2]))
+    with pytest.raises(GraphError, match=r"Graph folder '.*odd': array 'y' has type float64"):
+        read_graph(path)
+    with caplog.at_level(logging.WARNING):
+        read_graph(folder_with(tmp_path / "more", trainmask=MASKS))
+    assert "more': nothing reads trainmask" in caplog.text
+
+
+def test_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(GraphError, match=r"absent\.npz' does not exist; check the path\."):
+        read_graph(tmp_path / "absent.npz")
+
+
+def test_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(GraphError, match=r"is a folder, not a graph file; give a \.npz file"):
+        read_graph(tmp_path)
+
+
+def test_unreadable_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = rewrite(tmp_path / "locked.npz")
+
+    def refuse(*_: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(GraphError, match=r"it cannot be read \(Permission denied\)"):
+        read_graph(path)
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "table.npz"
+    path.write_text("id,class\n0,1\n")
+    with pytest.raises(GraphError, match=r"it is not a \.npz file; write one with write_graph"):
+        read_graph(path)
+    path.write_bytes(b"")
+    with pytest.raises(GraphError, match=r"it is not a \.npz file"):
+        read_graph(path)
+
+
+def test_single_array_is_refused(tmp_path: Path) -> None:
+    with (tmp_path / "x.npz").open("wb") as file:
+        np.save(file, np.eye(3))
+    with pytest.raises(GraphError, match=r"it is not a \.npz file"):
+        read_graph(tmp_path / "x.npz")
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.99])
+def test_truncated_file_is_refused(tmp_path: Path, share: float) -> None:
+    path = rewrite(tmp_path / "cut.npz")
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * share)])
+    with pytest.raises(
+        GraphError, match=r"cut\.npz': it is cut short or damaged \(.*\); copy or write"
+    ):
+        read_graph(path)
+
+
+def test_damaged_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "damaged.npz"
+    write_graph(Graph(np.random.default_rng(0).normal(size=(50, 8)), []), path)
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 40] = bytes(40)
+    path.write_bytes(content)
+    with pytest.raises(GraphError, match="it is cut short or damaged"):
+        read_graph(path)
+
+
+def test_zip_of_something_else_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "texts.npz", "w") as archive:
+        archive.writestr("x", "not an array")
+        archive.writestr("edge_index", "not an array")
+    with pytest.raises(GraphError, match="array 'directed' is missing; add it"):
+        read_graph(tmp_path / "texts.npz")
+
+
+def test_pickled_objects_are_never_loaded(tmp_path: Path) -> None:
+    class Trap:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (open, (str(tmp_path / "sprung"), "w"))
+
+    path = rewrite(tmp_path / "trap.npz", y=np.array([Trap(), Trap(), Trap()], object))
+    message = "array 'y' holds pickled Python objects, which are never loaded; store plain numbers"
+    with pytest.raises(GraphError, match=message):
+        read_graph(path)
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize("name", ["edge_index", "directed", *CSR, "geom_val_mask"])
+def test_missing_array_is_named(tmp_path: Path, name: str) -> None:
+    path = rewrite(tmp_path / "part.npz", **{name: None})
+    with pytest.raises(GraphError, match=f"part.npz': array '{name}' is missing; add it"):
+        read_graph(path)
+
+
+def test_missing_attributes_are_named(tmp_path: Path) -> None:
+    path = rewrite(tmp_path / "part.npz", **dict.fromkeys(CSR))
+    with pytest.raises(GraphError, match="array 'x' is missing"):
+        read_graph(path)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "attributes twice": ({"x": np.eye(3)}, "holds both 'x' and 'x_indptr'; keep one form of x"),
+    "text attributes": (
+        {**dict.fromkeys(CSR), "x": np.array([["a"], ["b"], ["c"]])},
+        "array 'x' has type <U1; store numbers",
+    ),
+    "fractional places": ({"x_indices": np.ones(4)}, "'x_indices' has type float64; store whole"),
+    "fractional edges": ({"edge_index": np.ones((2, 1))}, "'edge_index' has type float64"),
+    "fractional labels": ({"y": np.array([0.0, 1.5, 0.0])}, "'y' has type float64; store whole"),
+    "numbers as direction": ({"directed": np.array(1)}, "'directed' has type int64; store boole"),
+    "two directions": ({"directed": np.array([True, False])}, "has 2 values; store one"),
+    "numbers as mask": ({"train_mask": np.eye(3)}, "'train_mask' has type float64; store boole"),
+    "numbers as family": ({"geom_val_mask": np.eye(3)}, "'geom_val_mask' has type float64"),
+    "numbers as names": ({"node_ids": np.arange(3)}, "'node_ids' has type int64; store text"),
+    "one size": ({"x_shape": np.array([3])}, r"'x_shape' must be two sizes \(got \[3\]\)"),
+    "no node": ({"x_shape": np.array([0, 2])}, "'x_shape' must be two sizes"),
+    "short index": ({"x_indptr": np.array([0, 1, 2])}, r"'x_indptr' must have 4 values"),
+    "falling index": ({"x_indptr": np.array([0, 3, 2, 4])}, "'x_indptr' must rise from 0 to 4"),
+    "index too far": ({"x_indptr": np.array([0, 1, 2, 5])}, "'x_indptr' must rise from 0 to 4"),
+    "late index": ({"x_indptr": np.array([1, 1, 2, 4])}, "'x_indptr' must rise from 0 to 4"),
+    "absent attribute": (
+        {"x_indices": np.array([0, 1, 0, 2])},
+        "'x_indices' holds 2, but there are 2 attributes",
+    ),
+    "negative attribute": ({"x_indices": np.array([0, 1, -1, 1])}, "'x_indices' holds -1"),
+    "too few values": ({"x_data": np.ones(3)}, "'x_indices' and 'x_data' differ in length"),
+    "edge to an absent node": (
+        {"edge_index": np.array([[0, 1, 1, 2], [1, 2, 2, 3]])},
+        "is not valid: Edge 3 runs from 2 to 3, but nodes are numbered 0 to 2",
+    ),
+    "missing value": (
+        {"x_data": np.array([1.0, np.nan, 1.0, 1.0])},
+        "is not valid: x holds nan at node 1, attribute 1",
+    ),
+    "infinite value": ({"x_data": np.array([1.0, 1.0, 1.0, np.inf])}, "x holds inf at node 2"),
+    "x of wrong length": (
+        {**dict.fromkeys(CSR), "x": np.ones((4, 2))},
+        r"is not valid: y must have one label per node, 4 \(got 3\). Use -1 for unknown",
+    ),
+    "weight for each node": ({"edge_weight": np.ones(3)}, "is not valid: edge_weight must have"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_content_is_one_sentence_with_its_place(tmp_path: Path, case: str) -> None:
+    changes, message = REFUSED[case]
+    path = rewrite(tmp_path / "bad.npz", **changes)
+    with pytest.raises(GraphError, match=message) as caught:
+        read_graph(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["texas", "cora", "crocodile", "minesweeper"])
+def test_real_file_is_read_and_written_exactly(data_dir: Path, tmp_path: Path, name: str) -> None:
+    graph = read_graph(data_dir / f"{name}.npz")
+    write_graph(graph, tmp_path / f"{name}.npz")
+    assert_same_graph(read_graph(tmp_path / f"{name}.npz"), graph)
+
+
+def test_real_file_holds_what_it_should(data_dir: Path) -> None:
+    cora = read_graph(data_dir / "cora.npz")
+    assert not cora.directed
+    assert cora.has_sparse_attributes
+    assert cora.splits is not None
+    assert cora.splits.train.sum(axis=0).tolist() == [140]
+    assert cora.alternative_splits["geom"].train.sum(axis=0).tolist() == [1192] * 10
+
+
+@pytest.mark.parametrize("kind", ["uint64", "int8", "uint16"])
+def test_sorted_edges_may_be_whole_numbers_of_any_type(tmp_path: Path, kind: str) -> None:
+    """A type that cannot count all nodes must not make edges begin elsewhere."""
+    folder = tmp_path / "g.graph"
+    folder.mkdir()
+    nodes = 300
+    targets = np.arange(nodes) % 100
+    arrays = {
+        "x": np.ones((nodes, 1), "f4"),
+        "directed": np.array(True),
+        "edges_indptr": np.arange(nodes + 1, dtype="uint64"),
+        "edges_indices": targets.astype(kind),
+    }
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array)
+    graph = read_graph(folder)
+    assert graph.edge_index.tolist() == [list(range(nodes)), targets.tolist()]
+    assert graph.adjacency("out").nnz == nodes - 100

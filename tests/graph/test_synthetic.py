@@ -1,0 +1,276 @@
+"""The built-in graph: what was planted is there, and its best accuracy is the oracle's."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import example, given
+from hypothesis import strategies as st
+from sklearn.linear_model import LogisticRegression
+
+from hpgmn.base.errors import SettingError
+from hpgmn.graph.homophily import node_homophily
+from hpgmn.graph.synthetic import class_pattern, class_posterior, trading_network
+
+
+def posterior_by_loop(
+    x: Any, source: Any, target: Any, y: Any, is_new: Any, means: Any, pattern: Any
+) -> np.ndarray:
+    """Bayes' rule with the probability of the whole graph, written out draw by draw."""
+    num_nodes, num_classes = len(y), len(pattern)
+    log_joint = np.zeros((num_nodes, num_classes))
+    for node in range(num_nodes):
+        for label in range(num_classes):
+            guess = y.copy()
+            guess[node] = label
+            log_joint[node, label] = -((x[node] - means[label]) ** 2).sum() / 2
+            for payer, paid in zip(source, target, strict=True):
+                others = (guess == guess[paid]) & ~is_new
+                others[payer] = False
+                share = pattern[guess[payer], guess[paid]] / others.sum()
+                log_joint[node, label] += np.log(share)
+    joint = np.exp(log_joint - log_joint.max(axis=1, keepdims=True))
+    return np.asarray(joint / joint.sum(axis=1, keepdims=True))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_posterior_is_bayes_rule_on_the_whole_graph(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    num_nodes, num_classes = 24, 3
+    y = random.permutation(np.arange(num_nodes) % num_classes)
+    is_new = np.zeros(num_nodes, bool)
+    is_new[:4] = True
+    source = np.repeat(np.arange(num_nodes), random.integers(1, 6, num_nodes))
+    target = np.array([random.choice(np.setdiff1d(np.arange(4, num_nodes), [s])) for s in source])
+    means = random.normal(size=(num_classes, 2))
+    x = random.normal(size=(num_nodes, 2))
+    pattern = random.dirichlet(np.ones(num_classes), size=num_classes)
+    case = (x, source, target, y, is_new, means, pattern)
+    np.testing.assert_allclose(class_posterior(*case), posterior_by_loop(*case), rtol=1e-9)
+
+
+def test_posterior_does_not_see_the_class_of_the_node_itself() -> None:
+    graph, _ = trading_network(200, seed=3)
+    source, target = graph.edge_index
+    is_new = ~np.isin(np.arange(200), target)
+    means = np.zeros((5, 8))
+    pattern = class_pattern(5, 0.1, 0.3)
+    before = class_posterior(graph.x, source, target, graph.y, is_new, means, pattern)
+    for node in (0, 17, int(np.flatnonzero(is_new)[0])):
+        y = graph.y.copy()
+        y[node] = (y[node] + 2) % 5
+        after = class_posterior(graph.x, source, target, y, is_new, means, pattern)
+        np.testing.assert_allclose(after[node], before[node], rtol=1e-9)
+
+
+def test_defaults_allow_the_promised_accuracy() -> None:
+    found = [trading_network(seed=seed).best_accuracy for seed in range(5)]
+    assert min(found) > 0.965
+    assert max(found) < 0.98
+
+
+def test_best_accuracy_is_what_the_oracle_gets() -> None:
+    """Rebuild the oracle's view from the graph; its hits must match what it expects."""
+    graph, best_accuracy = trading_network(20_000, seed=1)
+    source, target = graph.edge_index
+    is_new = (np.bincount(target, minlength=20_000) == 0) & (
+        np.bincount(source, minlength=20_000) == 1
+    )
+    means = np.stack([graph.x[graph.y == label].mean(axis=0) for label in range(5)])
+    pattern = class_pattern(5, 0.0, 0.2)
+    posterior = class_posterior(graph.x, source, target, graph.y, is_new, means, pattern)
+    hits = (posterior.argmax(axis=1) == graph.y).mean()
+    assert hits == pytest.approx(best_accuracy, abs=0.004)
+
+
+def test_edges_follow_the_pattern() -> None:
+    graph, _ = trading_network(20_000, degree=10, homophily=0.1, noise=0.3, seed=2)
+    source, target = graph.edge_index
+    assert not (source == target).any()
+    assert len(source) / 20_000 == pytest.approx(10, abs=0.1)
+    counts = np.zeros((5, 5))
+    np.add.at(counts, (graph.y[source], graph.y[target]), 1)
+    shares = counts / counts.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(shares, class_pattern(5, 0.1, 0.3), atol=0.01)
+
+
+def test_newcomers_pay_once_and_are_paid_by_no_one() -> None:
+    graph, _ = trading_network(10_000, newcomers=0.3, degree=12)
+    source, target = graph.edge_index
+    paid, received = (np.bincount(end, minlength=10_000) for end in (source, target))
+    assert (paid[received == 0] == 1).mean() > 0.99
+    assert (received == 0).mean() == pytest.approx(0.3, abs=0.02)
+    assert paid.min() == 1
+
+
+def test_within_a_class_everyone_else_is_paid_alike() -> None:
+    graph, _ = trading_network(100, 5, degree=400, newcomers=0.0, noise=0.5, seed=4)
+    counts = np.zeros((100, 100))
+    np.add.at(counts, tuple(graph.edge_index), 1)
+    pattern = class_pattern(5, 0.0, 0.5)
+    sizes = np.bincount(graph.y)
+    others = sizes[graph.y][None, :] - (graph.y[:, None] == graph.y[None, :])
+    expected = 400 * pattern[np.ix_(graph.y, graph.y)] / others * (1 - np.eye(100))
+    assert np.abs(counts - expected).max() < 6 * np.sqrt(expected.max())
+    assert np.diag(counts).sum() == 0
+
+
+def test_attributes_are_normal_around_the_class_means() -> None:
+    graph, _ = trading_network(20_000, signal=2.0)
+    means = np.stack([graph.x[graph.y == label].mean(axis=0) for label in range(5)])
+    np.testing.assert_allclose(np.linalg.norm(means, axis=1), 2.0, atol=0.05)
+    next_ones = np.linalg.norm(means - np.roll(means, 1, axis=0), axis=1)
+    np.testing.assert_allclose(next_ones, 4 * np.sin(np.pi / 5), atol=0.07)
+    np.testing.assert_allclose((graph.x - means[graph.y]).std(axis=0), 1.0, atol=0.02)
+
+
+@given(st.integers(2, 9), st.floats(0, 1), st.floats(0, 1))
+def test_pattern_has_the_asked_homophily(num_classes: int, homophily: float, noise: float) -> None:
+    pattern = class_pattern(num_classes, homophily, noise)
+    np.testing.assert_allclose(pattern.sum(axis=1), 1)
+    assert (pattern >= 0).all()
+    if num_classes > 2:
+        own = (1 - noise) * homophily + noise / num_classes
+        np.testing.assert_allclose(np.diag(pattern), own, atol=1e-12)
+
+
+@given(st.integers(4, 12), st.floats(0, 1), st.floats(0, 0.9))
+@example(11, 0.125, 0.0)  # just too much homophily
+@example(11, 0.124, 0.0)
+@example(4, 0.5, 0.0)
+def test_class_means_of_all_neighbours_cancel_unless_homophily_outweighs_the_further_class(
+    num_classes: int, homophily: float, noise: float
+) -> None:
+    """Beyond the bound, what is left is that of all other payments going to the further class."""
+    pattern = class_pattern(num_classes, homophily, noise)
+    circle = circle_of(num_classes)
+    further = np.cos(2 * np.pi * (num_classes // 4 + 1) / num_classes)
+    left = (1 - noise) * max(0, homophily + (1 - homophily) * further)
+    np.testing.assert_allclose((pattern + pattern.T) @ circle, 2 * left * circle, atol=1e-9)
+
+
+@given(st.integers(4, 12), st.floats(0, 0.12), st.floats(0, 0.9))
+def test_with_little_homophily_patterns_differ_where_class_means_cancel(
+    num_classes: int, homophily: float, noise: float
+) -> None:
+    pattern = class_pattern(num_classes, homophily, noise)
+    assert len(np.unique(pattern.round(9), axis=0)) == num_classes
+    np.testing.assert_allclose((pattern + pattern.T) @ circle_of(num_classes), 0, atol=1e-9)
+
+
+def circle_of(num_classes: int) -> np.ndarray:
+    angle = 2 * np.pi * np.arange(num_classes) / num_classes
+    return np.stack([np.cos(angle), np.sin(angle)], axis=1)
+
+
+@pytest.mark.parametrize("fractions", [(0.48, 0.32, 0.2), (0.1, 0.3, 0.6)])
+def test_splits_are_stratified(fractions: tuple[float, float, float]) -> None:
+    graph, _ = trading_network(fractions=fractions)
+    assert graph.splits is not None
+    assert len(graph.splits) == 10
+    for split in graph.splits:
+        for part, share in zip((split.train, split.val, split.test), fractions, strict=True):
+            sizes = np.bincount(graph.y[part], minlength=5) / np.bincount(graph.y)
+            np.testing.assert_allclose(sizes, share, atol=0.005)
+
+
+def test_the_seed_decides_everything() -> None:
+    one, same, other = (trading_network(300, seed=seed) for seed in (5, 5, 6))
+    assert one.best_accuracy == same.best_accuracy
+    assert one.graph.fingerprint == same.graph.fingerprint
+    np.testing.assert_array_equal(one.graph.splits.train, same.graph.splits.train)
+    assert one.graph.fingerprint != other.graph.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("settings", "digest", "best_accuracy"),
+    [
+        ({}, "c8c4c462af848747da01ca58", 0.9721439428532768),
+        (
+            {
+                **{"num_nodes": 700, "num_classes": 7, "num_features": 3, "degree": 5.5},
+                **{"homophily": 0.2, "noise": 0.3, "newcomers": 0.3, "seed": 4},
+            },
+            "7a1a70ed415ad1d1f482a1ba",
+            0.9168523467744314,
+        ),
+        (
+            {"num_nodes": 60, "num_classes": 3, "newcomers": 0, "seed": 9},
+            "5dfb2a46d8f74c2663dcf599",
+            1,
+        ),
+    ],
+)
+def test_graphs_of_known_seeds_keep_their_bits(
+    settings: dict[str, Any], digest: str, best_accuracy: float
+) -> None:
+    """Records name a graph by its parameters alone. (x passes through LAPACK: bits may differ.)"""
+    graph, best = trading_network(**settings)
+    assert graph.splits is not None
+    masks = (getattr(graph.splits, part) for part in ("train", "val", "test"))
+    found = hashlib.sha256()
+    for array in (graph.edge_index, graph.y, *masks):
+        found.update(f"{array.dtype}{array.shape}".encode())
+        found.update(array.tobytes())
+    assert found.hexdigest()[:24] == digest
+    assert best == pytest.approx(best_accuracy, rel=1e-6)
+
+
+def test_classes_have_names_and_connect_to_others() -> None:
+    graph, _ = trading_network()
+    assert graph.class_names == ("fraudster", "mule", "exchange", "broker", "trader")
+    assert graph.directed
+    assert node_homophily(graph) < 0.1
+    assert trading_network(200, num_classes=7).graph.class_names[5:] == ("role 5", "role 6")
+    assert trading_network(200, num_classes=2).graph.class_names == ("fraudster", "mule")
+
+
+def test_neighbourhood_patterns_tell_what_attributes_and_means_do_not() -> None:
+    """The demo's promise, with logistic regression in place of the models."""
+    graph, best_accuracy = trading_network()
+    split, x, y = graph.split(0), graph.x, graph.y
+    out, into, undirected = (graph.adjacency(mode) for mode in ("out", "in", "undirected"))
+
+    def fitted(features: Any) -> Any:
+        return LogisticRegression(C=0.3, max_iter=2000).fit(features[split.train], y[split.train])
+
+    def score(features: Any) -> float:
+        return float(fitted(features).score(features[split.test], y[split.test]))
+
+    looped = undirected + sp.eye_array(graph.num_nodes)
+    scale = sp.diags_array(1 / np.sqrt(looped.sum(axis=1)))
+    smooth = scale @ looped @ scale @ x
+    attributes_only = fitted(x)
+    labels = np.where(split.train, y, attributes_only.predict(x))
+    counts = np.hstack([x, out @ np.eye(5)[labels], into @ np.eye(5)[labels]])
+
+    by_attributes = attributes_only.score(x[split.test], y[split.test])
+    by_counts = score(counts)
+    assert 0.55 < by_attributes < 0.7
+    assert score(smooth) < by_attributes - 0.2
+    assert score(np.hstack([x, smooth])) < by_attributes + 0.05
+    assert by_counts > by_attributes + 0.2
+    assert by_counts > best_accuracy - 0.03
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_nodes": 99}, r"num_nodes must be at least 100, 20 for each class \(got 99\)"),
+        ({"num_classes": 1}, r"num_classes must be at least 2 \(got 1\)"),
+        ({"num_features": 1}, r"num_features must be at least 2 \(got 1\)"),
+        ({"degree": 0.5}, r"degree must be at least 1 \(got 0.5\)"),
+        ({"degree": float("nan")}, "degree must be at least 1"),
+        ({"homophily": 1.5}, r"homophily must be from 0 to 1 \(got 1.5\)"),
+        ({"noise": -0.1}, r"noise must be from 0 to 1 \(got -0.1\)"),
+        ({"newcomers": 0.9}, r"newcomers must be from 0 to 0.5 \(got 0.9\)"),
+        ({"signal": -1.0}, r"signal must be at least 0 \(got -1.0\)"),
+    ],
+)
+def test_impossible_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        trading_network(**settings)

@@ -1,0 +1,188 @@
+"""GCNII against PyTorch Geometric's GCN2Conv, and against the formula on directed graphs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch_geometric.nn import GCN2Conv
+
+from hpgmn.base.randomness import DropRate, Noise
+from hpgmn.models.baselines.gcnii import ENTRY, GCNIISettings
+from hpgmn.models.layers import initialise
+from hpgmn.models.stage import Rates
+
+Build = Callable[..., Any]
+
+
+def affine(built: Any, name: str, x: Tensor, replica: int) -> Tensor:
+    result: Tensor = x @ built.parameter(f"{name}.weight", replica)
+    return result + built.parameter(f"{name}.bias", replica)
+
+
+def pyg_gcnii(
+    built: Any, replica: int, share: float, strength: float, neighbors: str = "undirected"
+) -> Tensor:
+    center, neighbor = built.adjacency(neighbors).nonzero().T
+    initial = affine(built, "encode", built.x, replica).relu()
+    own = dict(built.stage.model.named_parameters()).get("convolve.initial_weight")
+    hidden = initial
+    for number, weight in enumerate(built.parameter("convolve.weight", replica)):
+        convolution = GCN2Conv(
+            weight.shape[0], share, strength, number + 1, shared_weights=own is None
+        )
+        with torch.no_grad():
+            convolution.weight1.copy_(weight)
+            if own is not None:
+                convolution.weight2.copy_(own[replica, number])
+            hidden = convolution(hidden, initial, torch.stack([neighbor, center])).relu()
+    return affine(built, "classify", hidden, replica)
+
+
+@pytest.mark.parametrize("layers", [1, 2, 5])
+@pytest.mark.parametrize("shared_weights", [True, False])
+@pytest.mark.parametrize(("share", "strength"), [(0.1, 0.5), (0.5, 1.5), (0.0, 1.0), (1.0, 1.0)])
+def test_it_is_pygs_gcnii(
+    build: Build, layers: int, shared_weights: bool, share: float, strength: float
+) -> None:
+    built = build(
+        "gcnii",
+        layers=layers,
+        shared_weights=shared_weights,
+        initial_share=share,
+        identity_strength=strength,
+    )
+    for replica, found in enumerate(built.logits):
+        expected = pyg_gcnii(built, replica, share, strength)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def propagation(adjacency: Tensor) -> Tensor:
+    matrix = adjacency + torch.eye(adjacency.shape[0])
+    degrees = matrix.sum(dim=1)
+    return matrix / torch.outer(degrees, degrees).sqrt()
+
+
+def formula(
+    built: Any,
+    neighbors: str,
+    replica: int,
+    columns: Tensor | float = 1.0,
+    entries: list[Tensor] | None = None,
+) -> Tensor:
+    """The logits with initial_share 0.3, identity_strength 0.8 and shared weights."""
+    matrix = propagation(built.adjacency(neighbors))
+    initial = affine(built, "encode", built.x * columns, replica).relu()
+    weights = dict(built.stage.model.named_parameters())["convolve.weight"][replica]
+    factors = entries or [torch.ones(())] * (len(weights) + 1)
+    hidden = initial
+    for number, weight in enumerate(weights):
+        support = 0.7 * matrix @ (hidden * factors[number]) + 0.3 * initial
+        beta = math.log(0.8 / (number + 1) + 1)
+        hidden = ((1 - beta) * support + beta * support @ weight).relu()
+    return affine(built, "classify", hidden * factors[-1], replica)
+
+
+@pytest.mark.parametrize("neighbors", ["out", "in"])
+def test_it_is_pygs_gcnii_on_directed_edges(build: Build, neighbors: str) -> None:
+    built = build("gcnii", neighbors=neighbors)
+    for replica, found in enumerate(built.logits):
+        expected = pyg_gcnii(built, replica, 0.1, 0.5, neighbors)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("neighbors", ["out", "in", "undirected"])
+def test_it_is_the_formula(build: Build, neighbors: str) -> None:
+    built = build("gcnii", neighbors=neighbors, layers=3, initial_share=0.3, identity_strength=0.8)
+    for replica, found in enumerate(built.logits):
+        expected = formula(built, neighbors, replica).detach()
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_training_drops_columns_and_hidden_entries_with_exact_gradients(build: Build) -> None:
+    built = build(
+        "gcnii",
+        layers=3,
+        initial_share=0.3,
+        identity_strength=0.8,
+        dropout=0.5,
+        attributes_dropout=0.25,
+    )
+    keys = built.task.keys("main")
+    found = built.stage.model(built.stage.inputs, Noise(keys, 1)).logits
+    noise = Noise(keys, 1)
+    columns = noise.keep("encode.columns", (7,), DropRate([0.25] * 2)) / 0.75
+    assert 0 < (columns == 0).sum() < 14
+    places = ["convolve.0", "convolve.1", "convolve.2", "classify"]
+    masks = [noise.keep(place, (23, 6), DropRate([0.5] * 2)) / 0.5 for place in places]
+    expected = torch.stack(
+        [
+            formula(built, "undirected", replica, columns[replica], [m[replica] for m in masks])
+            for replica in range(2)
+        ]
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    weight = built.stage.model.convolve.weight
+    [own] = torch.autograd.grad(found.square().sum(), weight)
+    [other] = torch.autograd.grad(expected.square().sum(), weight)
+    assert own.flatten(2).any(dim=2).all()
+    torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-5)
+
+
+def test_convolutions_have_their_own_weight_decay(build: Build) -> None:
+    built = build("gcnii", lr=0.02, weight_decay=0.1, convolution_weight_decay=0.3)
+    assert built.stage.own_rates == {"convolve.": Rates([0.02, 0.02], [0.3, 0.3])}
+    assert built.stage.weight_decay == [0.1, 0.1]
+    names = {name for name, _ in built.stage.model.named_parameters()}
+    assert {name for name in names if name.startswith("convolve.")} == {"convolve.weight"}
+    assert len(names) == 5
+
+
+@pytest.mark.parametrize("shared_weights", [True, False])
+def test_first_values_are_glorots(build: Build, shared_weights: bool) -> None:
+    built = build("gcnii", hidden_dim=30, layers=3, shared_weights=shared_weights)
+    initialise(built.stage.model, built.task.keys("main"))
+    names = ["weight"] if shared_weights else ["weight", "initial_weight"]
+    drawn = [built.parameter(f"convolve.{name}", 0) for name in names]
+    for weight in drawn:
+        bound = (6 / 60) ** 0.5
+        assert 0.95 * bound < weight.abs().max() <= bound
+        assert not torch.equal(weight[0], weight[1])
+    assert shared_weights or not torch.equal(drawn[0], drawn[1])
+
+
+def kept_bytes(built: Any) -> int:
+    """The bytes of node-sized arrays that a training pass keeps for the way back."""
+    storages = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        if 23 in tensor.shape or tensor.numel() == 23 * 2 * 40:
+            storage = tensor.untyped_storage()
+            storages[storage.data_ptr()] = (storage.nbytes(), tensor)
+        return tensor
+
+    noise = Noise(built.task.keys("main"), 1)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        built.stage.model(built.stage.inputs, noise)
+    return sum(size for size, _ in storages.values())
+
+
+def test_a_layer_keeps_one_number_and_one_byte_per_element(build: Build) -> None:
+    shallow, deep = (
+        kept_bytes(build("gcnii", hidden_dim=40, layers=layers, dropout=0.5)) for layers in (3, 7)
+    )
+    assert deep - shallow == 4 * 2 * 23 * 40 * 5
+
+
+def test_the_size_of_a_replica_covers_what_is_kept(build: Build) -> None:
+    settings = {"hidden_dim": 40, "layers": 20, "dropout": 0.5}
+    built = build("gcnii", **settings)
+    parameters, per_node = ENTRY.floats(built.task.graph, GCNIISettings(**settings))
+    assert parameters == 7 * 40 + 20 * 40 * 40
+    assert kept_bytes(built) < 2 * 4 * 23 * per_node < 2 * kept_bytes(built)
+    both, _ = ENTRY.floats(built.task.graph, GCNIISettings(**settings, shared_weights=False))
+    assert both == 7 * 40 + 2 * 20 * 40 * 40

@@ -1,0 +1,141 @@
+"""H2GCN against the definition with dense matrices, dropout on and off, and its gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch_geometric.utils import to_dense_adj
+
+from hpgmn.base.randomness import Noise, column_factors, dropout
+from hpgmn.graph import Graph
+from hpgmn.models import MODELS
+from hpgmn.models.baselines.h2gcn import H2GCNSettings
+
+Build = Callable[..., Any]
+
+
+def hop_matrices(matrix: Tensor) -> list[Tensor]:
+    """One-hop and strict two-hop neighbours, each D^-½·A·D^-½."""
+    num_nodes = matrix.shape[0]
+    two = torch.zeros_like(matrix)
+    for center in range(num_nodes):
+        near = set(matrix[center].nonzero().flatten().tolist())
+        far = {node for middle in near for node in matrix[middle].nonzero().flatten().tolist()}
+        for node in far - near - {center}:
+            two[center, node] = 1
+    hops = []
+    for hop in (matrix, two):
+        rows, columns = (
+            torch.where(total > 0, total.clamp(min=1e-9).rsqrt(), 0.0)
+            for total in (hop.sum(dim=1), hop.sum(dim=0))
+        )
+        hops.append(rows[:, None] * hop * columns)
+    return hops
+
+
+def joined(hidden: Tensor, hops: list[Tensor], rounds: int) -> Tensor:
+    states = [hidden]
+    for _ in range(rounds):
+        states.append(torch.cat([hop @ states[-1] for hop in hops], dim=-1))
+    return torch.cat(states, dim=-1)
+
+
+def encoded(built: Any, replica: int, x: Tensor) -> Tensor:
+    weight, bias = (built.parameter(f"encode.{part}", replica) for part in ("weight", "bias"))
+    return (x @ weight + bias).relu()
+
+
+@pytest.mark.parametrize("neighbors", ["out", "in", "undirected"])
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_it_is_the_definition(build: Build, neighbors: str, rounds: int) -> None:
+    built = build("h2gcn", neighbors=neighbors, rounds=rounds)
+    hops = hop_matrices(built.adjacency(neighbors))
+    assert hops[1].any()
+    for replica, found in enumerate(built.logits):
+        states = joined(encoded(built, replica, built.x), hops, rounds)
+        assert states.shape == (23, {1: 18, 2: 42}[rounds])
+        weight, bias = (built.parameter(f"classify.{part}", replica) for part in ("weight", "bias"))
+        torch.testing.assert_close(found, states @ weight + bias, rtol=1e-4, atol=1e-5)
+
+
+def test_the_hops_of_an_undirected_path_are_known(build: Build) -> None:
+    """0 - 1 - 2 - 3: only 0 and 2, and 1 and 3, are two steps apart."""
+    mask = np.eye(4, dtype=bool)
+    graph = Graph(
+        np.eye(4),
+        [[0, 1, 2], [1, 2, 3]],
+        [0, 1, 0, 1],
+        directed=False,
+        train_mask=mask[0] | mask[1],
+        val_mask=mask[2],
+        test_mask=mask[3],
+    )
+    one, two = build("h2gcn", graph).stage.inputs["hops"]
+    half = 0.5**0.5
+    edges = torch.tensor([[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]])
+    weights = torch.tensor([half, half, 0.5, 0.5, half, half])
+    torch.testing.assert_close(one.csr.to_dense(), to_dense_adj(edges, edge_attr=weights)[0])
+    pairs = torch.tensor([[0, 2, 1, 3], [2, 0, 3, 1]])
+    assert torch.equal(two.csr.to_dense(), to_dense_adj(pairs)[0])
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_the_concatenation_is_dropped_before_the_last_layer(build: Build, rounds: int) -> None:
+    built = build("h2gcn", rounds=rounds, dropout=0.5, attributes_dropout=0.3)
+    model, noise = built.stage.model, Noise(built.task.keys("main"), 3)
+    factors = column_factors(7, model.input_rate, noise, "encode.columns")
+    assert factors is not None
+    hops = hop_matrices(built.adjacency())
+    states = torch.stack(
+        [
+            joined(encoded(built, replica, built.x * factors[replica]), hops, rounds)
+            for replica in range(2)
+        ]
+    )
+    dropped = dropout(states, model.drop_rate, noise, "classify")
+    found = model(built.stage.inputs, noise).logits
+    for replica in range(2):
+        weight, bias = (built.parameter(f"classify.{part}", replica) for part in ("weight", "bias"))
+        expected = dropped[replica] @ weight + bias
+        torch.testing.assert_close(found[replica], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+def test_gradients_are_those_of_the_definition(build: Build, rounds: int, rate: float) -> None:
+    built = build("h2gcn", rounds=rounds, dropout=rate)
+    model, noise = built.stage.model, Noise(built.task.keys("main"), 3)
+    target = torch.randn(2, 23, 4, generator=torch.Generator().manual_seed(0))
+    (model(built.stage.inputs, noise).logits * target).sum().backward()
+    hops = hop_matrices(built.adjacency())
+    names = ["encode.weight", "encode.bias", "classify.weight", "classify.bias"]
+    own = {
+        name: torch.stack([built.parameter(name, replica) for replica in range(2)]).requires_grad_()
+        for name in names
+    }
+    hidden = (built.x @ own["encode.weight"] + own["encode.bias"]).relu()
+    states = dropout(joined(hidden, hops, rounds), model.drop_rate, noise, "classify")
+    logits = states @ own["classify.weight"] + own["classify.bias"]
+    (logits * target).sum().backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, own[name].grad, rtol=1e-4, atol=1e-5)
+
+
+def test_the_hops_are_built_once(build: Build) -> None:
+    task = build("h2gcn").task
+    stages = [MODELS["h2gcn"].stages["main"](part, {}) for part in (task, task.subset([1]))]
+    for one, other in zip(*(stage.inputs["hops"] for stage in stages), strict=True):
+        assert one is other
+
+
+def test_a_second_round_is_thought_larger(build: Build) -> None:
+    graph = build("h2gcn").task.graph
+    small, large = (MODELS["h2gcn"].floats(graph, H2GCNSettings(rounds=one)) for one in (1, 2))
+    assert small[0] == 64 * (7 + 3 * 4)
+    assert large[0] == 64 * (7 + 7 * 4)
+    assert large[1] > 2 * small[1] - 6 * 64 > 0

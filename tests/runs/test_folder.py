@@ -1,0 +1,210 @@
+"""The folder of a run: made, continued, replaced, and never another's."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hpgmn.base.errors import HPGMNError
+from hpgmn.base.settings import settings_dict
+from hpgmn.graph import Graph
+from hpgmn.models.baselines.mlp import MLPSettings
+from hpgmn.runs import folder as module
+from hpgmn.runs.folder import finished_run, prepare_folder
+from hpgmn.runs.metrics import read_metrics
+from hpgmn.runs.run import RunSpec, run
+
+SPEC = RunSpec(
+    "small", "mlp", settings_dict(MLPSettings(hidden_dim=4, epochs=2)), splits=(0, 1), seeds=2
+)
+
+
+def test_a_new_folder_holds_the_config_at_once(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    prepare_folder(folder, SPEC, resume=False, overwrite=False)
+    assert [path.name for path in folder.iterdir()] == ["config.yaml"]
+    written = yaml.safe_load((folder / "config.yaml").read_text())
+    assert written == {"format": 2, **SPEC.as_dict()}
+
+
+def test_an_existing_folder_is_refused_unless_asked(tmp_path: Path) -> None:
+    prepare_folder(tmp_path / "run", SPEC, resume=False, overwrite=False)
+    with pytest.raises(HPGMNError, match=r"Continue it with --resume, replace it with --overwri"):
+        prepare_folder(tmp_path / "run", SPEC, resume=False, overwrite=False)
+    prepare_folder(tmp_path / "run", SPEC, resume=True, overwrite=False)
+    prepare_folder(tmp_path / "run", replace(SPEC, seeds=9), resume=False, overwrite=True)
+    assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["seeds"] == 9
+
+
+def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
+    prepare_folder(tmp_path, SPEC, resume=False, overwrite=False)
+    assert (tmp_path / "config.yaml").exists()
+
+
+OURS = ("metrics.json", "history.jsonl", "predictions.parquet", "model.safetensors", "report.html")
+LATER = ("log.txt", "audit.json", "understanding.json", "explorer.json", "portfolio.json")
+
+
+def finished(folder: Path) -> dict[str, bytes]:
+    """The files of a finished run, written for the test, beside a note that is the user's."""
+    prepare_folder(folder, SPEC, resume=False, overwrite=False)
+    for name in (*OURS, *LATER):
+        (folder / name).write_text(f"old {name}")
+    found = contents(folder)
+    (folder / "notes.txt").write_text("mine")
+    return found
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Name → content of the files in a folder."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def test_an_unfinished_run_is_replaced_and_nothing_else(tmp_path: Path) -> None:
+    finished(tmp_path)
+    (tmp_path / "metrics.json").rename(tmp_path / "metrics.json.unfinished")
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "plan.json").write_text("[]")
+    prepare_folder(tmp_path, SPEC, resume=False, overwrite=True)
+    assert {path.name for path in tmp_path.iterdir()} == {"config.yaml", "notes.txt"}
+
+
+def test_a_finished_run_is_kept_until_the_next_is_finished(
+    small_graph: Graph, tmp_path: Path
+) -> None:
+    old = finished(tmp_path)
+    new = replace(SPEC, splits=(1,))
+    for _ in range(2):  # the second time an unfinished run is replaced, and the old one stays
+        prepare_folder(tmp_path, new, resume=False, overwrite=True)
+        assert set(contents(tmp_path)) == {"config.yaml", "notes.txt"}
+        assert contents(tmp_path / ".replaced") == old
+        (tmp_path / "log.txt").write_text("of the run that was not finished")
+    metrics = run(new, small_graph, tmp_path)
+    assert not (tmp_path / ".replaced").exists()
+    assert metrics["splits"] == [1]
+    prepare_folder(tmp_path, SPEC, resume=False, overwrite=True)
+    assert read_metrics(tmp_path / ".replaced" / "metrics.json") == metrics
+
+
+STEPS = ("write_text", "write_config", "shutil.rmtree")
+
+
+@pytest.mark.parametrize(
+    ("step", "is_finished"),
+    [
+        ("set_aside", True),
+        *((step, is_finished) for step in STEPS for is_finished in (True, False)),
+    ],
+)
+def test_a_folder_that_cannot_be_prepared_holds_what_it_held(
+    step: str, is_finished: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the run that is replaced is not finished, the finished one before it comes back."""
+    old = finished(tmp_path)
+    if not is_finished:
+        (tmp_path / "portfolio.json").unlink()
+        del old["portfolio.json"]
+        prepare_folder(tmp_path, replace(SPEC, seeds=9), resume=False, overwrite=True, choice={})
+    (tmp_path / "state").mkdir()
+
+    remove = shutil.rmtree
+
+    def full(place: Path, *_: Any, **options: Any) -> None:
+        if step == "shutil.rmtree" and place.name != "state":
+            remove(place, **options)
+        elif step == "shutil.rmtree":
+            raise OSError(errno.EIO, "Input/output error")
+        else:
+            raise HPGMNError("Cannot write (No space left on device). Make room.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"{module.__name__}.{step}", full)
+        with pytest.raises(HPGMNError, match=r"No space left|Input/output error"):
+            prepare_folder(tmp_path, SPEC, resume=False, overwrite=True, choice={"a": 1})
+    assert contents(tmp_path) == old | {"notes.txt": b"mine"}
+    assert not list(tmp_path.glob(".replaced/*"))
+
+
+def test_a_refusal_changes_nothing(tmp_path: Path) -> None:
+    """Neither beside a run that was kept too long, nor in a folder that is no run's."""
+    finished(tmp_path)
+    prepare_folder(tmp_path, SPEC, resume=False, overwrite=True)
+    for name in OURS:  # the next run is finished, and killed before it could drop the other
+        (tmp_path / name).write_text(f"new {name}")
+    (tmp_path / "link").symlink_to(tmp_path / "notes.txt")
+    before, aside = contents(tmp_path), contents(tmp_path / ".replaced")
+    with pytest.raises(HPGMNError, match="holds a link"):
+        prepare_folder(tmp_path, SPEC, resume=False, overwrite=True)
+    (tmp_path / "link").unlink()
+    (tmp_path / "config.yaml").rename(tmp_path / "elsewhere.yaml")
+    with pytest.raises(HPGMNError, match="nothing was changed"):
+        prepare_folder(tmp_path, SPEC, resume=False, overwrite=True)
+    (tmp_path / "elsewhere.yaml").rename(tmp_path / "config.yaml")
+    assert contents(tmp_path) | {"link": b"mine"} == before
+    assert contents(tmp_path / ".replaced") == aside
+    prepare_folder(tmp_path, SPEC, resume=True, overwrite=False)
+    assert not (tmp_path / ".replaced").exists()
+    assert (tmp_path / "model.safetensors").read_text() == "new model.safetensors"
+
+
+def test_a_run_is_not_kept_in_the_place_of_a_file(tmp_path: Path) -> None:
+    old = finished(tmp_path)
+    (tmp_path / ".replaced").write_text("whose?")
+    with pytest.raises(HPGMNError, match=r"Cannot write .*\.replaced"):
+        prepare_folder(tmp_path, SPEC, resume=False, overwrite=True)
+    assert contents(tmp_path) == old | {"notes.txt": b"mine", ".replaced": b"whose?"}
+
+
+@pytest.mark.parametrize("end", ["--overwrite", "--resume"])
+@pytest.mark.parametrize("number", range(21))
+def test_killed_at_any_file_the_earlier_run_is_whole_somewhere(
+    number: int, end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last time all are removed, and the new config is not written."""
+    old = finished(tmp_path)
+    new = replace(SPEC, seeds=9)
+    real, done = Path.unlink, []
+
+    def killed(path: Path, missing_ok: bool = False) -> None:
+        if len(done) == number:
+            raise KeyboardInterrupt
+        done.append(path)
+        real(path, missing_ok)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", killed)
+        with pytest.raises(KeyboardInterrupt):
+            prepare_folder(tmp_path, new, resume=False, overwrite=True)
+    assert contents(tmp_path / ".replaced") == old
+    if number == 0:  # it is in its place, too
+        assert contents(tmp_path) == old | {"notes.txt": b"mine"}
+        return
+    prepare_folder(tmp_path, new, resume=end == "--resume", overwrite=end == "--overwrite")
+    assert contents(tmp_path / ".replaced") == old
+    assert set(contents(tmp_path)) == {"config.yaml", "notes.txt"}
+    assert yaml.safe_load((tmp_path / "config.yaml").read_text())["seeds"] == 9
+
+
+def test_only_a_complete_folder_counts_as_finished(small_graph: Graph, tmp_path: Path) -> None:
+    assert finished_run(tmp_path) is None
+    metrics = run(SPEC, small_graph, tmp_path)
+    assert finished_run(tmp_path) == metrics
+    (tmp_path / "report.html").write_text("page")
+    with pytest.raises(HPGMNError, match="is finished"):
+        finished_run(tmp_path)
+    (tmp_path / "metrics.json").write_text("{")
+    with pytest.raises(HPGMNError, match="is damaged"):
+        finished_run(tmp_path)
+
+
+def test_files_of_others_are_neither_drafts_nor_nothing(small_graph: Graph, tmp_path: Path) -> None:
+    (tmp_path / "book.unfinished").write_text("mine")
+    with pytest.raises(HPGMNError, match="exists"):
+        prepare_folder(tmp_path, SPEC, resume=False, overwrite=False)
+    assert (tmp_path / "book.unfinished").read_text() == "mine"

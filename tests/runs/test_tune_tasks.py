@@ -1,0 +1,138 @@
+"""The trials of a search as tasks: what they find, and what becomes of those that are lost."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from hpgmn.base.errors import HPGMNError
+from hpgmn.engines.local import LocalEngine
+from hpgmn.graph import Graph
+from hpgmn.runs import tune_tasks as tuning_tasks
+from hpgmn.runs.search import run_trials
+from hpgmn.runs.tune import HopelessTrialError, TuneSpec, Tuning
+from hpgmn.runs.tune_tasks import trial_task, tune_on
+
+SPEC = TuneSpec("small", "mlp", splits=(0, 1), fixed={"epochs": 25, "patience": 0, "hidden_dim": 4})
+
+
+def new_study() -> Any:
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna.create_study(direction="maximize")
+
+
+def states(study: Any) -> list[str]:
+    return [one.state.name for one in study.get_trials()]
+
+
+def test_trials_are_those_of_this_process(small_graph: Graph, here_engine: Any) -> None:
+    there, here, told = new_study(), new_study(), []
+    engine = here_engine()
+    tune_on(engine, Tuning(there, SPEC, small_graph), 4, told=lambda: told.append(1))
+    tune_on(LocalEngine(), Tuning(here, SPEC, small_graph), 4)
+    assert len(told) == engine.options["at_a_time"] == 4
+    for one, other in zip(there.trials, here.trials, strict=True):
+        assert one.value == other.value
+        assert one.intermediate_values == other.intermediate_values != {}
+        assert one.user_attrs["settings"] == other.user_attrs["settings"]
+    settings = [one.user_attrs["settings"] for one in here.trials]
+    records = run_trials(small_graph, "mlp", settings, splits=[0, 1])
+    assert [one.value for one in here.trials] == [one["val_score_mean"] for one in records]
+    tune_on(engine, Tuning(there, SPEC, small_graph), 4)
+    assert len(there.trials) == 4, "nothing was left to do"
+
+
+@pytest.mark.slow
+def test_processes_find_what_one_process_finds(small_graph: Graph) -> None:
+    spec = dataclasses.replace(SPEC, sampler="random")
+    many, one, lost = new_study(), new_study(), []
+    tune_on(LocalEngine(2), Tuning(many, spec, small_graph, workers=2), 4, lost=lost.append)
+    tune_on(LocalEngine(), Tuning(one, spec, small_graph), 4)
+    assert lost == []
+    for study in (many, one):
+        assert sorted(trial.user_attrs["place"] for trial in study.trials) == [0, 1, 2, 3]
+    found = [
+        sorted((trial.user_attrs["place"], trial.value) for trial in study.trials)
+        for study in (many, one)
+    ]
+    assert found[0] == found[1]
+
+
+def test_ends_become_states(
+    small_graph: Graph, here_engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = iter([HopelessTrialError(), HPGMNError("Too large."), None])
+    genuine = tuning_tasks.train_trial
+
+    def train(*arguments: Any) -> Any:
+        end = next(ends)
+        if end is not None:
+            raise end
+        return genuine(*arguments)
+
+    monkeypatch.setattr(tuning_tasks, "train_trial", train)
+    study = new_study()
+    tuning = Tuning(study, SPEC, small_graph)
+    tune_on(here_engine(), tuning, 3)
+    assert states(study) == ["PRUNED", "FAIL", "COMPLETE"]
+    assert study.trials[1].user_attrs["error"] == "Too large."
+    assert tuning.places(3) == []
+
+
+def test_a_task_asks_whether_to_go_on(small_graph: Graph, here_engine: Any) -> None:
+    asked = []
+
+    def answer(name: str, message: Any) -> bool:
+        asked.append(message[0])
+        return len(asked) == 2
+
+    line = here_engine()
+    line.name, line.answer = "0", answer
+    spec = dataclasses.replace(SPEC, fixed={})
+    found = trial_task((spec, {"epochs": 100, "patience": 0}), small_graph, line)
+    assert found == ("hopeless", None)
+    assert asked == [20, 40]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_lost_trial_is_run_again_but_not_for_ever(
+    small_graph: Graph, here_engine: Any, count: int
+) -> None:
+    study, lost = new_study(), []
+    tuning = Tuning(study, SPEC, small_graph)
+    names = tuple(str(number) for number in range(count))
+    tune_on(here_engine(lost=names), tuning, 2, lost=lost.append)
+    assert lost == [f"Trial {number} counts as failed. Gone." for number in range(count)]
+    places = [one.user_attrs["place"] for one in study.trials]
+    assert places == [0, 0, 1]
+    assert tuning.places(2) == ([] if count == 1 else [0])
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"), [(ZeroDivisionError("bug"), RuntimeError), (HPGMNError("No."), HPGMNError)]
+)
+def test_what_fails_outside_of_a_trial_ends_the_search(
+    small_graph: Graph,
+    here_engine: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    raised: type[Exception],
+) -> None:
+    def task(*arguments: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(tuning_tasks, "trial_task", task)
+    study = new_study()
+    with pytest.raises(raised):
+        tune_on(here_engine(), Tuning(study, SPEC, small_graph), 2)
+    assert states(study) == ["FAIL"]
+
+
+def test_no_trial_begins_after_the_deadline(small_graph: Graph, here_engine: Any) -> None:
+    study = new_study()
+    tune_on(here_engine(), Tuning(study, SPEC, small_graph), 2, deadline=0.0)
+    assert states(study) == []
