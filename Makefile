@@ -64,7 +64,7 @@ $(DEMO_READY): $(DATED)
 	@touch $@
 
 $(DEV_READY): $(DATED)
-	$(call set-up,.[dev]' -e './lab
+	$(call set-up,.[dev]' -e './lab)
 	@touch $(DEMO_READY) $@
 
 define set-up
