@@ -16,7 +16,7 @@ from hpgmn.base.errors import HPGMNError
 from hpgmn.graph import Array, Graph
 from hpgmn.models.head import MemoryHead
 from hpgmn.models.hpgmn import HPGMN, label_guesses, trained_on
-from hpgmn.models.label_estimator import class_shares, pseudo_labels
+from hpgmn.models.label_estimator import labels_for_statistics
 from hpgmn.models.propagated import PropagatedHPGMN
 from hpgmn.models.stage import ModelEntry, Parameters, Stage, Task, load_parameters
 from hpgmn.statistics import base_name
@@ -149,13 +149,14 @@ def _open(
         found, attention = logits(task, entry, done)[0], None
     else:
         found, attention = _read(stage, task)
-    settings, known = task.settings[0], task.train_labels
+    train_labels, shares = task.train_labels, None
     if guesses is None:
-        labels, shares = np.where(known >= 0, known, found[None].argmax(dim=-1).cpu()), None
+        predicted = found[None].argmax(dim=-1).cpu()
+        labels = np.where(train_labels >= 0, train_labels, predicted)
     else:
-        labels = pseudo_labels(guesses, known, [settings.label_confidence])
-        shares = class_shares(guesses, known)[0] if settings.soft_counts else None
-    return Opened(entry, done, task, stage, found, attention, labels[0], shares, temperature)
+        labels, shares = labels_for_statistics(guesses, train_labels, task.settings)
+    own_shares = None if shares is None else shares[0]
+    return Opened(entry, done, task, stage, found, attention, labels[0], own_shares, temperature)
 
 
 def memory_head(model: nn.Module) -> MemoryHead | None:

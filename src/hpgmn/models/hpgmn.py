@@ -16,11 +16,10 @@ from hpgmn.graph import Graph
 from hpgmn.models.head import MemoryHead, MemorySettings, penalty_weights
 from hpgmn.models.label_estimator import (
     EstimatorSettings,
-    class_shares,
     estimator_logits,
     estimator_stage,
     guessed_logits,
-    pseudo_labels,
+    labels_for_statistics,
 )
 from hpgmn.models.layers import Initialised, StatisticMLP
 from hpgmn.models.output import Output
@@ -230,11 +229,7 @@ def _refinement(task: Task, done: Mapping[str, Parameters]) -> Stage:
 def trained_on(task: Task, guesses: Tensor) -> Stage:
     """The stage whose statistics rest on guessed labels, (R, N, C) logits."""
     settings = task.settings
-    confidence = [one.label_confidence for one in settings]
-    labels = pseudo_labels(guesses, task.train_labels, confidence)
-    shares = None
-    if settings[0].soft_counts:
-        shares = class_shares(guesses, task.train_labels, confidence)
+    labels, shares = labels_for_statistics(guesses, task.train_labels, settings)
     inputs = task.statistics.build(labels, task.num_classes, settings, shares)
     return stage_on(inputs, task.num_classes, settings, task.device)
 

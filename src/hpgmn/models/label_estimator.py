@@ -136,6 +136,20 @@ def class_shares(
     return shares
 
 
+def labels_for_statistics(
+    logits: Tensor, train_labels: Array, settings: Sequence[Any]
+) -> tuple[Array, Array | None]:
+    """Return the pseudo-labels (R, N) and, with ``soft_counts``, the class shares (R, N, C).
+
+    Training, prediction and explanations all read these.
+    """
+    confidence = [replica.label_confidence for replica in settings]
+    shares = None
+    if settings[0].soft_counts:
+        shares = class_shares(logits, train_labels, confidence)
+    return pseudo_labels(logits, train_labels, confidence), shares
+
+
 def estimator_inputs(task: Task) -> dict[str, Any]:
     """What the estimator reads: the attributes, scaled as the settings say."""
     return {"attributes": task.statistics.attributes(task.settings[0].attributes_scaling)}
