@@ -289,9 +289,9 @@ def command_of(words: list[str]) -> tuple[Any, list[str]]:
     """The command that the first words name, and the words that are left."""
     import typer
 
-    from hpgmn.cli import app
+    from hpgmn.cli import make_app
 
-    command: Any = typer.main.get_command(app)
+    command: Any = typer.main.get_command(make_app())
     rest = list(words)
     while getattr(command, "commands", None) and rest and not rest[0].startswith("-"):
         if rest[0] not in command.commands:
