@@ -30,7 +30,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import UninitializedParameter
 from typing_extensions import override
 
-from hpgmn.base.errors import HPGMNError, SettingError, unknown_name
+from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.base.randomness import Noise
 from hpgmn.base.settings import TrainSettings, setting, settings_dict
 from hpgmn.graph import Graph
@@ -75,7 +75,7 @@ def own_model(name: str) -> ModelEntry:
             for key, value in vars(sys.modules[module_name]).items()
             if inspect.isclass(value) and value.__module__ == module_name
         ]
-        raise HPGMNError(unknown_name(f"class in {module_name}:", attribute, classes))
+        raise HPGMNError.unknown(f"class in {module_name}:", attribute, classes)
     if not (inspect.isclass(found) and issubclass(found, nn.Module)):
         raise HPGMNError(f"{name} is not a class derived from torch.nn.Module. {_FORM}")
     settings = _settings(name, found)
