@@ -29,9 +29,9 @@ COMMANDS = {
     "audit": "audit",
     "convert": "convert",
     "shard": "shard",
-    "datasets": "show",
-    "models": "show",
-    "settings": "show",
+    "datasets": "datasets",
+    "models": "models",
+    "settings": "settings",
     "reproduce": "lab",
     "bench": "lab",
 }
@@ -83,11 +83,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         app = make_app([command] if command in COMMANDS else COMMANDS)
         result = app(args=words, prog_name="hpgmn", standalone_mode=False)
     except HPGMNError as error:
-        return _print_error(str(error))
+        return _print_error(error.render(cli=True))
     except OSError as error:
         if (refusal := refused(error)) is None:
             raise
-        return _print_error(str(refusal))
+        return _print_error(refusal.render(cli=True))
     except (KeyboardInterrupt, typer.Abort):
         result = _INTERRUPTED
     except typer.Exit as stop:

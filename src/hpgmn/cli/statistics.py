@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hpgmn.base.errors import HPGMNError, SettingError, unknown_name
+from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.base.files import whole
 from hpgmn.cli.console import err
 
@@ -39,7 +39,7 @@ def statistics(
     from hpgmn.statistics import LocalStatistics, StatisticsSettings, statistic_names
 
     if labels not in ("true", "estimated"):
-        raise SettingError(unknown_name("value for --labels:", labels, ("true", "estimated")))
+        raise SettingError.unknown("value for --labels:", labels, ("true", "estimated"))
     if out_file.suffix != ".npz":
         raise SettingError(f"--out must end in .npz (got '{out_file}').")
     if not out_file.parent.is_dir():
