@@ -74,11 +74,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         result = app(args=given, prog_name="hpgmn", standalone_mode=False)
     except HPGMNError as error:
-        return _refuse(str(error))
+        return _refuse(error.render(cli=True))
     except OSError as error:
         if (refusal := refused(error)) is None:
             raise
-        return _refuse(str(refusal))
+        return _refuse(refusal.render(cli=True))
     except (KeyboardInterrupt, typer.Abort):
         result = _INTERRUPTED
     except typer.Exit as stop:

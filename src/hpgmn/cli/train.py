@@ -310,8 +310,7 @@ def _specifications(asked: _Asked, graph: Graph) -> tuple[list[RunSpec], list[st
             spec = _specification(asked.source, graph, own, asked.assignments[name])
             _, warnings = check_run(spec, graph)
         except SettingError as error:
-            message = f"{name}: {error}" if len(asked.names) > 1 else str(error)
-            raise SettingError(message) from None
+            raise (error.prefixed(f"{name}: ") if len(asked.names) > 1 else error) from None
         specs.append(spec)
     return specs, warnings
 

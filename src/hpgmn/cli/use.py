@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from hpgmn.base.errors import HPGMNError, SettingError, unknown_name
+from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.base.files import whole
 from hpgmn.base.turns import own_turn
 from hpgmn.cli.console import err, out, say
@@ -395,7 +395,7 @@ def statistics(
     from hpgmn.statistics import LocalStatistics, StatisticsSettings, statistic_names
 
     if labels not in ("true", "estimated"):
-        raise SettingError(unknown_name("value for --labels:", labels, ("true", "estimated")))
+        raise SettingError.unknown("value for --labels:", labels, ("true", "estimated"))
     if out_file.suffix != ".npz":
         raise SettingError(f"--out must end in .npz (got '{out_file}').")
     if not out_file.parent.is_dir():
