@@ -13,7 +13,20 @@ import typer
 
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.files import refused
-from hpgmn.cli import audit, convert, explain, lab, shard, show, train, train_shards, tune, use
+from hpgmn.cli import (
+    audit,
+    convert,
+    datasets,
+    explain,
+    lab,
+    models,
+    settings,
+    shard,
+    train,
+    train_shards,
+    tune,
+    use,
+)
 from hpgmn.cli.console import err, set_up_logging
 
 _INTERRUPTED = 130
@@ -38,9 +51,9 @@ for command in (
     audit.audit,
     convert.convert,
     shard.shard,
-    show.datasets,
-    show.models,
-    show.settings,
+    datasets.datasets,
+    models.models,
+    settings.settings,
 ):
     app.command()(command)
 for forwarded in (lab.reproduce, lab.bench):
