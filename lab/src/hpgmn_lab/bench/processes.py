@@ -85,7 +85,7 @@ def environment(threads: int | None = None) -> dict[str, str]:
     Args:
         threads: of each process; None for as many as it would have.
     """
-    sources = [str(Path(package.__file__).parents[1]) for package in (hpgmn, hpgmn_lab)]
+    sources = [str(Path(str(package.__file__)).parents[1]) for package in (hpgmn, hpgmn_lab)]
     path = [*dict.fromkeys(sources), *filter(None, [os.environ.get("PYTHONPATH")])]
     own = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
     return os.environ | {"PYTHONPATH": os.pathsep.join(path)} | own
