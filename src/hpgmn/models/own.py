@@ -37,7 +37,7 @@ from hpgmn.graph import Graph
 from hpgmn.models.baselines.baseline import NodeModel
 from hpgmn.models.layers import Initialised
 from hpgmn.models.output import Output
-from hpgmn.models.stage import ModelEntry, Parameters, Stage, Task, main_stage
+from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, main_stage
 
 _WIDTHS = ("num_features", "num_classes")
 _KINDS = (bool, int, float, str)
@@ -311,7 +311,9 @@ def _seeded(noise: Noise | None, place: str, replica: int) -> Iterator[None]:
         yield
 
 
-def _main(name: str, own: type[nn.Module], task: Task, done: Mapping[str, Parameters]) -> Stage:
+def _main(
+    name: str, own: type[nn.Module], task: TrainingTask, done: Mapping[str, Parameters]
+) -> TrainingStage:
     first: OwnSettings = task.settings[0]
     make = partial(_made, name, own, first, task.graph.num_features, task.num_classes)
     model = Looped(name, make, task.num_classes, len(task.replicas))
