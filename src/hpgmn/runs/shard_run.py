@@ -26,19 +26,10 @@ from hpgmn.graph import Array, Split
 from hpgmn.models import find_model
 from hpgmn.models.label_estimator import EstimatorSettings
 from hpgmn.models.stage import Parameters, Replica
+from hpgmn.runs.folder import HISTORY_FILE, PREDICTIONS_FILE, STATE_FOLDER, finish, note_made_with
 from hpgmn.runs.metrics import Result, run_metrics
-from hpgmn.runs.predictions import NodeTable
-from hpgmn.runs.provenance import surroundings
-from hpgmn.runs.run import (
-    HISTORY_FILE,
-    PREDICTIONS_FILE,
-    STATE_FOLDER,
-    RunSpec,
-    finish,
-    note_made_with,
-    roles,
-    write_history,
-)
+from hpgmn.runs.predictions import NodeTable, roles, write_history
+from hpgmn.runs.spec import RunSpec, surroundings
 from hpgmn.shards import ESTIMATOR_FILE, Shards
 from hpgmn.statistics import StatisticsSettings
 from hpgmn.training.checkpoint import read_seconds, read_tensors
