@@ -85,8 +85,8 @@ def test_files_that_are_replaced_are_not_written_through(
 ) -> None:
     import torch
 
-    from hpgmn.graph.files import read_graph, write_graph
     from hpgmn.base.files import write_text
+    from hpgmn.graph.files import read_graph, write_graph
     from hpgmn.training.checkpoint import write_tensors
 
     for name in ("a.npz", "a.safetensors", "a.txt"):

@@ -21,7 +21,7 @@ from hpgmn.graph import Graph, Split
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.models.stage import Replica
 from hpgmn.runs import train as module
-from hpgmn.runs.folder import prepare_folder
+from hpgmn.runs.folder import prepare_folder, write_config
 from hpgmn.runs.metrics import read_metrics
 from hpgmn.runs.predictions import roles
 from hpgmn.runs.spec import RunSpec
@@ -163,7 +163,7 @@ def test_a_run_that_goes_on_with_other_versions_says_so_and_keeps_the_first(
 def test_a_run_that_was_never_begun_is_made_with_what_is_there_now(
     small_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module.write_config(tmp_path, SPEC, {"torch": "1.0"})
+    write_config(tmp_path, SPEC, {"torch": "1.0"})
     monkeypatch.setattr(module, "made_with", lambda *_: {"torch": "2.0"})
     assert not any(
         "torch" in line for line in train_folder(SPEC, small_graph, tmp_path)["warnings"]
@@ -171,7 +171,7 @@ def test_a_run_that_was_never_begun_is_made_with_what_is_there_now(
     assert read_yaml(tmp_path / "config.yaml")["made_with"] == {"torch": "2.0"}
 
 
-@pytest.mark.parametrize("place", ["write_history", "_write_predictions", "_metrics"])
+@pytest.mark.parametrize("place", ["write_history", "write_predictions", "_metrics"])
 def test_a_crash_after_training_costs_no_training(
     small_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:

@@ -18,7 +18,7 @@ from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.graph import Graph, Splits
 from hpgmn.models import find_model
 from hpgmn.runs import metrics as run_metrics
-from hpgmn.runs import train as run_module
+from hpgmn.runs import spec as run_module
 from hpgmn.runs.folder import prepare_folder
 from hpgmn.runs.search import planned_trials, run_trials
 from hpgmn.runs.spec import RunSpec
@@ -71,7 +71,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         return train_folder(*arguments, **options)
 
     monkeypatch.setattr(module, "run_trials", counted_trials)
-    monkeypatch.setattr(module, "run", counted_run)
+    monkeypatch.setattr(module, "train_folder", counted_run)
     return counts
 
 
