@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -24,6 +24,7 @@ from hpgmn.base.settings import per_replica_names, settings_dict
 from hpgmn.graph import Array, Graph
 from hpgmn.models.own import is_own
 from hpgmn.models.stage import ModelEntry, Parameters, Replica, Stage, Task, make_task
+from hpgmn.statistics import LocalStatistics
 from hpgmn.statistics.forms import gpu_bytes
 from hpgmn.training.checkpoint import read_state, refuse_other, write_state
 from hpgmn.training.denormals import without_denormals
@@ -54,6 +55,7 @@ class Fitted:
         best_epoch: (R,) for each stage.
         history: for each stage and each recorded number (epochs, R).
         seconds: time of statistics, of training, and of training each stage.
+        statistics: those of the training graph, for predictions and explanations.
     """
 
     replicas: list[Replica]
@@ -64,6 +66,7 @@ class Fitted:
     best_epoch: dict[str, Tensor]
     history: dict[str, dict[str, Tensor]]
     seconds: dict[str, float]
+    statistics: LocalStatistics | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -230,7 +233,10 @@ def _fit(
         if path is not None:
             write_state(path, state, identity)
         results.append((places, state, logits(part, entry, state.done).cpu()))
-    return _joined(list(task.replicas), results)
+    task.statistics.progress = None
+    fitted = _joined(list(task.replicas), results)
+    fitted.statistics = task.statistics
+    return fitted
 
 
 def _plan(
