@@ -410,6 +410,6 @@ def test_a_fitted_model_holds_statistics_and_outputs(small_graph: Graph) -> None
     second = model.choose([1])
     assert second.on_graph(small_graph).task.statistics is fitted.statistics
     assert torch.equal(second.logits(small_graph), fitted.logits[1:])
-    other = replace(small_graph, name="other")
+    other = Graph(small_graph.x, small_graph.edge_index, small_graph.y)
     assert model.on_graph(other) is not on_graph
     assert copy.deepcopy(model)._latest is None

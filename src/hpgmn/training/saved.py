@@ -22,7 +22,7 @@ from hpgmn.models import find_model
 from hpgmn.models.hpgmn import label_guesses
 from hpgmn.models.label_estimator import estimator_logits
 from hpgmn.models.own import is_own
-from hpgmn.models.stage import ModelEntry, Parameters, Replica, Task
+from hpgmn.models.stage import ModelEntry, Parameters, Replica, TrainingTask
 from hpgmn.statistics import LocalStatistics
 from hpgmn.statistics.forms import settled
 from hpgmn.training.checkpoint import read_tensors, write_tensors
@@ -123,7 +123,7 @@ class ModelOnGraph:
     def __init__(
         self,
         entry: ModelEntry,
-        task: Task,
+        task: TrainingTask,
         parameters: Mapping[str, Parameters],
         logits: Tensor | None = None,
     ) -> None:
@@ -243,7 +243,7 @@ class SavedModel:
         ]
         model = cls(entry, replicas, fitted.done, labels, about, graph.node_ids)
         if fitted.statistics is not None:  # reused for explanations and the report
-            task = Task(
+            task = TrainingTask(
                 fitted.statistics,
                 tuple(fitted.replicas),
                 labels,
@@ -450,13 +450,13 @@ class SavedModel:
             return None
         return self.on_graph(graph, device).estimator_logits
 
-    def task(self, graph: Graph, device: torch.device | str = "cpu") -> Task:
+    def task(self, graph: Graph, device: torch.device | str = "cpu") -> TrainingTask:
         """Return the task of this model on a graph: its statistics and the train labels."""
         return self.on_graph(graph, device).task
 
     def _task(
         self, graph: Graph, device: torch.device | str = "cpu", nodes: Array | None = None
-    ) -> Task:
+    ) -> TrainingTask:
         self.require_stages()
         if graph.num_features != self.about["num_features"]:
             raise HPGMNError(
@@ -474,7 +474,9 @@ class SavedModel:
         known = np.arange(width) if columns is None else columns
         labels = np.where(known >= 0, self.train_labels[:, np.maximum(known, 0)], -1)
         nothing = np.full_like(labels, -1)
-        return Task(statistics, tuple(self.replicas), labels, nothing, len(self.class_names))
+        return TrainingTask(
+            statistics, tuple(self.replicas), labels, nothing, len(self.class_names)
+        )
 
     def known_positions(self, graph: Graph) -> Array | None:
         """For each node of another graph its position in the training graph, -1 if it is new.
