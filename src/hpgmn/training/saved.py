@@ -30,11 +30,7 @@ from hpgmn.training.replicas import Fitted
 from hpgmn.training.trainer import logits
 
 MODEL_FILE = "model.safetensors"
-_TIED = (
-    "diffusion",
-    "adjacency",
-    "neighbor_adjacency",
-)  # statistics whose columns are the nodes trained on
+_TIED = ("diffusion", "adjacency", "neighbor_adjacency")  # their columns are the nodes trained on
 
 
 def _damaged(path: Path, fault: str) -> HPGMNError:
@@ -52,16 +48,7 @@ def _fault(
     scales: Sequence[Sequence[float]],
     own: bool,
 ) -> str | None:
-    """What in a file does not go together; None where all does.
-
-    Args:
-        tensors: by name.
-        about: the rest of the description.
-        replicas: R.
-        node_ids: names of the nodes, if there are any.
-        scales: temperatures, none or R of each kind.
-        own: whether it is the user's own model, whose parameters may be of any type.
-    """
+    """Return what is inconsistent in a file, or None; a user's own model may have any dtype."""
     nodes, classes = int(about["num_nodes"]), list(about["class_names"])
     for name, value in tensors.items():
         if len(value) != replicas or not replicas:
@@ -86,13 +73,7 @@ def _fault(
 
 
 def require_finite(logits: Tensor, graph: Graph, nodes: Array | None = None) -> None:
-    """Refuse answers that are no numbers: they would have a class and a score all the same.
-
-    Args:
-        logits: (R, M, C).
-        graph: the graph.
-        nodes: (M,) whose they are; None: of all nodes.
-    """
+    """Refuse logits (R, M, C) with NaN or infinity; ``nodes`` (M,) are their positions."""
     wrong = ~logits.isfinite().all(dim=-1).all(dim=0)
     if not wrong.any():
         return
@@ -217,14 +198,14 @@ class SavedModel:
         train: Sequence[Array],
         val: Sequence[Array] | None = None,
     ) -> SavedModel:
-        """The model that was just fitted on a graph.
+        """Create the model from a training on a graph.
 
         Args:
             entry: the model.
-            fitted: its replicas.
-            graph: the graph.
-            train: their train masks.
-            val: their validation masks, to which temperatures are fitted; None fits none.
+            fitted: the trained replicas.
+            graph: the training graph.
+            train: train masks, one per replica.
+            val: validation masks, to which temperatures are fitted; None fits none.
         """
         require_finite(fitted.logits, graph)
         labels = np.stack([np.where(mask, graph.y, -1) for mask in train])
@@ -300,12 +281,11 @@ class SavedModel:
 
     @classmethod
     def read(cls, path: Path, own: str | None = None) -> SavedModel:
-        """The model in a file that :meth:`write` wrote.
+        """Read a file of :meth:`write`; loading never executes code.
 
         Args:
             path: the file.
-            own: the name of the user's own model, ``package.module:Class``, where the file holds
-                one. A file alone never makes code be imported.
+            own: ``package.module:Class`` of the user's own model, where the file holds one.
         """
         tensors, about = read_tensors(path)
         try:
@@ -367,11 +347,10 @@ class SavedModel:
             )
 
     def choose(self, places: Sequence[int]) -> SavedModel:
-        """The same model with some of its replicas.
+        """Select replicas.
 
-        The temperature of an average belongs to the seeds that were averaged. So with all seeds of
-        a split it stays, with one it is that replica's own, and with several, for which none was
-        fitted, it is the mean of their own.
+        The temperature of an average belongs to the averaged seeds: with all seeds of a split it
+        stays; with several, for which none was fitted, it is the mean of their own.
         """
         chosen = list(places)
         done = {
