@@ -18,7 +18,7 @@ from hpgmn.models.head import MemoryHead
 from hpgmn.models.hpgmn import HPGMN, label_guesses, trained_on
 from hpgmn.models.label_estimator import labels_for_statistics
 from hpgmn.models.propagated import PropagatedHPGMN
-from hpgmn.models.stage import ModelEntry, Parameters, Stage, Task, load_parameters
+from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, load_parameters
 from hpgmn.statistics import base_name
 from hpgmn.statistics.settings import mode_of
 from hpgmn.training.saved import SavedModel
@@ -46,8 +46,8 @@ class Opened:
 
     entry: ModelEntry
     done: Mapping[str, Parameters]
-    task: Task
-    stage: Stage
+    task: TrainingTask
+    stage: TrainingStage
     logits: Tensor
     attention: Tensor | None
     labels: Array
@@ -136,7 +136,7 @@ def open_replicas(
 
 
 def _open(
-    entry: ModelEntry, task: Task, done: Mapping[str, Parameters], temperature: float
+    entry: ModelEntry, task: TrainingTask, done: Mapping[str, Parameters], temperature: float
 ) -> Opened:
     *_, build = entry.stages.values()
     is_own_family = entry.name == "hpgmn"
@@ -166,7 +166,7 @@ def memory_head(model: nn.Module) -> MemoryHead | None:
     return None
 
 
-def _read(stage: Stage, task: Task) -> tuple[Tensor, Tensor | None]:
+def _read(stage: TrainingStage, task: TrainingTask) -> tuple[Tensor, Tensor | None]:
     """Logits (N, C) and attention (N, K) of all nodes."""
     every = torch.arange(task.graph.num_nodes, device=task.device)
     parts = torch.split(every, _READ_NODES) if stage.batch_size else [None]

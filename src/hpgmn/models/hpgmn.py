@@ -23,7 +23,14 @@ from hpgmn.models.label_estimator import (
 )
 from hpgmn.models.layers import Initialised, StatisticMLP
 from hpgmn.models.output import Output
-from hpgmn.models.stage import ModelEntry, Parameters, Stage, StageBuilder, Task, stage_of
+from hpgmn.models.stage import (
+    ModelEntry,
+    Parameters,
+    StageBuilder,
+    TrainingStage,
+    TrainingTask,
+    stage_of,
+)
 from hpgmn.statistics import (
     Statistic,
     StatisticsSettings,
@@ -208,7 +215,7 @@ def _dropout_of(name: str) -> str:
     return f"{averaged(base) or base}_dropout"
 
 
-def label_guesses(task: Task, done: Mapping[str, Parameters]) -> Tensor:
+def label_guesses(task: TrainingTask, done: Mapping[str, Parameters]) -> Tensor:
     """(R, N, C) the logits behind the pseudo labels that the main stage reads."""
     guesses = estimator_logits(task, done["estimator"])
     if "refinement" in done:
@@ -216,17 +223,17 @@ def label_guesses(task: Task, done: Mapping[str, Parameters]) -> Tensor:
     return guesses
 
 
-def _main(task: Task, done: Mapping[str, Parameters]) -> Stage:
+def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
     return trained_on(task, label_guesses(task, done))
 
 
-def _refinement(task: Task, done: Mapping[str, Parameters]) -> Stage:
+def _refinement(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
     stage = trained_on(task, estimator_logits(task, done["estimator"]))
     stage.name = "refinement"
     return stage
 
 
-def trained_on(task: Task, guesses: Tensor) -> Stage:
+def trained_on(task: TrainingTask, guesses: Tensor) -> TrainingStage:
     """The stage whose statistics rest on guessed labels, (R, N, C) logits."""
     settings = task.settings
     labels, shares = labels_for_statistics(guesses, task.train_labels, settings)
@@ -239,7 +246,7 @@ def stage_on(
     num_classes: int,
     settings: Sequence[HPGMNSettings],
     device: torch.device,
-) -> Stage:
+) -> TrainingStage:
     """The stage that reads given statistics.
 
     Args:
