@@ -47,7 +47,7 @@ from hpgmn.training.checks import (
     scarce_classes,
     skewed_classes,
 )
-from hpgmn.training.repeatable import repeatable
+from hpgmn.training.numerics import deterministic_algorithms
 from hpgmn.training.replicas import Fitted, Progress, fit_replicas
 from hpgmn.training.saved import MODEL_FILE, SavedModel
 
@@ -232,7 +232,7 @@ def run(
     state = folder / STATE_FOLDER
     state.mkdir(exist_ok=True)
     before = _elapsed(state)
-    with repeatable(spec.deterministic, spec.device):
+    with deterministic_algorithms(spec.deterministic, spec.device):
         fitted = fit_replicas(
             graph,
             entry,
@@ -253,7 +253,7 @@ def run(
     model.write(folder / MODEL_FILE)
     write_history(folder / HISTORY_FILE, fitted.replicas, fitted.history)
     _write_predictions(folder / PREDICTIONS_FILE, graph, fitted, own, model.temperatures)
-    with repeatable(spec.deterministic, spec.device):
+    with deterministic_algorithms(spec.deterministic, spec.device):
         guesses = model.estimator_logits(graph, spec.device)
     metrics = _metrics(spec, graph, fitted, own, model, guesses)
     metrics["nodes"] = {
