@@ -340,9 +340,7 @@ def test_gradients_match_those_of_the_computation_written_out(
 ) -> None:
     head = make_head(memory_dim=memory_dim, classifier_layers=layers)
     names, values = zip(*head.named_parameters(), strict=True)
-    weights = normal(
-        REPLICAS, HEAD_NODES, CLASSES, seed=50
-    )  # separates all logits
+    weights = normal(REPLICAS, HEAD_NODES, CLASSES, seed=50)  # separates all logits
     by_hand_logits = torch.stack([by_hand(head, QUERY[r], r) for r in range(REPLICAS)])
     expected = torch.autograd.grad((by_hand_logits * weights).sum(), values)
     found = torch.autograd.grad((head(QUERY).logits * weights).sum(), values)
