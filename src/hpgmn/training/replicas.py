@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -32,6 +32,7 @@ from hpgmn.models.stage import (
     TrainingTask,
     make_task,
 )
+from hpgmn.statistics import LocalStatistics
 from hpgmn.statistics.forms import gpu_bytes
 from hpgmn.training.checkpoint import read_state, refuse_other, write_state
 from hpgmn.training.denormals import without_denormals
@@ -62,6 +63,7 @@ class Fitted:
         best_epoch: (R,) for each stage.
         history: for each stage and each recorded number (epochs, R).
         seconds: time of statistics, of training, and of training each stage.
+        statistics: those of the training graph, for predictions and explanations.
     """
 
     replicas: list[Replica]
@@ -72,6 +74,7 @@ class Fitted:
     best_epoch: dict[str, Tensor]
     history: dict[str, dict[str, Tensor]]
     seconds: dict[str, float]
+    statistics: LocalStatistics | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -238,7 +241,10 @@ def _fit(
         if path is not None:
             write_state(path, state, identity)
         results.append((places, state, logits(part, entry, state.done).cpu()))
-    return _joined(list(task.replicas), results)
+    task.statistics.progress = None
+    fitted = _joined(list(task.replicas), results)
+    fitted.statistics = task.statistics
+    return fitted
 
 
 def _plan(
