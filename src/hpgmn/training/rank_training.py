@@ -24,8 +24,7 @@ from hpgmn.base.metrics import metric as metric_of
 from hpgmn.base.randomness import Noise
 from hpgmn.base.sparse import at_least_single
 from hpgmn.models.hpgmn import HPGMN, stage_on
-from hpgmn.models.layers import initialise
-from hpgmn.models.output import Output
+from hpgmn.models.layers import Output, initialise
 from hpgmn.models.stage import Rates, Replica, load_parameters, replica_keys
 from hpgmn.statistics import Statistic, statistic_names
 from hpgmn.training.checkpoint import read_state, write_state
@@ -120,7 +119,10 @@ class ParallelTraining:
         self.inputs: dict[str, Statistic] = {
             name: rows.statistic(name, device) for name in statistic_names(settings[0])
         }
-        self.stage = stage_on(self.inputs, num_classes, settings, device)
+        self._size = 0
+        self.stage = stage_on(
+            self.inputs, num_classes, settings, device, node_reduction=self._reduce_nodes
+        )
         assert isinstance(self.stage.model, HPGMN)
         self.model = self.stage.model.to(device)
         self.keys = replica_keys(replicas, STAGE, device)
@@ -138,9 +140,6 @@ class ParallelTraining:
             parameter.requires_grad_(is_trained)
             if is_trained:
                 self.trained[name] = parameter
-        if self.model.head.memory is not None:
-            self.model.head.memory.over_nodes = self._over_nodes
-        self._size = 0
         self._parallel = ranks.parallel(self.model)
 
     def _keep_labels(self, rows: Rows) -> None:
@@ -206,7 +205,7 @@ class ParallelTraining:
             loss = loss + weight * output.penalties[name]
         return loss
 
-    def _over_nodes(self, values: Tensor, reduction: str) -> Tensor:
+    def _reduce_nodes(self, values: Tensor, reduction: str) -> Tensor:
         """The mean or sum of (R, B, …) over the nodes of all ranks."""
         total = self.ranks.total(values.sum(dim=1))
         return total / self._size if reduction == "mean" else total

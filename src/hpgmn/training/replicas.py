@@ -22,6 +22,7 @@ from hpgmn.base.formats import RUN_FORMAT, refuse_newer, unsealed_of_run
 from hpgmn.base.parsing import read_json
 from hpgmn.base.settings import per_replica_names, settings_dict
 from hpgmn.graph import Array, Graph
+from hpgmn.models.memory import NODE_PENALTIES
 from hpgmn.models.own import is_own
 from hpgmn.models.stage import (
     ModelEntry,
@@ -140,7 +141,7 @@ def batches(
         if "consistency_weight" in free:
             shape["consistent"] = replica.settings.consistency_weight > 0
         shape["everywhere"] = any(  # whether a step reads all nodes decides where dropout falls
-            getattr(replica.settings, f"{name}_weight", 0) for name in ("kpattern", "entropy")
+            getattr(replica.settings, f"{name}_weight", 0) for name in NODE_PENALTIES
         )
         if getattr(replica.settings, "batch_size", 0):
             shape["train nodes"] = size

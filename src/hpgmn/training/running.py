@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from hpgmn.base.metrics import Metric, class_loss
 from hpgmn.base.randomness import Noise
 from hpgmn.graph import Array
-from hpgmn.models.output import Output
+from hpgmn.models.layers import Output
 from hpgmn.models.stage import Rates, StageBuilder, TrainingStage, TrainingTask
 from hpgmn.statistics import Statistic
 from hpgmn.statistics.forms import gpu_bytes
