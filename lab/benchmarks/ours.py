@@ -34,7 +34,7 @@ from hpgmn.models.shipped import read_config, settings_for
 from hpgmn.models.stage import Replica, TrainingStage, TrainingTask, make_task
 from hpgmn.runs.spec import RunSpec
 from hpgmn.runs.train import train_folder
-from hpgmn.training.denormals import without_denormals
+from hpgmn.training.numerics import run_training_thread
 from hpgmn.training.replicas import Progress, fit_replicas
 from hpgmn.training.state import TrainState
 from hpgmn.training.trainer import train
@@ -99,7 +99,7 @@ def timed_epochs(
         places = list(range(first, min(first + at_once, len(splits))))
         clock = StageClock()
         part = task.subset(places)
-        state = without_denormals(partial(_trained, part, entry, clock))
+        state = run_training_thread(partial(_trained, part, entry, clock))
         epoch = statistics.median(clock.epochs["main"])
         rows.append(
             {

@@ -97,7 +97,7 @@ def test_a_bug_is_not_hidden(
     def broken(*arguments: Any, **options: Any) -> None:
         raise ZeroDivisionError("bug")
 
-    monkeypatch.setattr(run_tasks, "run", broken)
+    monkeypatch.setattr(run_tasks, "train_folder", broken)
     spec = specification("mlp")
     with pytest.raises(RuntimeError, match="A worker failed:\nTraceback"):
         run_on(here_engine(), {prepared(tmp_path / "a", spec): spec}, small_graph)

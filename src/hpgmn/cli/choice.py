@@ -129,7 +129,7 @@ def _choose(spec: RunSpec, graph: Graph, assignments: Sequence[str]) -> Choice:
     from hpgmn.base.settings import parse_assignments
     from hpgmn.runs.members import members_for
     from hpgmn.runs.portfolio import choose, splits_to_try
-    from hpgmn.training.repeatable import repeatable
+    from hpgmn.training.numerics import deterministic_algorithms
 
     members, reason = members_for(graph)
     count = len(splits_to_try(graph, spec.splits))
@@ -142,7 +142,7 @@ def _choose(spec: RunSpec, graph: Graph, assignments: Sequence[str]) -> Choice:
     with (
         training_progress(f"{graph.name} portfolio") as step,
         stop_on_signal() as should_stop,
-        repeatable(spec.deterministic, spec.device),
+        deterministic_algorithms(spec.deterministic, spec.device),
     ):
 
         def report(names: str, now: Progress) -> None:

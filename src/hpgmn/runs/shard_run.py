@@ -41,11 +41,10 @@ from hpgmn.training.checks import (
     skewed_counts,
     sought_class,
 )
-from hpgmn.training.denormals import without_denormals
+from hpgmn.training.numerics import deterministic_algorithms, run_training_thread
 from hpgmn.training.rank_rows import Rows
 from hpgmn.training.rank_training import STAGE, ParallelTraining, check_settings, fit
 from hpgmn.training.ranks import Ranks
-from hpgmn.training.repeatable import repeatable
 from hpgmn.training.replicas import Progress
 from hpgmn.training.saved import MODEL_FILE, SavedModel
 from hpgmn.training.state import TrainState
@@ -194,8 +193,8 @@ def run_on_shards(
         The content of ``metrics.json`` on rank 0, None on others.
     """
     run = _OneRun(spec, shards, folder, ranks)
-    with repeatable(spec.deterministic, ranks.device):
-        return without_denormals(lambda interrupted: run.work(report, interrupted.is_set))
+    with deterministic_algorithms(spec.deterministic, ranks.device):
+        return run_training_thread(lambda interrupted: run.work(report, interrupted.is_set))
 
 
 def made_with_shards(shards: Shards, ranks: int, device: str) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from hpgmn.runs.predictions import write_history, write_predictions
 from hpgmn.runs.spec import RunSpec, check_run, made_with
 from hpgmn.training.checkpoint import read_seconds
 from hpgmn.training.checks import class_number
-from hpgmn.training.repeatable import repeatable
+from hpgmn.training.numerics import deterministic_algorithms
 from hpgmn.training.replicas import Fitted, Progress, fit_replicas
 from hpgmn.training.saved import MODEL_FILE, SavedModel
 
@@ -73,7 +73,7 @@ def train_folder(
     state = folder / STATE_FOLDER
     state.mkdir(exist_ok=True)
     before = _elapsed(state)
-    with repeatable(spec.deterministic, spec.device):
+    with deterministic_algorithms(spec.deterministic, spec.device):
         fitted = fit_replicas(
             graph,
             entry,
@@ -94,7 +94,7 @@ def train_folder(
     model.write(folder / MODEL_FILE)
     write_history(folder / HISTORY_FILE, fitted.replicas, fitted.history)
     write_predictions(folder / PREDICTIONS_FILE, graph, fitted, own, model.temperatures)
-    with repeatable(spec.deterministic, spec.device):
+    with deterministic_algorithms(spec.deterministic, spec.device):
         guesses = model.estimator_logits(graph, spec.device)
     metrics = _metrics(spec, graph, fitted, own, model, guesses)
     metrics["nodes"] = {

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -22,6 +22,7 @@ from hpgmn.base.formats import RUN_FORMAT, refuse_newer, unsealed_of_run
 from hpgmn.base.parsing import read_json
 from hpgmn.base.settings import per_replica_names, settings_dict
 from hpgmn.graph import Array, Graph
+from hpgmn.models.memory import NODE_PENALTIES
 from hpgmn.models.own import is_own
 from hpgmn.models.stage import (
     ModelEntry,
@@ -31,9 +32,10 @@ from hpgmn.models.stage import (
     TrainingTask,
     make_task,
 )
+from hpgmn.statistics import LocalStatistics
 from hpgmn.statistics.forms import gpu_bytes
 from hpgmn.training.checkpoint import read_state, refuse_other, write_state
-from hpgmn.training.denormals import without_denormals
+from hpgmn.training.numerics import run_training_thread
 from hpgmn.training.state import TrainState
 from hpgmn.training.trainer import logits, train
 
@@ -61,6 +63,7 @@ class Fitted:
         best_epoch: (R,) for each stage.
         history: for each stage and each recorded number (epochs, R).
         seconds: time of statistics, of training, and of training each stage.
+        statistics: those of the training graph, for predictions and explanations.
     """
 
     replicas: list[Replica]
@@ -71,6 +74,7 @@ class Fitted:
     best_epoch: dict[str, Tensor]
     history: dict[str, dict[str, Tensor]]
     seconds: dict[str, float]
+    statistics: LocalStatistics | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -137,7 +141,7 @@ def batches(
         if "consistency_weight" in free:
             shape["consistent"] = replica.settings.consistency_weight > 0
         shape["everywhere"] = any(  # whether a step reads all nodes decides where dropout falls
-            getattr(replica.settings, f"{name}_weight", 0) for name in ("kpattern", "entropy")
+            getattr(replica.settings, f"{name}_weight", 0) for name in NODE_PENALTIES
         )
         if getattr(replica.settings, "batch_size", 0):
             shape["train nodes"] = size
@@ -201,7 +205,7 @@ def fit_replicas(
             return _fit(task, entry, plan, (metric, positive), folder, identity, report, stop)
 
     try:
-        return without_denormals(work)
+        return run_training_thread(work)
     except (MemoryError, torch.OutOfMemoryError):
         raise HPGMNError(
             f"Out of memory while training {entry.name} on '{graph.name}'. Choose a smaller "
@@ -237,7 +241,10 @@ def _fit(
         if path is not None:
             write_state(path, state, identity)
         results.append((places, state, logits(part, entry, state.done).cpu()))
-    return _joined(list(task.replicas), results)
+    task.statistics.progress = None
+    fitted = _joined(list(task.replicas), results)
+    fitted.statistics = task.statistics
+    return fitted
 
 
 def _plan(
