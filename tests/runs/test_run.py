@@ -15,10 +15,10 @@ import pytest
 import torch
 import yaml
 
-from hpgmn import __version__
 from hpgmn.base.calibration import fit_temperature
 from hpgmn.base.errors import GraphError, HPGMNError, SettingError
 from hpgmn.base.settings import read_yaml, settings_dict
+from hpgmn.base.version import __version__
 from hpgmn.graph import Graph, Split
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.models.stage import Replica

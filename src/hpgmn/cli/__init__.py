@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import typer
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.files import refused
+from hpgmn.base.files import describe_os_error
 from hpgmn.cli import audit, convert, explain, lab, shard, show, train, train_shards, tune, use
 from hpgmn.cli.console import err, set_up_logging
 
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except HPGMNError as error:
         return _refuse(str(error))
     except OSError as error:
-        if (refusal := refused(error)) is None:
+        if (refusal := describe_os_error(error)) is None:
             raise
         return _refuse(str(refusal))
     except (KeyboardInterrupt, typer.Abort):

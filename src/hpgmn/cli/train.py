@@ -14,9 +14,10 @@ import typer
 from rich.table import Column, Table
 
 from hpgmn.base.errors import HPGMNError, SettingError
-from hpgmn.base.locking import only_one
+from hpgmn.base.locking import lock_folder
+from hpgmn.base.text import mean_and_deviation
 from hpgmn.cli.choice import NOT_TRIED, chosen_or_kept, known_assignments, wants_portfolio
-from hpgmn.cli.console import METRIC_HELP, note, out, percent, refuse_url, say, step_progress
+from hpgmn.cli.console import METRIC_HELP, note, out, refuse_url, say, step_progress
 from hpgmn.cli.engines import Address, EngineName, Place, check_engine, opened
 from hpgmn.cli.several import (
     folder_name,
@@ -400,7 +401,7 @@ def print_scores(row: dict[str, Any]) -> None:
     from hpgmn.base.metrics import metric_words
 
     runs = len(row["val_score"])
-    test = percent(row["test_score_mean"], row["test_score_std"])
+    test = mean_and_deviation(row["test_score_mean"], row["test_score_std"])
     cells = {
         "graph": row["graph"],
         "model": row["model"],
@@ -409,7 +410,7 @@ def print_scores(row: dict[str, Any]) -> None:
         "validation": f"{100 * sum(row['val_score']) / runs:.1f}",
     }
     if estimator := row["label_estimator"]:
-        guess = percent(estimator["test_accuracy_mean"], estimator["test_accuracy_std"])
+        guess = mean_and_deviation(estimator["test_accuracy_mean"], estimator["test_accuracy_std"])
         about = "" if row["metric"] == "accuracy" else "accuracy "  # beside another metric
         cells["label estimator"] = f"{about}{guess}"
     cells["seconds"] = f"{row['seconds']:.1f}"
@@ -443,7 +444,7 @@ def demo(
     say(f"{graph}, node homophily {node_homophily(graph):.2f}: most trades are between classes.")
     started = time.perf_counter()
     runs = {}
-    with only_one(out_folder, "demo"):
+    with lock_folder(out_folder):
         ours = _is_demo(out_folder, path)
         for name, folder in (
             ("hpgmn", out_folder),
@@ -461,7 +462,7 @@ def demo(
     table = Table("model", "test accuracy %", title=f"{graph.name}: 3 splits")
     table.add_row(
         "label estimator (attributes only)",
-        percent(estimator["test_accuracy_mean"], estimator["test_accuracy_std"]),
+        mean_and_deviation(estimator["test_accuracy_mean"], estimator["test_accuracy_std"]),
     )
     for name, words in (
         ("mlp", "MLP (attributes only)"),
@@ -469,7 +470,7 @@ def demo(
         ("hpgmn", "HP-GMN"),
     ):
         row = runs[name]
-        table.add_row(words, percent(row["test_score_mean"], row["test_score_std"]))
+        table.add_row(words, mean_and_deviation(row["test_score_mean"], row["test_score_std"]))
     table.add_row("best attainable", f"{100 * made.best_accuracy:.1f}")
     out.print(table)
     seconds = time.perf_counter() - started

@@ -11,8 +11,7 @@ import typer
 from rich.table import Table
 
 from hpgmn.base.errors import HPGMNError, SettingError, unknown_name
-from hpgmn.base.files import whole
-from hpgmn.base.turns import own_turn
+from hpgmn.base.files import atomic_write
 from hpgmn.cli.console import err, out, say
 from hpgmn.cli.tables import (
     DropUnknownEdges,
@@ -85,14 +84,14 @@ def opened(
         if graph.fingerprint == trained and spec.protocol is not None:
             graph = load(source, spec.protocol)
         return model, spec, graph
-    whole = "give all nodes and edges, old and new, without --add"
+    complete = "give all nodes and edges, old and new, without --add"
     try:
         graph = load(spec.graph, spec.protocol, **prepared)
     except HPGMNError as error:
-        remedy = whole if add else "name the graph after the run folder"
+        remedy = complete if add else "name the graph after the run folder"
         raise HPGMNError(f"{error} Or {remedy}.") from None
     if graph.fingerprint != trained:
-        remedy = f"Restore it, or {whole}" if add else "To use it, name it after the run folder"
+        remedy = f"Restore it, or {complete}" if add else "To use it, name it after the run folder"
         raise HPGMNError(f"{spec.graph} is no longer the graph the model was trained on. {remedy}.")
     if source is not None:
         graph = load(source, columns=columns, onto=graph, tell=say)
@@ -157,16 +156,15 @@ def predict(
     if not 0 <= min_confidence <= 1:
         raise SettingError(f"--min-confidence must be 0 to 1 (got {min_confidence:g}).")
     is_new = add if only_new is None else only_new
-    with own_turn(say):  # before pyarrow and torch are loaded
-        columns = named_columns(id_, label, None, source, target, weight, None)
-        columns = dataclasses.replace(columns, drop_unknown_edges=drop_unknown_edges)
-        if graph is None and (add or only_new or columns.as_dict()):
-            raise SettingError(
-                "--add, --only-new and options for columns are about another graph than the "
-                "trained one. Name it after the run folder."
-            )
-        opened_run = opened(run, graph, own, add=add, columns=columns)
-        _predict(opened_run, split, is_new, min_confidence, out_file)
+    columns = named_columns(id_, label, None, source, target, weight, None)
+    columns = dataclasses.replace(columns, drop_unknown_edges=drop_unknown_edges)
+    if graph is None and (add or only_new or columns.as_dict()):
+        raise SettingError(
+            "--add, --only-new and options for columns are about another graph than the "
+            "trained one. Name it after the run folder."
+        )
+    opened_run = opened(run, graph, own, add=add, columns=columns)
+    _predict(opened_run, split, is_new, min_confidence, out_file)
 
 
 def _predict(
@@ -237,7 +235,7 @@ def _write_table(table: Any, path: Path) -> None:
     import pyarrow.csv
     import pyarrow.parquet
 
-    with whole(path) as draft:
+    with atomic_write(path) as draft:
         if path.suffix == ".csv":
             pyarrow.csv.write_csv(table, draft)
         else:
@@ -437,7 +435,7 @@ def statistics(
         name: built[name].rows(every).numpy() for name in statistic_names(settings)
     }
     arrays["labels"] = known
-    with whole(out_file) as draft:
+    with atomic_write(out_file) as draft:
         np.savez_compressed(draft, **arrays)
     sizes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
     err.print(f"{out_file}: {sizes}", highlight=False, soft_wrap=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpgmn.base.errors import HPGMNError, SettingError
-from hpgmn.base.files import ENDING, is_draft, sweep_folder, unwritable, write_text
+from hpgmn.base.files import DRAFT_SUFFIX, is_draft, remove_stale_drafts, write_error, write_text
 from hpgmn.base.locking import LOCK_FILE
 from hpgmn.runs.metrics import read_metrics
 from hpgmn.runs.replaced import aside, bring_back, drop, set_aside
@@ -92,7 +92,7 @@ def prepare_folder(
         is_new = before is None or is_replaced
         _make(folder, spec if is_new else None, choice, is_replaced=is_replaced)
     except OSError as error:
-        raise unwritable(folder, error) from None
+        raise write_error(folder, error) from None
 
 
 def _make(
@@ -109,7 +109,7 @@ def _make(
     try:
         if is_replaced:
             _put_away(folder)
-        sweep_folder(folder)
+        remove_stale_drafts(folder, older_than=0)
         folder.mkdir(parents=True, exist_ok=True)
         if choice is not None:
             write_text(folder / PORTFOLIO_FILE, json.dumps(choice, indent=1) + "\n")
@@ -140,7 +140,7 @@ def _put_away(folder: Path) -> None:
         set_aside(folder, _WRITTEN)
     for name in _WRITTEN[:-1]:
         (folder / name).unlink(missing_ok=True)
-        (folder / f"{name}{ENDING}").unlink(missing_ok=True)  # a draft of an earlier version
+        (folder / f"{name}{DRAFT_SUFFIX}").unlink(missing_ok=True)  # a draft of an earlier version
     if (folder / STATE_FOLDER).is_dir():
         shutil.rmtree(folder / STATE_FOLDER)
 

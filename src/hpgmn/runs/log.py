@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from hpgmn.base.files import unwritable
+from hpgmn.base.files import write_error
 from hpgmn.base.text import without_controls
 
 
@@ -34,7 +34,7 @@ def log_file(path: Path, earlier: Sequence[logging.LogRecord] = ()) -> Iterator[
     try:
         handler = _LogFile(path, encoding="utf-8")
     except OSError as error:
-        raise unwritable(path, error) from None
+        raise write_error(path, error) from None
     handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger = logging.getLogger("hpgmn")
     for record in earlier:

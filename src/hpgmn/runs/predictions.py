@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.formats import unsealed_of_run
+from hpgmn.base.files import verify_run_checksum
 from hpgmn.base.parsing import read_json
 from hpgmn.graph import Array
 from hpgmn.models.stage import Replica
@@ -128,7 +128,7 @@ def refuse_other_graph(metrics: Path, num_nodes: int, fingerprint: str | None) -
     """
     run = metrics.parent
     try:
-        about = unsealed_of_run(read_json(metrics))
+        about = verify_run_checksum(read_json(metrics))
         before = int(about["graph_summary"]["num_nodes"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise HPGMNError(

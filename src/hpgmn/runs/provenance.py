@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import scipy
 
-from hpgmn import __version__
-from hpgmn.base.hardware import hardware
+from hpgmn.base.machine import hardware
+from hpgmn.base.version import __version__
 from hpgmn.graph import Graph
 
 _BITS = "so the last bits may differ from those of the first run."

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from hpgmn.base.files import whole_folder
+from hpgmn.base.files import atomic_folder
 
 REPLACED_FOLDER = ".replaced"
 """The folder inside a run folder that holds the earlier run."""
@@ -29,7 +29,7 @@ def set_aside(folder: Path, names: Sequence[str]) -> None:
     Raises:
         HPGMNError: they cannot be kept; nothing was changed.
     """
-    with whole_folder(aside(folder)) as draft:  # exchanged with one that was not dropped in time
+    with atomic_folder(aside(folder)) as draft:  # exchanged with one that was not dropped in time
         for name in names:
             if (folder / name).is_file():
                 _linked(folder / name, draft / name)

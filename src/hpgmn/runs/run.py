@@ -20,15 +20,14 @@ import torch
 import yaml
 from torch import Tensor
 
-from hpgmn import __version__
 from hpgmn.base.calibration import calibrated
 from hpgmn.base.errors import HPGMNError, SettingError
-from hpgmn.base.files import whole, write_text
-from hpgmn.base.formats import RUN_FORMAT, refuse_newer
-from hpgmn.base.hardware import forget_peak_memory
+from hpgmn.base.files import RUN_FORMAT, atomic_write, check_format, write_text
+from hpgmn.base.machine import reset_peak_memory
 from hpgmn.base.metrics import require_metric
 from hpgmn.base.parsing import read_json
 from hpgmn.base.settings import make_settings, read_yaml
+from hpgmn.base.version import __version__
 from hpgmn.graph import Array, Graph, Split
 from hpgmn.graph.homophily import node_homophily
 from hpgmn.models import find_model
@@ -143,7 +142,7 @@ class RunSpec:
 def read_spec(folder: Path) -> RunSpec:
     """The specification of the run in a folder, which says the version of its form, too."""
     content = read_yaml(folder / CONFIG_FILE)
-    refuse_newer(f"The run in {folder}", content.get("format"), RUN_FORMAT)
+    check_format(f"The run in {folder}", content.get("format"), RUN_FORMAT)
     return RunSpec.from_dict(content)
 
 
@@ -216,7 +215,7 @@ def run(
         The content of ``metrics.json``.
     """
     started = time.perf_counter()
-    forget_peak_memory(spec.device)
+    reset_peak_memory(spec.device)
     splits, found = check_run(spec, graph)
     entry = find_model(spec.model)
     settings = make_settings(entry.settings, spec.settings)
@@ -366,7 +365,7 @@ def _write_predictions(
     chances = calibrated(fitted.logits, temperatures).numpy()
     best = fitted.logits.argmax(dim=-1).numpy()  # a temperature may round a small lead away
     nodes = np.arange(graph.num_nodes)
-    with whole(path) as draft, ExitStack() as stack:
+    with atomic_write(path) as draft, ExitStack() as stack:
         writer = None
         for replica, split, own, guess in zip(fitted.replicas, splits, chances, best, strict=True):
             about = NodeTable(nodes, ids, roles(split), graph.y, graph.class_names)
