@@ -112,7 +112,7 @@ def test_nothing_larger_than_memory_is_read(
     assert read_array(tmp_path / "a.npy").size == 1000
     assert set(read_archive(tmp_path / "a.npz", bool)[0]) == {"a", "b"}
     monkeypatch.setattr(parsing, "free_host_bytes", lambda: 15_999)
-    with pytest.raises(TooLargeError, match=r"it takes 0\.0 GiB, and 0\.0 GiB are free"):
+    with pytest.raises(TooLargeError, match=r"it takes 0\.0 MiB, and 0\.0 MiB are free"):
         read_archive(tmp_path / "a.npz", bool)  # both together
     arrays, others = read_archive(tmp_path / "a.npz", lambda name: name == "b")
     assert (set(arrays), others) == ({"b"}, ["a"])
