@@ -70,6 +70,12 @@ def write_error(path: Path, error: OSError) -> WriteError:
     return WriteError(f"Cannot write {path} ({reason}). {advice}", reason)
 
 
+def cache_folder() -> Path:
+    """Return the user's cache of datasets and statistics; it may not exist yet."""
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "hpgmn"
+
+
 def describe_os_error(error: OSError) -> HPGMNError | None:
     """Return the user-facing error for an OSError about storage, None for any other."""
     if error.errno not in _STORAGE:

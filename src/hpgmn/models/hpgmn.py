@@ -13,18 +13,29 @@ from hpgmn.base.errors import SettingError
 from hpgmn.base.randomness import DropRate, Noise
 from hpgmn.base.settings import BatchSettings, dropout_setting, setting
 from hpgmn.graph import Graph
-from hpgmn.models.head import MemoryHead, MemorySettings, penalty_weights
 from hpgmn.models.label_estimator import (
     EstimatorSettings,
-    class_shares,
     estimator_logits,
     estimator_stage,
     guessed_logits,
-    pseudo_labels,
+    labels_for_statistics,
 )
-from hpgmn.models.layers import Initialised, StatisticMLP
-from hpgmn.models.output import Output
-from hpgmn.models.stage import ModelEntry, Parameters, Stage, StageBuilder, Task, stage_of
+from hpgmn.models.layers import Initialised, Output, StatisticMLP
+from hpgmn.models.memory import (
+    MemoryHead,
+    MemorySettings,
+    NodeReduction,
+    penalty_weights,
+    reduce_nodes,
+)
+from hpgmn.models.stage import (
+    ModelEntry,
+    Parameters,
+    StageBuilder,
+    TrainingStage,
+    TrainingTask,
+    stage_of,
+)
 from hpgmn.statistics import (
     Statistic,
     StatisticsSettings,
@@ -118,6 +129,7 @@ class HPGMN(nn.Module):
         settings: one for all replicas, or a sequence with one each.
         replicas: R, where ``settings`` is a single one.
         device: where the dropout rates live.
+        node_reduction: see :class:`~hpgmn.models.memory.Memory`.
     """
 
     def __init__(
@@ -128,6 +140,7 @@ class HPGMN(nn.Module):
         *,
         replicas: int = 1,
         device: torch.device | str = "cpu",
+        node_reduction: NodeReduction = reduce_nodes,
     ) -> None:
         super().__init__()
         if settings is None:
@@ -154,6 +167,7 @@ class HPGMN(nn.Module):
             first,
             self.drop_rate,
             in_batches=first.batch_size > 0,
+            node_reduction=node_reduction,
         )
 
     def query(
@@ -209,7 +223,7 @@ def _dropout_of(name: str) -> str:
     return f"{averaged(base) or base}_dropout"
 
 
-def label_guesses(task: Task, done: Mapping[str, Parameters]) -> Tensor:
+def label_guesses(task: TrainingTask, done: Mapping[str, Parameters]) -> Tensor:
     """(R, N, C) the logits behind the pseudo labels that the main stage reads."""
     guesses = estimator_logits(task, done["estimator"])
     if "refinement" in done:
@@ -217,24 +231,20 @@ def label_guesses(task: Task, done: Mapping[str, Parameters]) -> Tensor:
     return guesses
 
 
-def _main(task: Task, done: Mapping[str, Parameters]) -> Stage:
+def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
     return trained_on(task, label_guesses(task, done))
 
 
-def _refinement(task: Task, done: Mapping[str, Parameters]) -> Stage:
+def _refinement(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
     stage = trained_on(task, estimator_logits(task, done["estimator"]))
     stage.name = "refinement"
     return stage
 
 
-def trained_on(task: Task, guesses: Tensor) -> Stage:
+def trained_on(task: TrainingTask, guesses: Tensor) -> TrainingStage:
     """The stage whose statistics rest on guessed labels, (R, N, C) logits."""
     settings = task.settings
-    confidence = [one.label_confidence for one in settings]
-    labels = pseudo_labels(guesses, task.train_labels, confidence)
-    shares = None
-    if settings[0].soft_counts:
-        shares = class_shares(guesses, task.train_labels, confidence)
+    labels, shares = labels_for_statistics(guesses, task.train_labels, settings)
     inputs = task.statistics.build(labels, task.num_classes, settings, shares)
     return stage_on(inputs, task.num_classes, settings, task.device)
 
@@ -244,33 +254,27 @@ def stage_on(
     num_classes: int,
     settings: Sequence[HPGMNSettings],
     device: torch.device,
-) -> Stage:
-    """The stage that reads given statistics.
-
-    Args:
-        inputs: a statistic for each name of ``statistic_names``.
-        num_classes: C.
-        settings: one per replica.
-        device: where it is trained.
-    """
+    node_reduction: NodeReduction = reduce_nodes,
+) -> TrainingStage:
+    """Build the stage that reads the statistics of ``statistic_names``."""
     widths = {name: inputs[name].width for name in statistic_names(settings[0])}
     with device:  # made where it is used: parameters can take gigabytes
-        model = HPGMN(widths, num_classes, settings, device=device)
+        model = HPGMN(widths, num_classes, settings, device=device, node_reduction=node_reduction)
     return stage_of(
         settings,
         model,
         inputs,
         penalty_weights=penalty_weights(settings),
         frozen=("head.memory.use",) if settings[0].batch_size else (),
-        after_step=_keep_use if settings[0].batch_size else None,
+        after_step=_update_use if settings[0].batch_size else None,
         reads_rows=True,
     )
 
 
-def _keep_use(model: nn.Module) -> None:
+def _update_use(model: nn.Module) -> None:
     assert isinstance(model, HPGMN)
     if model.head.memory is not None:
-        model.head.memory.keep_use()
+        model.head.memory.update_use()
 
 
 STAGES: dict[str, StageBuilder] = {

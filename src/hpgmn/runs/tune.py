@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpgmn.base.errors import SettingError, unknown_name
+from hpgmn.base.errors import SettingError
 from hpgmn.base.settings import make_settings, plain, settings_dict
 from hpgmn.base.text import format_setting
 from hpgmn.graph import Graph
@@ -29,7 +29,7 @@ from hpgmn.models.shipped import read_config
 from hpgmn.runs.search import planned_trials, run_trials
 from hpgmn.runs.spaces import PAPER_SPACE, Space, space_for
 from hpgmn.training.checks import class_number
-from hpgmn.training.repeatable import repeatable
+from hpgmn.training.numerics import deterministic_algorithms
 from hpgmn.training.replicas import Progress
 
 if TYPE_CHECKING:
@@ -124,9 +124,9 @@ def _content(graph: Graph, splits: Sequence[int]) -> str:
 def check_names(space: str, sampler: str, model: str) -> None:
     """Refuse an unknown space, sampler or model, and the paper's space for another model."""
     if space not in SPACE_NAMES:
-        raise SettingError(unknown_name("space", space, SPACE_NAMES))
+        raise SettingError.unknown("space", space, SPACE_NAMES)
     if sampler not in SAMPLERS:
-        raise SettingError(unknown_name("sampler", sampler, SAMPLERS))
+        raise SettingError.unknown("sampler", sampler, SAMPLERS)
     find_model(model)
     if space == "paper" and model != "hpgmn":
         raise SettingError(f"--space paper is of hpgmn alone (got --model {model}). Use ours.")
@@ -374,7 +374,7 @@ def train_trial(
         Its record, as :func:`~hpgmn.runs.search.run_trials` makes it.
     """
     last_stage = list(find_model(spec.model).stages)[-1]
-    with repeatable(spec.deterministic, spec.device):
+    with deterministic_algorithms(spec.deterministic, spec.device):
         (found,) = run_trials(
             graph,
             spec.model,

@@ -30,11 +30,11 @@ import scipy.sparse as sp
 import torch
 
 from hpgmn.base.errors import HPGMNError
+from hpgmn.base.files import cache_folder
 from hpgmn.base.machine import free_bytes
 from hpgmn.base.parsing import npy_header
 from hpgmn.base.text import format_bytes
 from hpgmn.graph import Array
-from hpgmn.graph.datasets import cache_folder
 from hpgmn.statistics.entries import (
     as_bytes,
     described,

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -28,10 +28,19 @@ from hpgmn.base.machine import free_gpu_bytes
 from hpgmn.base.parsing import read_json
 from hpgmn.base.settings import per_replica_names, settings_dict
 from hpgmn.graph import Array, Graph
+from hpgmn.models.memory import NODE_PENALTIES
 from hpgmn.models.own import is_own
-from hpgmn.models.stage import ModelEntry, Parameters, Replica, Stage, Task, make_task
+from hpgmn.models.stage import (
+    ModelEntry,
+    Parameters,
+    Replica,
+    TrainingStage,
+    TrainingTask,
+    make_task,
+)
+from hpgmn.statistics import LocalStatistics
 from hpgmn.training.checkpoint import read_state, refuse_other, write_state
-from hpgmn.training.denormals import without_denormals
+from hpgmn.training.numerics import run_training_thread
 from hpgmn.training.state import TrainState
 from hpgmn.training.trainer import logits, train
 
@@ -59,6 +68,7 @@ class Fitted:
         best_epoch: (R,) for each stage.
         history: for each stage and each recorded number (epochs, R).
         seconds: time of statistics, of training, and of training each stage.
+        statistics: those of the training graph, for predictions and explanations.
     """
 
     replicas: list[Replica]
@@ -69,6 +79,7 @@ class Fitted:
     best_epoch: dict[str, Tensor]
     history: dict[str, dict[str, Tensor]]
     seconds: dict[str, float]
+    statistics: LocalStatistics | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -135,7 +146,7 @@ def batches(
         if "consistency_weight" in free:
             shape["consistent"] = replica.settings.consistency_weight > 0
         shape["everywhere"] = any(  # whether a step reads all nodes decides where dropout falls
-            getattr(replica.settings, f"{name}_weight", 0) for name in ("kpattern", "entropy")
+            getattr(replica.settings, f"{name}_weight", 0) for name in NODE_PENALTIES
         )
         if getattr(replica.settings, "batch_size", 0):
             shape["train nodes"] = size
@@ -199,7 +210,7 @@ def fit_replicas(
             return _fit(task, entry, plan, (metric, positive), folder, identity, report, stop)
 
     try:
-        return without_denormals(work)
+        return run_training_thread(work)
     except (MemoryError, torch.OutOfMemoryError):
         raise HPGMNError(
             f"Out of memory while training {entry.name} on '{graph.name}'. Choose a smaller "
@@ -213,7 +224,7 @@ def fit_replicas(
 
 
 def _fit(
-    task: Task,
+    task: TrainingTask,
     entry: ModelEntry,
     plan: list[list[int]],
     metric: tuple[str, int],
@@ -235,7 +246,10 @@ def _fit(
         if path is not None:
             write_state(path, state, identity)
         results.append((places, state, logits(part, entry, state.done).cpu()))
-    return _joined(list(task.replicas), results)
+    task.statistics.progress = None
+    fitted = _joined(list(task.replicas), results)
+    fitted.statistics = task.statistics
+    return fitted
 
 
 def _plan(
@@ -302,7 +316,7 @@ class _Watcher:
                 write_state(self.path, self.state, self.identity)
             raise KeyboardInterrupt
 
-    def __call__(self, state: TrainState, stage: Stage) -> None:
+    def __call__(self, state: TrainState, stage: TrainingStage) -> None:
         current = state.current
         assert current is not None
         self.state = state

@@ -14,9 +14,8 @@ from hpgmn.base.randomness import Noise, dropout
 from hpgmn.base.settings import dropout_setting, setting
 from hpgmn.graph import Graph
 from hpgmn.models.baselines.baseline import GraphSettings, NodeModel, attributes_input
-from hpgmn.models.layers import Convolution, Linear, StatisticLinear
-from hpgmn.models.output import Output
-from hpgmn.models.stage import ModelEntry, Parameters, Stage, Task, main_stage
+from hpgmn.models.layers import Convolution, Linear, Output, StatisticLinear
+from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, main_stage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +52,7 @@ class MMP(NodeModel):
         task: gives widths, classes and the settings of the R replicas.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: TrainingTask) -> None:
         super().__init__()
         settings: list[MMPSettings] = task.settings
         first, replicas = settings[0], len(settings)
@@ -103,7 +102,7 @@ def cosine(one: Tensor, other: Tensor) -> Tensor:
     return torch.where(known, (one * other).sum(dim=-1) / lengths, 0.0)
 
 
-def _main(task: Task, done: Mapping[str, Parameters]) -> Stage:
+def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
     settings: list[MMPSettings] = task.settings
     first = settings[0]
     propagation = task.statistics.propagation(first.neighbors, first.normalization, first.self_loop)
