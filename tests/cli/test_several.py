@@ -26,7 +26,7 @@ from hpgmn.cli.several import (
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS, find_model
 from hpgmn.runs.compare import comparison
-from hpgmn.runs.run import RunSpec
+from hpgmn.runs.spec import RunSpec
 
 Command = Callable[..., Any]
 Contents = Callable[[Path], dict[str, bytes | None]]

@@ -117,7 +117,7 @@ def test_a_terminal_is_told_nothing_by_names(
 def test_a_log_holds_no_codes(hostile: Path) -> None:
     import logging
 
-    from hpgmn.runs.log import log_file
+    from hpgmn.runs.folder import log_file
 
     path = hostile / "log.txt"
     with log_file(path):

@@ -28,7 +28,7 @@ from hpgmn.models.propagated import PropagatedSettings
 from hpgmn.models.stage import Replica, make_task
 from hpgmn.statistics import STATISTICS
 from hpgmn.training import replicas as replicas_module
-from hpgmn.training.denormals import without_denormals
+from hpgmn.training.numerics import run_training_thread
 from hpgmn.training.replicas import (
     Fitted,
     Progress,
@@ -317,7 +317,7 @@ def test_the_result_is_that_of_the_trainer(small_graph: Graph) -> None:
         state = train(task, ENTRY)
         return state, logits(task, ENTRY, state.done)
 
-    state, expected = without_denormals(work)
+    state, expected = run_training_thread(work)
     fitted = fit(small_graph, replicas)
     assert torch.equal(fitted.logits, expected)
     assert torch.equal(fitted.val_score, state.best_score["main"])

@@ -18,10 +18,11 @@ from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.graph import Graph, Splits
 from hpgmn.models import find_model
 from hpgmn.runs import metrics as run_metrics
-from hpgmn.runs import run as run_module
+from hpgmn.runs import spec as run_module
 from hpgmn.runs.folder import prepare_folder
-from hpgmn.runs.run import RunSpec, run
 from hpgmn.runs.search import planned_trials, run_trials
+from hpgmn.runs.spec import RunSpec
+from hpgmn.runs.train import train_folder
 from hpgmn_lab.reproduction import work as module
 from hpgmn_lab.reproduction.cells import Cell, CellRecord, read_cell
 from hpgmn_lab.reproduction.work import Way, do_cell, free_memory
@@ -67,10 +68,10 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
 
     def counted_run(*arguments: Any, **options: Any) -> Any:
         counts.runs += 1
-        return run(*arguments, **options)
+        return train_folder(*arguments, **options)
 
     monkeypatch.setattr(module, "run_trials", counted_trials)
-    monkeypatch.setattr(module, "run", counted_run)
+    monkeypatch.setattr(module, "train_folder", counted_run)
     return counts
 
 
@@ -114,7 +115,7 @@ def test_a_tuned_cell_is_the_best_trial_by_validation_on_all_splits(
     prepare_folder(tmp_path / "run", spec, resume=False, overwrite=False)
     named = Graph.__new__(Graph)
     named.__dict__.update(small_graph.__dict__ | {"name": "texas"})
-    expected = json.loads(json.dumps(run(spec, named, tmp_path / "run")))
+    expected = json.loads(json.dumps(train_folder(spec, named, tmp_path / "run")))
     assert lasting(record.metrics) == lasting(expected)
     assert left_over(out) == []
 

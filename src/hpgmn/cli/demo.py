@@ -26,7 +26,7 @@ def demo(
     from hpgmn.graph.homophily import node_homophily
     from hpgmn.graph.synthetic import trading_network
     from hpgmn.runs.folder import prepare_folder
-    from hpgmn.runs.run import resolve_device
+    from hpgmn.runs.spec import resolve_device
 
     path = out_folder / "trading-network.npz"
     made = trading_network(num_nodes=nodes, seed=seed)
@@ -69,7 +69,7 @@ def demo(
 
 def _is_demo(folder: Path, graph: Path) -> bool:
     """Whether a run folder is an earlier demo's, which the next one replaces; no other is."""
-    from hpgmn.runs.run import read_spec
+    from hpgmn.runs.folder import read_spec
 
     try:
         return Path(read_spec(folder).graph).name == graph.name

@@ -24,7 +24,7 @@ from hpgmn.cli.tables import (
 
 if TYPE_CHECKING:
     from hpgmn.graph import Array, Graph
-    from hpgmn.runs.run import RunSpec
+    from hpgmn.runs.spec import RunSpec
     from hpgmn.tables import Columns
     from hpgmn.training.saved import SavedModel
 
@@ -51,8 +51,7 @@ def opened(
     """
     from hpgmn.graph.datasets import load
     from hpgmn.runs.compare import COMPARISON_FILE
-    from hpgmn.runs.replaced import kept_words
-    from hpgmn.runs.run import CONFIG_FILE, read_spec
+    from hpgmn.runs.folder import CONFIG_FILE, kept_words, read_spec
     from hpgmn.training.saved import MODEL_FILE, SavedModel
 
     if (run / COMPARISON_FILE).is_file():

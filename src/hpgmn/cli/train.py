@@ -42,7 +42,7 @@ from hpgmn.cli.tables import (
 
 if TYPE_CHECKING:
     from hpgmn.graph import Graph
-    from hpgmn.runs.run import RunSpec
+    from hpgmn.runs.spec import RunSpec
 
 logger = logging.getLogger(__name__)
 
@@ -227,7 +227,7 @@ def _named_graph(graph: str | None, given: Mapping[str, Any], config: str | None
 
 def _tell_changes(given: Mapping[str, Any], spec: RunSpec, graph: Graph) -> None:
     """Say what has changed since the run of the config, where its graph is trained on again."""
-    from hpgmn.runs.provenance import changes, made_with
+    from hpgmn.runs.spec import changes, made_with
 
     if given.get("made_with") and given.get("graph") == spec.graph:
         for line in changes(given, made_with(graph, spec.splits, spec.device)):
@@ -263,7 +263,7 @@ def _train(
     asked: _Asked, specs: list[RunSpec], graph: Graph, out_folder: Path | None, place: Place
 ) -> None:
     """Train what is asked for, wherever that is, and print the scores."""
-    from hpgmn.runs.run import resolve_device
+    from hpgmn.runs.spec import resolve_device
 
     names, cluster = asked.names, None if place.engine.is_local else place.engine
     after = {"resume": asked.resume, "overwrite": asked.overwrite}
@@ -297,7 +297,7 @@ def _train(
 
 def _specifications(asked: _Asked, graph: Graph) -> tuple[list[RunSpec], list[str]]:
     """A run for each model, and warnings, the same for all; what can be refused is refused here."""
-    from hpgmn.runs.run import check_run
+    from hpgmn.runs.spec import check_run
 
     specs = []
     for name in asked.names:
@@ -326,7 +326,7 @@ def specification(
     from hpgmn.graph.datasets import DATASETS
     from hpgmn.models import find_model
     from hpgmn.models.shipped import settings_for
-    from hpgmn.runs.run import RunSpec
+    from hpgmn.runs.spec import RunSpec
     from hpgmn.training.checks import positive_class, seen_labels
 
     name = given.get("model", "hpgmn")

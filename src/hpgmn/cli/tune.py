@@ -162,7 +162,7 @@ def specification(
     from hpgmn.base.settings import make_settings, parse_assignments
     from hpgmn.graph.datasets import DATASETS, load
     from hpgmn.models import find_model
-    from hpgmn.runs.run import RunSpec, check_run
+    from hpgmn.runs.spec import RunSpec, check_run
     from hpgmn.runs.tune import Choices, TuneSpec, check_names
     from hpgmn.training.checks import positive_class, seen_labels
 

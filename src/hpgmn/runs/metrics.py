@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
@@ -25,10 +25,8 @@ from hpgmn.evaluation.scores import (
     scores,
 )
 from hpgmn.graph import Array
+from hpgmn.runs.spec import RunSpec
 from hpgmn.training.checks import class_number
-
-if TYPE_CHECKING:
-    from hpgmn.runs.run import RunSpec
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from hpgmn.models.shipped import read_config
 from hpgmn.runs.search import planned_trials, run_trials
 from hpgmn.runs.spaces import PAPER_SPACE, Space, space_for
 from hpgmn.training.checks import class_number
-from hpgmn.training.repeatable import repeatable
+from hpgmn.training.numerics import deterministic_algorithms
 from hpgmn.training.replicas import Progress
 
 if TYPE_CHECKING:
@@ -374,7 +374,7 @@ def train_trial(
         Its record, as :func:`~hpgmn.runs.search.run_trials` makes it.
     """
     last_stage = list(find_model(spec.model).stages)[-1]
-    with repeatable(spec.deterministic, spec.device):
+    with deterministic_algorithms(spec.deterministic, spec.device):
         (found,) = run_trials(
             graph,
             spec.model,

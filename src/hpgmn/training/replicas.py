@@ -35,7 +35,7 @@ from hpgmn.models.stage import (
 from hpgmn.statistics import LocalStatistics
 from hpgmn.statistics.forms import gpu_bytes
 from hpgmn.training.checkpoint import read_state, refuse_other, write_state
-from hpgmn.training.denormals import without_denormals
+from hpgmn.training.numerics import run_training_thread
 from hpgmn.training.state import TrainState
 from hpgmn.training.trainer import logits, train
 
@@ -205,7 +205,7 @@ def fit_replicas(
             return _fit(task, entry, plan, (metric, positive), folder, identity, report, stop)
 
     try:
-        return without_denormals(work)
+        return run_training_thread(work)
     except (MemoryError, torch.OutOfMemoryError):
         raise HPGMNError(
             f"Out of memory while training {entry.name} on '{graph.name}'. Choose a smaller "

@@ -20,7 +20,7 @@ from hpgmn.statistics import Statistic
 from hpgmn.statistics.forms import gpu_bytes
 from hpgmn.training.optimizer import ReplicaAdam, all_parameters
 from hpgmn.training.replay import WARM_UP, StepReplay, attempt
-from hpgmn.training.state import StageState, TrainState, keep_better
+from hpgmn.training.state import StageState, TrainState, update_best
 
 READ_NODES = 65536
 """A stage in batches evaluates so many nodes at once."""
@@ -201,7 +201,7 @@ class Running:
         else:  # no label may choose: the last epoch with a finite loss is the best
             score, val_loss = torch.zeros_like(loss), loss * 0 - epoch
         sound = torch.where(loss.isfinite(), val_loss, float("nan"))  # both losses, or not the best
-        keep_better(current, self.live, epoch, score, sound, self.stage.patience)
+        update_best(current, self.live, epoch, score, sound, self.stage.patience)
         row = loss.new_full((3, current.best_score.shape[0]), float("nan"))
         row[: len(found)] = row[: len(found)].index_copy(1, self.live, torch.stack(found).float())
         return row

@@ -26,8 +26,9 @@ from hpgmn.graph import Graph
 from hpgmn.graph.datasets import load
 from hpgmn.models import find_model
 from hpgmn.runs.folder import finished_run, prepare_folder
-from hpgmn.runs.run import RunSpec, run
 from hpgmn.runs.search import best_trials, planned_trials, run_trials
+from hpgmn.runs.spec import RunSpec
+from hpgmn.runs.train import train_folder
 from hpgmn.training.replicas import Progress
 from hpgmn_lab.reproduction.cells import Cell, CellRecord, identity, read_cell, write_cell
 
@@ -299,7 +300,7 @@ def _final_run(
             shutil.rmtree(other)
     prepare_folder(place, spec, resume=True, overwrite=False)
     metrics = finished_run(place)
-    return run(spec, graph, place, **way.options) if metrics is None else metrics
+    return train_folder(spec, graph, place, **way.options) if metrics is None else metrics
 
 
 def tidy(cell: Cell, folder: Path) -> None:

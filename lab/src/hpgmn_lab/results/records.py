@@ -18,7 +18,7 @@ from hpgmn.evaluation.scores import Difference, Score, independent_values
 from hpgmn.graph.datasets import DATASETS
 from hpgmn.models import MODELS
 from hpgmn.models.shipped import settings_for
-from hpgmn.runs.run import METRICS_FILE
+from hpgmn.runs.folder import METRICS_FILE
 from hpgmn.statistics import averaged
 from hpgmn_lab import paper
 
