@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.formats import RUN_FORMAT
+from hpgmn.base.files import RUN_FORMAT
 from hpgmn.runs.metrics import Result, read_metrics, run_metrics, write_metrics
 from hpgmn.runs.spec import RunSpec
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.files import unsealed
+from hpgmn.base.files import verify_checksum
 from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.graph import Graph, Splits
 from hpgmn.models import find_model
@@ -189,7 +189,7 @@ def test_a_changed_default_is_a_changed_trial(
     """The first trial of gcn is its defaults."""
     do(CELL, out)
     calls.take()
-    content = unsealed(json.loads((out / "cells" / f"{CELL.name}.json").read_text()))
+    content = verify_checksum(json.loads((out / "cells" / f"{CELL.name}.json").read_text()))
     content["search"]["defaults"]["layers"] += 1  # as if it was another one on that day
     (out / "cells" / f"{CELL.name}.json").write_text(json.dumps(content))
     changed = sum("layers" not in trial["settings"] for trial in content["search"]["trials"])
@@ -201,7 +201,7 @@ def test_a_changed_default_is_a_changed_trial(
 def test_a_setting_that_came_later_changes_nothing(out: Path, calls: Calls) -> None:
     first = do(CELL, out)
     calls.take()
-    content = unsealed(json.loads((out / "cells" / f"{CELL.name}.json").read_text()))
+    content = verify_checksum(json.loads((out / "cells" / f"{CELL.name}.json").read_text()))
     del content["search"]["defaults"]["precision"]
     del content["metrics"]["config"]["settings"]["precision"]
     (out / "cells" / f"{CELL.name}.json").write_text(json.dumps(content))

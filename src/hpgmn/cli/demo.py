@@ -10,8 +10,9 @@ import typer
 from rich.table import Table
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.locking import only_one
-from hpgmn.cli.console import out, percent, say
+from hpgmn.base.locking import lock_folder
+from hpgmn.base.text import mean_and_deviation
+from hpgmn.cli.console import out, say
 from hpgmn.cli.several import run_and_report, telling_kept
 from hpgmn.cli.train import specification
 
@@ -34,7 +35,7 @@ def demo(
     say(f"{graph}, node homophily {node_homophily(graph):.2f}: most trades are between classes.")
     started = time.perf_counter()
     runs = {}
-    with only_one(out_folder, "demo"):
+    with lock_folder(out_folder):
         ours = _is_demo(out_folder, path)
         for name, folder in (
             ("hpgmn", out_folder),
@@ -52,7 +53,7 @@ def demo(
     table = Table("model", "test accuracy %", title=f"{graph.name}: 3 splits")
     table.add_row(
         "label estimator (attributes only)",
-        percent(estimator["test_accuracy_mean"], estimator["test_accuracy_std"]),
+        mean_and_deviation(estimator["test_accuracy_mean"], estimator["test_accuracy_std"]),
     )
     for name, words in (
         ("mlp", "MLP (attributes only)"),
@@ -60,7 +61,7 @@ def demo(
         ("hpgmn", "HP-GMN"),
     ):
         row = runs[name]
-        table.add_row(words, percent(row["test_score_mean"], row["test_score_std"]))
+        table.add_row(words, mean_and_deviation(row["test_score_mean"], row["test_score_std"]))
     table.add_row("best attainable", f"{100 * made.best_accuracy:.1f}")
     out.print(table)
     seconds = time.perf_counter() - started

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Column, Table
 
 from hpgmn.base.errors import HPGMNError, SettingError
-from hpgmn.base.locking import LOCK_FILE, only_one
+from hpgmn.base.locking import LOCK_FILE, lock_folder
+from hpgmn.base.text import mean_and_deviation
 from hpgmn.cli.console import (
     earlier_records,
     out,
-    percent,
     say,
     step_progress,
     stop_on_signal,
@@ -172,7 +172,7 @@ def train_one(
     """The metrics of a run, here or on a cluster, with its report."""
     from hpgmn.runs.folder import finished_run, prepare_folder
 
-    with only_one(folder, "training"), telling_kept(folder):
+    with lock_folder(folder), telling_kept(folder):
         if cluster is not None:
             prepare_folder(folder, spec, resume=resume, overwrite=overwrite, choice=choice)
             if finished_run(folder) is None:
@@ -232,7 +232,7 @@ def train_several(
     A model that cannot be trained is left out and named at the end; the others go on. On a cluster
     they are trained at the same time; their reports are written here.
     """
-    with only_one(folder, "training"):
+    with lock_folder(folder):
         _train_several(specs, graph, folder, resume, overwrite, cluster)
 
 
@@ -244,7 +244,7 @@ def _train_several(
     overwrite: bool,
     cluster: Engine | None,
 ) -> None:
-    from hpgmn.base.files import is_draft, sweep_folder, write_text
+    from hpgmn.base.files import is_draft, remove_stale_drafts, write_text
     from hpgmn.runs.compare import COMPARISON_FILE, comparison
     from hpgmn.runs.folder import CONFIG_FILE
 
@@ -260,7 +260,7 @@ def _train_several(
             f"The folder {folder} exists. Continue it with --resume, replace its runs with "
             "--overwrite, or choose another --out."
         )
-    sweep_folder(folder)
+    remove_stale_drafts(folder, older_than=0)
     failed: dict[Path, str] = {}
     if cluster is not None:
         failed = _several_elsewhere(
@@ -310,7 +310,7 @@ def _several_elsewhere(
         for spec in specs:
             own = folder / folder_name(spec.model)
             try:
-                held.enter_context(only_one(own, "training"))
+                held.enter_context(lock_folder(own))
                 prepare_folder(own, spec, resume=resume, overwrite=overwrite)
             except HPGMNError as error:
                 failed[own] = error.render(cli=True)
@@ -356,7 +356,7 @@ def _one_of_several(
     from hpgmn.runs.folder import METRICS_FILE, REPORT_FILE, prepare_folder
     from hpgmn.runs.metrics import read_metrics
 
-    with only_one(own, "training"):
+    with lock_folder(own):
         if resume and (own / REPORT_FILE).exists() and (own / METRICS_FILE).exists():
             prepare_folder(own, spec, resume=resume, overwrite=overwrite)  # refuses other options
             return read_metrics(own / METRICS_FILE)
@@ -383,7 +383,7 @@ def print_comparison(content: Mapping[str, Any]) -> None:
     for row in content["rows"]:
         table.add_row(
             row["model"],
-            percent(row["test_score_mean"], row["test_score_std"]),
+            mean_and_deviation(row["test_score_mean"], row["test_score_std"]),
             f"{100 * row['val_score_mean']:.1f}",
             difference_words(row["difference"]),
             f"{row['seconds']:.1f}",

@@ -13,8 +13,9 @@ import typer
 from rich.table import Column, Table
 
 from hpgmn.base.errors import HPGMNError, SettingError
+from hpgmn.base.text import mean_and_deviation
 from hpgmn.cli.choice import NOT_TRIED, chosen_or_kept, known_assignments, wants_portfolio
-from hpgmn.cli.console import METRIC_HELP, note, out, percent, refuse_url, say, step_progress
+from hpgmn.cli.console import METRIC_HELP, note, out, refuse_url, say, step_progress
 from hpgmn.cli.engines import Address, EngineName, Place, check_engine, opened
 from hpgmn.cli.several import (
     folder_name,
@@ -395,7 +396,7 @@ def print_scores(row: dict[str, Any]) -> None:
     from hpgmn.base.metrics import metric_words
 
     runs = len(row["val_score"])
-    test = percent(row["test_score_mean"], row["test_score_std"])
+    test = mean_and_deviation(row["test_score_mean"], row["test_score_std"])
     cells = {
         "graph": row["graph"],
         "model": row["model"],
@@ -404,7 +405,7 @@ def print_scores(row: dict[str, Any]) -> None:
         "validation": f"{100 * sum(row['val_score']) / runs:.1f}",
     }
     if estimator := row["label_estimator"]:
-        guess = percent(estimator["test_accuracy_mean"], estimator["test_accuracy_std"])
+        guess = mean_and_deviation(estimator["test_accuracy_mean"], estimator["test_accuracy_std"])
         about = "" if row["metric"] == "accuracy" else "accuracy "  # beside another metric
         cells["label estimator"] = f"{about}{guess}"
     cells["seconds"] = f"{row['seconds']:.1f}"

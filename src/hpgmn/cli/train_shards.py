@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hpgmn.base.errors import SettingError
-from hpgmn.base.locking import only_one
+from hpgmn.base.locking import lock_folder
 from hpgmn.cli.console import METRIC_HELP, earlier_records, say, training_progress
 from hpgmn.cli.engines import Address, EngineName, check_engine, opened
 from hpgmn.cli.several import how_to_go_on, telling_kept
@@ -195,7 +195,7 @@ class _Run:
         with ExitStack() as stack:
             try:
                 spec, shards = self.specified(device, ranks.size)
-                stack.enter_context(only_one(self.folder, "training"))
+                stack.enter_context(lock_folder(self.folder))
                 stack.enter_context(telling_kept(self.folder))
                 finished = self._prepared(spec)
             except Exception:
@@ -231,7 +231,7 @@ class _Run:
         spec, shards = self.specified(device, workers)
         with connected() as ray:
             require_room(ray, device, workers)
-        with only_one(self.folder, "training"), telling_kept(self.folder):
+        with lock_folder(self.folder), telling_kept(self.folder):
             finished = self._prepared(spec)
             if finished is not None:
                 return finished

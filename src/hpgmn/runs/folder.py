@@ -14,8 +14,16 @@ from typing import Any
 import yaml
 
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError
-from hpgmn.base.files import ENDING, is_draft, sweep_folder, unwritable, whole_folder, write_text
-from hpgmn.base.formats import RUN_FORMAT, refuse_newer
+from hpgmn.base.files import (
+    DRAFT_SUFFIX,
+    RUN_FORMAT,
+    atomic_folder,
+    check_format,
+    is_draft,
+    remove_stale_drafts,
+    write_error,
+    write_text,
+)
 from hpgmn.base.locking import LOCK_FILE
 from hpgmn.base.settings import read_yaml
 from hpgmn.base.text import without_controls
@@ -47,7 +55,7 @@ CONTINUE = Remedy("Continue it", option="resume", value=True)
 def read_spec(folder: Path) -> RunSpec:
     """Read the specification of the run in a folder."""
     content = read_yaml(folder / CONFIG_FILE)
-    refuse_newer(f"The run in {folder}", content.get("format"), RUN_FORMAT)
+    check_format(f"The run in {folder}", content.get("format"), RUN_FORMAT)
     return RunSpec.from_dict(content)
 
 
@@ -134,7 +142,7 @@ def prepare_folder(
         is_new = before is None or is_replaced
         _create(folder, spec if is_new else None, choice, made, is_replaced=is_replaced)
     except OSError as error:
-        raise unwritable(folder, error) from None
+        raise write_error(folder, error) from None
 
 
 def _create(
@@ -157,7 +165,7 @@ def _create(
     try:
         if is_replaced:
             _remove_run(folder)
-        sweep_folder(folder)
+        remove_stale_drafts(folder, older_than=0)
         folder.mkdir(parents=True, exist_ok=True)
         if choice is not None:
             write_text(folder / PORTFOLIO_FILE, json.dumps(choice, indent=1) + "\n")
@@ -189,7 +197,7 @@ def _remove_run(folder: Path) -> None:
         create_backup(folder)
     for name in (METRICS_FILE, *RESULT_FILES):
         (folder / name).unlink(missing_ok=True)
-        (folder / f"{name}{ENDING}").unlink(missing_ok=True)  # a draft of an earlier version
+        (folder / f"{name}{DRAFT_SUFFIX}").unlink(missing_ok=True)  # a draft of an earlier version
     if (folder / STATE_FOLDER).is_dir():
         shutil.rmtree(folder / STATE_FOLDER)
 
@@ -251,7 +259,7 @@ def create_backup(folder: Path) -> None:
     Raises:
         HPGMNError: the backup cannot be written; nothing was changed.
     """
-    with whole_folder(folder / BACKUP_FOLDER) as draft:  # replaces one left by a killed process
+    with atomic_folder(folder / BACKUP_FOLDER) as draft:  # replaces one left by a killed process
         for name in (METRICS_FILE, *RESULT_FILES, CONFIG_FILE):
             if (folder / name).is_file():
                 _link(folder / name, draft / name)
@@ -355,7 +363,7 @@ def log_file(path: Path, earlier: Sequence[logging.LogRecord] = ()) -> Iterator[
     try:
         handler = _LogFile(path, encoding="utf-8")
     except OSError as error:
-        raise unwritable(path, error) from None
+        raise write_error(path, error) from None
     handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(message)s"))
     for record in tuple(earlier):
         handler.handle(record)

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from hpgmn.base.calibration import calibrated
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.files import whole, write_text
-from hpgmn.base.formats import unsealed_of_run
+from hpgmn.base.files import atomic_write, verify_run_checksum, write_text
 from hpgmn.base.parsing import read_json
 from hpgmn.graph import Array, Graph, Split
 from hpgmn.models.stage import Replica
@@ -91,7 +90,7 @@ def write_predictions(
     chances = calibrated(fitted.logits, temperatures).numpy()
     best = fitted.logits.argmax(dim=-1).numpy()  # a temperature may round a small lead away
     nodes = np.arange(graph.num_nodes)
-    with whole(path) as draft, ExitStack() as stack:
+    with atomic_write(path) as draft, ExitStack() as stack:
         writer = None
         for replica, split, own, guess in zip(fitted.replicas, splits, chances, best, strict=True):
             about = NodeTable(nodes, ids, roles(split), graph.y, graph.class_names)
@@ -192,7 +191,7 @@ def refuse_other_graph(metrics: Path, num_nodes: int, fingerprint: str | None) -
     """
     run = metrics.parent
     try:
-        about = unsealed_of_run(read_json(metrics))
+        about = verify_run_checksum(read_json(metrics))
         before = int(about["graph_summary"]["num_nodes"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise HPGMNError(

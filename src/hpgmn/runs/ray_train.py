@@ -142,7 +142,7 @@ def _noted(path: Path) -> Callable[[Progress], None]:
         nonlocal last
         if time.monotonic() - last >= LOOK_SECONDS:
             last = time.monotonic()
-            write_text(path, json.dumps(asdict(now)), forced=False)
+            write_text(path, json.dumps(asdict(now)), fsync=False)
 
     return note
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError
-from hpgmn.base.files import whole
+from hpgmn.base.files import atomic_write
 from hpgmn.graph import Array, Graph
 from hpgmn.runs.folder import (
     COMPARISON_FILE,
@@ -120,7 +120,7 @@ class Predictions:
         if target.suffix not in (".csv", ".parquet"):
             raise SettingError(f"The file must end in .csv or .parquet (got '{target}').")
         table = self.to_table()
-        with whole(target) as draft:
+        with atomic_write(target) as draft:
             if target.suffix == ".csv":
                 pyarrow.csv.write_csv(table, draft)
             else:

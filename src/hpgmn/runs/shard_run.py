@@ -19,7 +19,7 @@ from torch import Tensor
 
 from hpgmn.base.calibration import calibrated, fit_temperature, mean_logits
 from hpgmn.base.errors import HPGMNError, SettingError
-from hpgmn.base.files import whole
+from hpgmn.base.files import atomic_write
 from hpgmn.base.metrics import require_metric
 from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.graph import Array, Split
@@ -308,7 +308,7 @@ class _OneRun:
         """One file of all predictions, seed by seed; one range at a time is in memory."""
         path = self.folder / PREDICTIONS_FILE
         with (
-            whole(path) as draft,
+            atomic_write(path) as draft,
             pq.ParquetWriter(
                 draft, pq.read_schema(self._part(0, 0)), write_page_checksum=True
             ) as writer,

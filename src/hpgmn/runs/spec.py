@@ -11,11 +11,11 @@ import numpy as np
 import scipy
 import torch
 
-from hpgmn import __version__
 from hpgmn.base.errors import HPGMNError, SettingError
-from hpgmn.base.hardware import hardware
+from hpgmn.base.machine import hardware
 from hpgmn.base.metrics import require_metric
 from hpgmn.base.settings import make_settings
+from hpgmn.base.version import __version__
 from hpgmn.graph import Graph, Split
 from hpgmn.models import find_model
 from hpgmn.models.shipped import wanted_instead

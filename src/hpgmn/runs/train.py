@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpgmn.base.hardware import forget_peak_memory
+from hpgmn.base.machine import reset_peak_memory
 from hpgmn.base.parsing import read_json
 from hpgmn.base.settings import make_settings
 from hpgmn.graph import Graph, Split
@@ -57,7 +57,7 @@ def train_folder(
         The content of ``metrics.json``.
     """
     started = time.perf_counter()
-    forget_peak_memory(spec.device)
+    reset_peak_memory(spec.device)
     splits, found = check_run(spec, graph)
     entry = find_model(spec.model)
     settings = make_settings(entry.settings, spec.settings)

@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from hpgmn.base.machine import free_gpu_bytes
 from hpgmn.base.metrics import Metric, class_loss
 from hpgmn.base.randomness import Noise
 from hpgmn.graph import Array
 from hpgmn.models.layers import Output
 from hpgmn.models.stage import Rates, StageBuilder, TrainingStage, TrainingTask
 from hpgmn.statistics import Statistic
-from hpgmn.statistics.forms import gpu_bytes
 from hpgmn.training.optimizer import ReplicaAdam, all_parameters
 from hpgmn.training.replay import WARM_UP, StepReplay, attempt
 from hpgmn.training.state import StageState, TrainState, update_best
@@ -128,7 +128,7 @@ class Running:
         if nodes.device.type != "cuda" or stage.batch_size or not stage.reads_rows:
             return None
         size = 4 * nodes.numel() * sum(statistic.width for statistic in stage.inputs.values())
-        if size > _KEPT_SHARE * gpu_bytes(nodes.device):
+        if size > _KEPT_SHARE * free_gpu_bytes(nodes.device):
             return None
         return rows_of(stage, nodes)
 
