@@ -21,11 +21,11 @@ from hpgmn.graph import Graph, Split
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.models.stage import Replica
 from hpgmn.runs import train as module
+from hpgmn.runs.fit import train_folder
 from hpgmn.runs.folder import prepare_folder, write_config
 from hpgmn.runs.metrics import read_metrics
 from hpgmn.runs.predictions import roles
 from hpgmn.runs.spec import RunSpec
-from hpgmn.runs.train import train_folder
 from hpgmn.training.checkpoint import read_tensors, write_tensors
 from hpgmn.training.replicas import Fitted
 from hpgmn.training.saved import SavedModel

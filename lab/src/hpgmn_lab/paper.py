@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import stdtrit  # scipy.stats would take half a second to import
 
-from hpgmn.runs.baseline_spaces import CITATION as CITATION
-from hpgmn.runs.baseline_spaces import WEBKB as WEBKB
-from hpgmn.runs.literature import DEFECTIVE as DEFECTIVE
+from hpgmn.runs.spaces import CITATION as CITATION
+from hpgmn.runs.spaces import DEFECTIVE as DEFECTIVE
+from hpgmn.runs.spaces import WEBKB as WEBKB
 
 HETEROPHILOUS = ("texas", "wisconsin", "cornell-geomgcn", "chameleon", "squirrel", "crocodile")
 """The graphs of the paper's Table 2, in its order."""

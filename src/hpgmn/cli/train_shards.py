@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,9 +14,8 @@ import typer
 
 from hpgmn.base.errors import SettingError
 from hpgmn.base.locking import lock_folder
-from hpgmn.cli.console import METRIC_HELP, earlier_records, say, training_progress
-from hpgmn.cli.engines import Address, EngineName, check_engine, opened
-from hpgmn.cli.several import how_to_go_on, telling_kept
+from hpgmn.cli.console import METRIC_HELP, say, training_progress
+from hpgmn.cli.engines import Address, EngineName, check_engine, open_engine
 from hpgmn.cli.train import Deterministic, Positive, print_scores
 
 if TYPE_CHECKING:
@@ -84,6 +83,7 @@ def train_shards(
     """
     from hpgmn.models.shipped import read_config
     from hpgmn.report import write_report
+    from hpgmn.runs.folder import record_log
 
     if resume and overwrite:
         raise SettingError(
@@ -107,15 +107,17 @@ def train_shards(
     }
     given |= {name: value for name, value in options.items() if value is not None}
     shards = _named_shards(folder, given)
-    run = _Run(shards, out_folder, set_ or [], given, resume=resume, overwrite=overwrite)
     number = (workers or WORKERS) if engine == "ray" else None
-    if number is not None:  # what is wrong is said before a cluster is started
-        run.specified("cpu", number)
-    with opened(engine, address, given.get("device", "auto"), number) as place:
-        if place.engine.is_local:
-            metrics = run.here(place.device)
-        else:
-            metrics = run.by_ray(place.device, place.engine.workers)
+    flags = {"resume": resume, "overwrite": overwrite}
+    with record_log() as records:
+        run = _Run(shards, out_folder, set_ or [], given, **flags, records=records)
+        if number is not None:  # check before a cluster is started
+            run.specified("cpu", number)
+        with open_engine(engine, address, given.get("device", "auto"), number) as place:
+            if place.engine.is_local:
+                metrics = run.here(place.device)
+            else:
+                metrics = run.by_ray(place.device, place.engine.workers)
     if metrics is not None:
         write_report(out_folder)
         print_scores(metrics)
@@ -151,6 +153,7 @@ class _Run:
     _: dataclasses.KW_ONLY
     resume: bool
     overwrite: bool
+    records: Sequence[logging.LogRecord] = ()
 
     def specified(self, device: str, ranks: int) -> tuple[RunSpec, Shards]:
         """The run for so many ranks and its shards; what can be refused is refused."""
@@ -190,13 +193,14 @@ class _Run:
 
     def _first(self, ranks: Ranks, device: str) -> dict[str, Any]:
         """What rank 0 does: it alone checks, writes and speaks."""
+        from hpgmn.runs.monitor import Monitor, interruptible
         from hpgmn.runs.shard_run import run_on_shards
 
         with ExitStack() as stack:
             try:
                 spec, shards = self.specified(device, ranks.size)
                 stack.enter_context(lock_folder(self.folder))
-                stack.enter_context(telling_kept(self.folder))
+                stack.enter_context(interruptible(self.folder, Monitor(notify=say)))
                 finished = self._prepared(spec)
             except Exception:
                 ranks.words(_REFUSED)  # the message is the user's; others would fail beside it
@@ -226,12 +230,13 @@ class _Run:
     def by_ray(self, device: str, workers: int) -> dict[str, Any]:
         """Train by Ray Train; Ray is connected."""
         from hpgmn.engines.cluster import connected
+        from hpgmn.runs.monitor import Monitor, interruptible
         from hpgmn.runs.ray_train import require_room, run_with_ray
 
         spec, shards = self.specified(device, workers)
         with connected() as ray:
             require_room(ray, device, workers)
-        with lock_folder(self.folder), telling_kept(self.folder):
+        with lock_folder(self.folder), interruptible(self.folder, Monitor(notify=say)):
             finished = self._prepared(spec)
             if finished is not None:
                 return finished
@@ -254,11 +259,7 @@ class _Run:
         from hpgmn.runs.folder import LOG_FILE, log_file
 
         with (
-            log_file(self.folder / LOG_FILE, earlier_records()),
-            training_progress(f"{shards.name} {spec.model}") as report,
+            log_file(self.folder / LOG_FILE, self.records),
+            training_progress() as progress,
         ):
-            try:
-                yield report
-            except KeyboardInterrupt:
-                say(how_to_go_on(self.folder, is_replacing=self.overwrite))
-                raise
+            yield lambda now: progress(f"{shards.name} {spec.model}", now)

@@ -173,8 +173,12 @@ class Run:
         """The graph that the run was trained on."""
         from hpgmn.graph.datasets import load
 
+        source = self.spec.graph
+        stored = self.folder / Path(source).name  # of a graph in memory, in a folder that was moved
+        if source.endswith(".npz") and not Path(source).exists() and stored.is_file():
+            source = str(stored)
         try:
-            graph = load(self.spec.graph, self.spec.protocol, **self._preparation())
+            graph = load(source, self.spec.protocol, **self._preparation())
         except HPGMNError as error:
             remedy = error.remedy | "Name the graph" if error.remedy else Remedy("Name the graph")
             raise type(error)(error.message, remedy) from None
@@ -374,7 +378,7 @@ class Run:
         return masks
 
     def _unseen_masks(self, graph: Graph) -> list[Array]:
-        """Return the labelled nodes of another graph that a replica was not trained or validated on."""
+        """Return the labelled nodes of another graph that a replica has not seen."""
         from hpgmn.runs.predictions import used_ids
 
         known = graph.y >= 0

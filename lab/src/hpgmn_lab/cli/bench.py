@@ -124,7 +124,7 @@ def peers(
 ) -> None:
     """HP-GMN beside other models on one graph: accuracy, memory, seconds to the same score."""
     from hpgmn.base.settings import parse_assignments
-    from hpgmn.cli.several import shared_assignments
+    from hpgmn.runs.compare import settings_by_model
     from hpgmn_lab.bench import peers as benchmark
     from hpgmn_lab.bench.graphs import GraphSpec
     from hpgmn_lab.bench.pictures import draw_peers
@@ -133,7 +133,7 @@ def peers(
     asked = list(benchmark.TRIALS) if models is None else models.split(",")
     names = benchmark.chosen_models([name.strip() for name in asked if name.strip()])
     known = list(dict.fromkeys(name.removeprefix(PYG) for name in names))
-    changed = shared_assignments(known, set_ or [])
+    changed = settings_by_model(known, parse_assignments(set_ or []))
     place = _device(device)
     folder = _folder(out_folder, "peers")
     record = benchmark.measure(
@@ -145,7 +145,7 @@ def peers(
         trials=trials,
         epochs=epochs,
         peer_epochs=peer_epochs,
-        changes={name: parse_assignments(changed[name.removeprefix(PYG)]) for name in names},
+        changes={name: changed[name.removeprefix(PYG)] for name in names},
         limit=limit,
         seed=seed,
         graphs=graphs_folder,

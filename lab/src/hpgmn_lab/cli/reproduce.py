@@ -15,7 +15,7 @@ from rich.table import Column, Table
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.text import mean_and_deviation
 from hpgmn.cli.console import out, say, step_progress, stop_on_signal
-from hpgmn.cli.engines import Address, EngineName, Place, opened, tell_lost
+from hpgmn.cli.engines import Address, EngineName, Place, open_engine
 
 if TYPE_CHECKING:
     from hpgmn.training.replicas import Progress
@@ -65,7 +65,7 @@ def reproduce(
     with (
         _folder(name) as (folder, send),
         todo.only_one(folder),
-        opened(engine, address, device, workers) as place,
+        open_engine(engine, address, device, workers) as place,
     ):
         experiments, missing = todo.on_this_machine(asked)
         if missing:
@@ -153,7 +153,7 @@ def _work(
                 tell=tell,
                 report=report,
                 should_stop=should_stop,
-                lost=tell_lost("cell"),
+                lost=lambda name: say(f"Warning: the machine of cell {name} is lost; restarting."),
             )
         except KeyboardInterrupt:
             say(f"{len(told)} of {len(cells)} cells are done. To go on, repeat the command.")

@@ -270,7 +270,7 @@ _SEARCHED = """\
 Each cell's settings are those of the best trial by mean validation score (`hpgmn settings GRAPH
 --model NAME` shows them; `lab/results/search` has every trial). The first trial is what the
 literature gives, where it gives anything, with at most 2,000 epochs; the others are drawn at random
-from one space per model and kind of graph (`hpgmn.runs.baseline_spaces`). Where the best validation
+from one space per model and kind of graph (`hpgmn.runs.spaces`). Where the best validation
 score then was below the printed number (gcn and fsgnn on chameleon and squirrel, dirgcn on
 squirrel), or a cell had no trial yet, a second round followed, with the best of the first among its
 trials; it decides where there is one. How many trials a cell has depended on how long they took, so
