@@ -29,9 +29,9 @@ from hpgmn.base.randomness import fused
 from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.graph import Graph
 from hpgmn.graph.datasets import load
-from hpgmn.models import ModelEntry, find_model
+from hpgmn.models import find_model
 from hpgmn.models.shipped import read_config, settings_for
-from hpgmn.models.stage import Replica, TrainingStage, TrainingTask, make_task
+from hpgmn.models.stage import ModelEntry, Replica, TrainingStage, TrainingTask, make_task
 from hpgmn.runs.run import RunSpec, run
 from hpgmn.training.denormals import without_denormals
 from hpgmn.training.replicas import Progress, fit_replicas
