@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hpgmn.base.calibration import calibrated, fit_temperatures, mean_logits
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.formats import RUN_FORMAT
+from hpgmn.base.files import RUN_FORMAT
 from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.graph import Array, Graph
 from hpgmn.models import find_model, is_custom

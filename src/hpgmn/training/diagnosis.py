@@ -20,7 +20,9 @@ _VALUES = 10_000_000  # looked at of each statistic
 _SPREAD = 10.0  # a setting so many times its default is the likelier cause
 
 
-def cause_of(stage: TrainingStage, replica: Replica, nodes: Tensor, place: int = 0) -> str:
+def explain_nonfinite_loss(
+    stage: TrainingStage, replica: Replica, nodes: Tensor, place: int = 0
+) -> str:
     """Why a replica's loss is not finite, and what to do: two sentences.
 
     Args:

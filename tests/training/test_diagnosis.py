@@ -12,7 +12,7 @@ from torch import nn
 from hpgmn.models import MODELS
 from hpgmn.models.stage import Replica, TrainingStage
 from hpgmn.statistics import LocalStatistics
-from hpgmn.training.trouble import cause_of, largest
+from hpgmn.training.diagnosis import explain_nonfinite_loss, largest
 
 NODES = torch.tensor([0, 1])
 
@@ -68,4 +68,4 @@ def test_a_cause_is_a_statistic_or_else_a_setting(
 ) -> None:
     stage = stage_with(None if value is None else torch.tensor([value]), **values)
     replica = Replica(0, 0, MODELS["mlp"].settings(**settings))
-    assert told in cause_of(stage, replica, NODES)
+    assert told in explain_nonfinite_loss(stage, replica, NODES)
