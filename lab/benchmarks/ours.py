@@ -31,7 +31,7 @@ from hpgmn.graph import Graph
 from hpgmn.graph.datasets import load
 from hpgmn.models import ModelEntry, find_model
 from hpgmn.models.shipped import read_config, settings_for
-from hpgmn.models.stage import Replica, Stage, Task, make_task
+from hpgmn.models.stage import Replica, TrainingStage, TrainingTask, make_task
 from hpgmn.runs.run import RunSpec, run
 from hpgmn.training.denormals import without_denormals
 from hpgmn.training.replicas import Progress, fit_replicas
@@ -73,7 +73,7 @@ class StageClock:
         self.epochs: dict[str, list[float]] = {}
         self.before = 0.0
 
-    def __call__(self, state: TrainState, stage: Stage) -> None:
+    def __call__(self, state: TrainState, stage: TrainingStage) -> None:
         """After an epoch."""
         spent = state.seconds["training"]
         self.epochs.setdefault(stage.name, []).append(spent - self.before)
@@ -114,7 +114,9 @@ def timed_epochs(
     return rows
 
 
-def _trained(task: Task, entry: ModelEntry, clock: StageClock, interrupted: Event) -> TrainState:
+def _trained(
+    task: TrainingTask, entry: ModelEntry, clock: StageClock, interrupted: Event
+) -> TrainState:
     return train(task, entry, watch=clock)
 
 

@@ -311,7 +311,7 @@ class HPGMNClassifier:
 def _require_device(device: str) -> None:
     kind, _, number = str(device).partition(":")
     if kind not in ("cpu", "cuda") or (number and not number.isdecimal()):
-        raise SettingError(unknown_name("device", str(device), ("cpu", "cuda")))
+        raise SettingError.unknown("device", str(device), ("cpu", "cuda"))
     if kind == "cuda" and not torch.cuda.is_available():
         raise HPGMNError("No CUDA device is available. Use device='cpu'.")
 

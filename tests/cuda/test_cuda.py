@@ -18,7 +18,7 @@ from hpgmn.base.settings import make_settings
 from hpgmn.graph import Graph
 from hpgmn.graph.synthetic import trading_network
 from hpgmn.models import MODELS
-from hpgmn.models.stage import Replica, Task, make_task
+from hpgmn.models.stage import Replica, TrainingTask, make_task
 from hpgmn.statistics import STATISTICS, LocalStatistics, StatisticsSettings
 from hpgmn.training import replay, running, trainer
 from hpgmn.training.running import Running
@@ -38,7 +38,7 @@ def graph() -> Graph:
     return trading_network(num_nodes=300, seed=3).graph
 
 
-def task_of(graph: Graph, name: str, device: str = "cuda", **values: Any) -> Task:
+def task_of(graph: Graph, name: str, device: str = "cuda", **values: Any) -> TrainingTask:
     cls = MODELS[name].settings
     chosen: dict[str, Any] = dict(WIDTHS)
     chosen |= {info.name: 12 for info in fields(cls) if info.name.endswith("epochs")}

@@ -19,7 +19,7 @@ from hpgmn.explain.neighbors import (
     probabilities_without,
     turning_point,
 )
-from hpgmn.explain.opened import Opened, open_replicas
+from hpgmn.explain.opened import Opened, mean_probabilities, open_replicas
 from hpgmn.graph import Array, Graph
 from hpgmn.statistics import LocalStatistics
 from hpgmn.training.saved import SavedModel
@@ -107,6 +107,18 @@ def test_a_neighbour_that_gives_the_class_away_supports_it(fit: Fit) -> None:
         wrong = neighbor_support(opened, node, 1 - node % 2)
         assert wrong.neighbors[-1] == node % 2
         assert wrong.support[-1] < -0.2
+
+
+def test_without_no_neighbour_soft_counts_keep_the_predicted_probabilities(
+    small_graph: Graph, fit: Fit
+) -> None:
+    """Explanations must apply ``label_confidence`` to the shares behind soft counts too."""
+    saved = fit(small_graph, soft_counts=True, label_confidence=0.6)
+    opened = open_replicas(saved, small_graph)
+    no_neighbor = [np.array([], dtype=np.int64)]
+    for node in range(small_graph.num_nodes):
+        found = probabilities_without(opened, node, no_neighbor)[0]
+        np.testing.assert_allclose(found, mean_probabilities(opened)[node], atol=1e-6)
 
 
 def test_blocks_do_not_change_the_answer(

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from hpgmn.base.errors import DataNotFoundError, GraphError, HPGMNError
+from hpgmn.base.files import cache_folder
 from hpgmn.graph import Graph, Splits
-from hpgmn.graph.datasets import DATASETS, PROTOCOLS, cache_folder, find_file, load
+from hpgmn.graph.datasets import DATASETS, PROTOCOLS, find_file, load
 from hpgmn.graph.files import read_graph, write_graph
 from hpgmn.graph.splits import random_splits
 from hpgmn.tables import Columns

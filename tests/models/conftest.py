@@ -16,7 +16,7 @@ from hpgmn.base.settings import make_settings
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.layers import initialise
-from hpgmn.models.stage import Replica, Stage, Task, make_task
+from hpgmn.models.stage import Replica, TrainingStage, TrainingTask, make_task
 
 REPLICAS = 2
 
@@ -30,8 +30,8 @@ class Built:
         stage: the stage.
     """
 
-    task: Task
-    stage: Stage
+    task: TrainingTask
+    stage: TrainingStage
 
     @property
     def logits(self) -> Tensor:

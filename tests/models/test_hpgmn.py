@@ -19,7 +19,7 @@ from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMN, HPGMNSettings
 from hpgmn.models.label_estimator import estimated_labels, estimator_logits
 from hpgmn.models.layers import initialise
-from hpgmn.models.stage import Replica, Stage, Task, make_task
+from hpgmn.models.stage import Replica, TrainingStage, TrainingTask, make_task
 from hpgmn.statistics import STATISTICS, LocalStatistics, Statistic, statistic_names
 from hpgmn.statistics.operators import ReplicaRows
 from hpgmn.training.trainer import TrainState, logits, train
@@ -323,12 +323,14 @@ def test_details_hold_the_gate_the_query_and_the_attention(small_graph: Graph) -
 # Training moves everything there is.
 
 
-def task_of(graph: Graph, settings: HPGMNSettings, splits: tuple[int, ...] = (0, 1)) -> Task:
+def task_of(
+    graph: Graph, settings: HPGMNSettings, splits: tuple[int, ...] = (0, 1)
+) -> TrainingTask:
     masks = [(graph.split(split).train, graph.split(split).val) for split in splits]
     return make_task(graph, [Replica(split, 7, settings) for split in splits], masks, "cpu")
 
 
-def first_step(task: Task) -> tuple[Stage, dict[str, Tensor], TrainState]:
+def first_step(task: TrainingTask) -> tuple[TrainingStage, dict[str, Tensor], TrainState]:
     """The main stage before its first step, its first values, and the state after one step."""
     state = train(task, MODELS["hpgmn"])
     stage = MODELS["hpgmn"].stages["main"](task, state.done)

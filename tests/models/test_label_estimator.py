@@ -21,20 +21,20 @@ from hpgmn.models.label_estimator import (
     pseudo_labels,
 )
 from hpgmn.models.layers import initialise
-from hpgmn.models.stage import Replica, Task, make_task
+from hpgmn.models.stage import Replica, TrainingTask, make_task
 from hpgmn.training.trainer import TrainState, train
 
 STAGES = {"estimator": estimator_stage}
 ESTIMATOR = replace(MODELS["hpgmn"], name="estimator", stages=STAGES)
 
 
-def task_of(graph: Graph, splits: tuple[int, ...] = (0,), **values: object) -> Task:
+def task_of(graph: Graph, splits: tuple[int, ...] = (0,), **values: object) -> TrainingTask:
     settings = HPGMNSettings(**{"estimator_hidden": 8, "estimator_epochs": 40, **values})
     masks = [(graph.split(split).train, graph.split(split).val) for split in splits]
     return make_task(graph, [Replica(split, 0, settings) for split in splits], masks, "cpu")
 
 
-def trained(task: Task) -> TrainState:
+def trained(task: TrainingTask) -> TrainState:
     return train(task, ESTIMATOR)
 
 

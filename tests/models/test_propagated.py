@@ -25,7 +25,7 @@ from hpgmn.models.propagated import (
     mixing_weights,
     stages,
 )
-from hpgmn.models.stage import Replica, Task, make_task
+from hpgmn.models.stage import Replica, TrainingTask, make_task
 from hpgmn.training.trainer import StageState, TrainState, logits, train
 
 TINY = PropagatedSettings(
@@ -57,7 +57,7 @@ def geometric_layers() -> Any:
         return torch_geometric.nn
 
 
-def task_of(graph: Graph, settings: PropagatedSettings) -> Task:
+def task_of(graph: Graph, settings: PropagatedSettings) -> TrainingTask:
     masks = [(graph.split(split).train, graph.split(split).val) for split in (0, 1)]
     return make_task(graph, [Replica(split, 7, settings) for split in (0, 1)], masks, "cpu")
 
@@ -76,11 +76,11 @@ def edges_both_ways(graph: Graph) -> Tensor:
     return torch.tensor(sorted(ends | {(b, a) for a, b in ends})).T
 
 
-def propagation_of(task: Task) -> SparseMatrix:
+def propagation_of(task: TrainingTask) -> SparseMatrix:
     return task.statistics.propagation("undirected", "symmetric", 1.0)
 
 
-def encoded(encoder: Encoder, task: Task, noise: Noise | None = None) -> Tensor:
+def encoded(encoder: Encoder, task: TrainingTask, noise: Noise | None = None) -> Tensor:
     return encoder(task.statistics.attributes("raw"), propagation_of(task), noise)
 
 

@@ -16,7 +16,7 @@ from hpgmn.base.errors import HPGMNError
 from hpgmn.base.settings import TrainSettings, make_settings
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS, find_model
-from hpgmn.models.stage import Replica, Stage, Task, make_task
+from hpgmn.models.stage import Replica, TrainingStage, TrainingTask, make_task
 from hpgmn.training.checkpoint import read_state, write_state
 from hpgmn.training.replicas import fit_replicas
 from hpgmn.training.saved import SavedModel
@@ -43,7 +43,7 @@ def settings_of(name: str, length: int = 6, *, drop: bool = True, **values: Any)
     return make_settings(cls, chosen | values)
 
 
-def task_of(graph: Graph, settings: TrainSettings, seeds: tuple[int, ...] = (0,)) -> Task:
+def task_of(graph: Graph, settings: TrainSettings, seeds: tuple[int, ...] = (0,)) -> TrainingTask:
     split = graph.split(0)
     replicas = [Replica(0, seed, settings) for seed in seeds]
     return make_task(graph, replicas, [(split.train, split.val)] * len(seeds), "cpu")
@@ -63,7 +63,7 @@ def changed(graph: Graph, **values: Any) -> Graph:
     return Graph(**(given | values))
 
 
-def fit(name: str, task: Task) -> tuple[TrainState, Tensor]:
+def fit(name: str, task: TrainingTask) -> tuple[TrainState, Tensor]:
     state = train(task, MODELS[name])
     return state, logits(task, MODELS[name], state.done)
 
@@ -107,7 +107,7 @@ def test_logits_are_finite_and_tell_nodes_apart(name: str, small_graph: Graph) -
 def test_a_gradient_reaches_every_trained_parameter(name: str, small_graph: Graph) -> None:
     seen = set()
 
-    def watch(state: TrainState, stage: Stage) -> None:
+    def watch(state: TrainState, stage: TrainingStage) -> None:
         for place, parameter in stage.model.named_parameters():
             if stage.frozen and place.startswith(stage.frozen):
                 assert parameter.grad is None
@@ -150,7 +150,7 @@ def trajectory(name: str, graph: Graph, settings: TrainSettings) -> list[Any]:
     """Everything training computes before selection: (stage, epoch, loss, parameters)."""
     seen: list[Any] = []
 
-    def watch(state: TrainState, stage: Stage) -> None:
+    def watch(state: TrainState, stage: TrainingStage) -> None:
         current = state.current
         assert current is not None
         parameters = {key: value.clone() for key, value in current.parameters.items()}
@@ -244,7 +244,7 @@ def test_a_resumed_training_repeats_the_bits(name: str, small_graph: Graph, tmp_
     task = task_of(small_graph, settings_of(name), (0, 1))
     paths = []
 
-    def watch(state: TrainState, stage: Stage) -> None:
+    def watch(state: TrainState, stage: TrainingStage) -> None:
         if state.current is not None and state.current.epoch in (1, 4):
             paths.append(tmp_path / f"{stage.name}-{state.current.epoch}")
             write_state(paths[-1], state, name)

@@ -12,8 +12,8 @@ from hpgmn.graph import Graph
 from hpgmn.models.layers import Linear
 from hpgmn.models.stage import (
     Replica,
-    Stage,
-    Task,
+    TrainingStage,
+    TrainingTask,
     balanced_weights,
     load_parameters,
     main_stage,
@@ -21,13 +21,13 @@ from hpgmn.models.stage import (
 )
 
 
-def task_of(graph: Graph, *replicas: Replica) -> Task:
+def task_of(graph: Graph, *replicas: Replica) -> TrainingTask:
     masks = [(graph.split(one.split).train, graph.split(one.split).val) for one in replicas]
     return make_task(graph, replicas, masks, "cpu")
 
 
 @pytest.fixture
-def task(small_graph: Graph) -> Task:
+def task(small_graph: Graph) -> TrainingTask:
     """Four replicas on two splits, told apart by their learning rate."""
     return task_of(
         small_graph,
@@ -36,7 +36,7 @@ def task(small_graph: Graph) -> Task:
 
 
 def test_only_train_and_validation_labels_are_shown_each_in_its_place(
-    small_graph: Graph, task: Task
+    small_graph: Graph, task: TrainingTask
 ) -> None:
     for row, replica in enumerate(task.replicas):
         split = small_graph.split(replica.split)
@@ -56,7 +56,7 @@ def test_a_task_does_not_depend_on_test_labels(small_graph: Graph) -> None:
     assert np.array_equal(one.val_labels, two.val_labels)
 
 
-def test_a_subset_keeps_each_replica_with_its_labels(task: Task) -> None:
+def test_a_subset_keeps_each_replica_with_its_labels(task: TrainingTask) -> None:
     part = task.subset([3, 0])
     assert part.replicas == (task.replicas[3], task.replicas[0])
     assert [one.lr for one in part.settings] == pytest.approx([0.4, 0.1])
@@ -66,11 +66,11 @@ def test_a_subset_keeps_each_replica_with_its_labels(task: Task) -> None:
     assert part.num_classes == task.num_classes == 3
 
 
-def test_a_subset_of_a_subset_counts_within_it(task: Task) -> None:
+def test_a_subset_of_a_subset_counts_within_it(task: TrainingTask) -> None:
     assert task.subset([3, 1, 0]).subset([2, 0]).replicas == task.subset([0, 3]).replicas
 
 
-def test_a_replica_has_its_key_alone_and_among_others(task: Task) -> None:
+def test_a_replica_has_its_key_alone_and_among_others(task: TrainingTask) -> None:
     everyone = task.keys("main")
     for place in range(4):
         assert torch.equal(task.subset([place]).keys("main"), everyone[place : place + 1])
@@ -90,14 +90,14 @@ def test_settings_do_not_change_the_keys(small_graph: Graph) -> None:
     assert torch.equal(one.keys("main"), two.keys("main"))
 
 
-def test_a_task_knows_its_graph_and_its_device(small_graph: Graph, task: Task) -> None:
+def test_a_task_knows_its_graph_and_its_device(small_graph: Graph, task: TrainingTask) -> None:
     assert task.graph is small_graph
     assert task.device == torch.device("cpu")
 
 
-def stage_with(**values: object) -> Stage:
+def stage_with(**values: object) -> TrainingStage:
     plain = {"lr": [0.1], "weight_decay": [0.0], "epochs": 1, "patience": 0}
-    return Stage(name="s", model=Linear(1, 2, 3), inputs={}, **(plain | values))
+    return TrainingStage(name="s", model=Linear(1, 2, 3), inputs={}, **(plain | values))
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,9 @@ def test_balanced_weights_give_every_class_the_same_share() -> None:
     np.testing.assert_allclose(balanced_weights(labels, 3), expected)
 
 
-def test_a_task_has_weights_of_train_nodes_only_where_asked(small_graph: Graph, task: Task) -> None:
+def test_a_task_has_weights_of_train_nodes_only_where_asked(
+    small_graph: Graph, task: TrainingTask
+) -> None:
     assert task.class_weights is None
     settings = TrainSettings(class_weights="balanced")
     weighted = task_of(small_graph, Replica(0, 0, settings), Replica(1, 0, settings))

@@ -17,7 +17,7 @@ from hpgmn.base.randomness import Noise
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMNSettings
-from hpgmn.models.stage import Replica, Task, make_task
+from hpgmn.models.stage import Replica, TrainingTask, make_task
 from hpgmn.statistics import STATISTICS
 from hpgmn.training import replay, running
 from hpgmn.training.replay import StepReplay
@@ -31,7 +31,7 @@ SETTINGS = HPGMNSettings(
 )
 
 
-def task_of(graph: Graph, *settings: Any) -> Task:
+def task_of(graph: Graph, *settings: Any) -> TrainingTask:
     replicas = [Replica(number % 2, number, one) for number, one in enumerate(settings)]
     masks = [(graph.split(one.split).train, graph.split(one.split).val) for one in replicas]
     return make_task(graph, replicas, masks, "cpu")

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.models.stage import Replica, Stage
+from hpgmn.models.stage import Replica, TrainingStage
 from hpgmn.training.state import (
     HISTORY,
     StageState,
@@ -110,7 +110,9 @@ def ended(overflow: dict[int, int], best: dict[int, int], shape: tuple[int, ...]
         for key in HISTORY:
             current.history[key].append(torch.ones(3))
         current.epoch += 1
-    stage = Stage("main", nn.Identity(), {}, lr=[0.01], weight_decay=[0.0], epochs=8, patience=0)
+    stage = TrainingStage(
+        "main", nn.Identity(), {}, lr=[0.01], weight_decay=[0.0], epochs=8, patience=0
+    )
     replicas = [Replica(number, 5, None) for number in range(3)]
     end(TrainState(current=current), stage, replicas, lambda number: f"Ask {number}.")
 

@@ -24,7 +24,14 @@ from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.models.layers import Initialised, initialise
 from hpgmn.models.output import Output
 from hpgmn.models.propagated import PropagatedSettings
-from hpgmn.models.stage import ModelEntry, Replica, Stage, Task, main_stage, make_task
+from hpgmn.models.stage import (
+    ModelEntry,
+    Replica,
+    TrainingStage,
+    TrainingTask,
+    main_stage,
+    make_task,
+)
 from hpgmn.statistics import STATISTICS
 from hpgmn.training import running, trainer
 from hpgmn.training.checkpoint import read_state, write_state
@@ -46,7 +53,7 @@ def entry_of(settings: Any) -> ModelEntry:
     return HETERO if isinstance(settings, HPGMNSettings) else APPNP
 
 
-def task_of(graph: Graph, settings: list[Any]) -> Task:
+def task_of(graph: Graph, settings: list[Any]) -> TrainingTask:
     """One replica per settings, alternating between the two splits, each with its own seed."""
     replicas = [Replica(number % 2, number, one) for number, one in enumerate(settings)]
     masks = [(graph.split(one.split).train, graph.split(one.split).val) for one in replicas]
@@ -178,7 +185,7 @@ def test_splits_of_different_sizes_are_padded_without_effect(small_graph: Graph)
 # Losses.
 
 
-def consistency_by_hand(stage: Stage, task: Task, passes: int) -> Tensor:
+def consistency_by_hand(stage: TrainingStage, task: TrainingTask, passes: int) -> Tensor:
     """The loss of the first epoch, pass by pass and node by node, differentiable."""
     outputs = [
         stage.model(stage.inputs, Noise(task.keys("main"), passes + number), penalties=True)
@@ -214,7 +221,7 @@ def test_the_consistency_loss_and_its_gradient_match_the_sum_written_out(
     task = task_of(small_graph, varied(base, consistency_weight=[0.5, 2.0]))
     gradients: dict[str, Tensor] = {}
 
-    def watch(state: TrainState, stage: Stage) -> None:
+    def watch(state: TrainState, stage: TrainingStage) -> None:
         if stage.name == "main":
             gradients.update({n: p.grad.clone() for n, p in stage.model.named_parameters()})
 
@@ -280,7 +287,7 @@ def test_of_equal_epochs_the_earliest_is_best(small_graph: Graph) -> None:
 def test_the_parameters_kept_are_those_of_the_best_epoch(small_graph: Graph) -> None:
     seen: dict[tuple[str, int], dict[str, Tensor]] = {}
 
-    def watch(state: TrainState, stage: Stage) -> None:
+    def watch(state: TrainState, stage: TrainingStage) -> None:
         current = state.current
         assert current is not None
         values = {name: value.clone() for name, value in current.parameters.items()}
@@ -330,7 +337,7 @@ def test_taking_stopped_replicas_out_changes_no_result(
     task = task_of(small_graph, [settings] * 8)
     sizes = set()
 
-    def watch(state: TrainState, stage: Stage) -> None:
+    def watch(state: TrainState, stage: TrainingStage) -> None:
         if stage.name == "main":
             assert state.current is not None
             sizes.add(len(state.current.live))
@@ -361,7 +368,7 @@ def test_replicas_taken_out_have_no_numbers_on_record(small_graph: Graph) -> Non
 # A replica that diverges.
 
 
-def poisoned(state: TrainState, stage: Stage) -> None:
+def poisoned(state: TrainState, stage: TrainingStage) -> None:
     """Make replica 1 infinite after three epochs of the main stage, as a huge step would."""
     current = state.current
     assert current is not None
@@ -461,7 +468,7 @@ def test_a_run_cut_after_any_epoch_and_resumed_gives_the_same_bits(
     task = task_of(small_graph, settings)
     seen: list[dict[str, Any]] = []
 
-    def save(state: TrainState, stage: Stage) -> None:
+    def save(state: TrainState, stage: TrainingStage) -> None:
         write_state(tmp_path / f"{len(seen)}.safetensors", state, "same")
         seen.append(snapshot(state))
 
@@ -519,7 +526,7 @@ def follow(model: torch.nn.Module) -> None:
     model.slow.lerp_(model.fast, 0.5)
 
 
-def averaging_stage(task: Task, done: Any) -> Stage:
+def averaging_stage(task: TrainingTask, done: Any) -> TrainingStage:
     return main_stage(
         task,
         Averaging(len(task.replicas)),
@@ -539,7 +546,7 @@ def test_an_unsupervised_stage_follows_its_penalties_and_ends_with_its_last_epoc
     slow: list[Tensor] = []
     fast: list[Tensor] = []
 
-    def watch(state: TrainState, stage: Stage) -> None:
+    def watch(state: TrainState, stage: TrainingStage) -> None:
         slow.append(stage.model.slow.detach().clone())
         fast.append(stage.model.fast.detach().clone())
         if state.current is not None and state.current.epoch == 4:
@@ -590,7 +597,7 @@ def test_one_batch_of_all_nodes_is_the_full_batch(small_graph: Graph) -> None:
 
 def test_steps_in_batches_are_those_of_torchs_adam_on_each_batch(small_graph: Graph) -> None:
     task = task_of(small_graph, [replace(BATCHED, epochs=2, entropy_weight=0.0)])
-    seen: list[Stage] = []
+    seen: list[TrainingStage] = []
     state = train(task, HETERO, watch=lambda _, stage: seen.append(stage))
     stage = HETERO.stages["main"](task, state.done)
     initialise(stage.model, task.keys("main"))
@@ -619,7 +626,7 @@ def test_steps_in_batches_are_those_of_torchs_adam_on_each_batch(small_graph: Gr
 def test_batches_resume_bit_for_bit(small_graph: Graph, tmp_path: Path) -> None:
     task = task_of(small_graph, [BATCHED, BATCHED])
 
-    def watch(state: TrainState, stage: Stage) -> None:
+    def watch(state: TrainState, stage: TrainingStage) -> None:
         if state.current is not None and state.current.epoch == 3:
             write_state(tmp_path / stage.name, state, "batches")
 

@@ -10,16 +10,16 @@ import torch
 from torch import nn
 
 from hpgmn.models import MODELS
-from hpgmn.models.stage import Replica, Stage
+from hpgmn.models.stage import Replica, TrainingStage
 from hpgmn.statistics import LocalStatistics
 from hpgmn.training.trouble import cause_of, largest
 
 NODES = torch.tensor([0, 1])
 
 
-def stage_with(inputs: object, **values: object) -> Stage:
+def stage_with(inputs: object, **values: object) -> TrainingStage:
     own = {"lr": [0.01], "weight_decay": [0.0], "epochs": 1, "patience": 0} | values
-    return Stage("main", nn.Identity(), {"attributes": inputs}, **own)  # type: ignore[arg-type]
+    return TrainingStage("main", nn.Identity(), {"attributes": inputs}, **own)  # type: ignore[arg-type]
 
 
 def test_the_largest_value_of_anything_that_a_model_reads() -> None:

@@ -1,21 +1,138 @@
-"""The errors a user can cause; the command line prints them without a traceback."""
+"""Errors caused by user input, and their remedies.
+
+A remedy is data, not text: :func:`str` renders it for Python (``weight="amount"``), the command
+line as an option (``--weight amount``).
+"""
 
 from __future__ import annotations
 
 import difflib
+import json
 import re
+import shlex
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
-_LONGEST = 1000
-_LONGEST_NAME = 200
+_MAX_LENGTH = 1000
+_MAX_NAME_LENGTH = 200
 _BREAKS = re.compile(r"\s*[\t\n\v\f\r\x1c-\x1f\x85\u2028\u2029]\s*")
+
+_Error = TypeVar("_Error", bound="HPGMNError")
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """What to do about an error: an action, and the option, setting or command that does it.
+
+    Alternatives are joined by ``|``. Without a ``value`` the option is only named; an empty string
+    is a value.
+
+    Args:
+        action: an imperative phrase, "Name the column of edge weights".
+        option: the keyword in Python, and the command's option unless ``flag`` names that.
+        setting: a hyperparameter: ``--set name=value``, and a keyword in Python.
+        value: the value to pass. True and False make a switch, a list repeats the option.
+        flag: the option's name on the command line, without dashes, where it differs.
+        command: the ``hpgmn`` command to run, such as "datasets"; ``option`` is then its option.
+
+    >>> remedy = Remedy("Name the column of edge weights", option="weight", value="amount")
+    >>> print(remedy)
+    Name the column of edge weights (weight="amount").
+    >>> print((remedy | "Rename the column").render(cli=True))
+    Name the column of edge weights (--weight amount), or rename the column.
+    >>> print(Remedy("Train in batches", setting="batch_size", value=1024).render(cli=True))
+    Train in batches (--set batch_size=1024).
+    >>> print(Remedy("Download it", command="datasets", option="download", value="texas"))
+    Download it (`hpgmn datasets --download texas`).
+    """
+
+    action: str
+    option: str | None = None
+    setting: str | None = None
+    value: Any = None
+    flag: str | None = None
+    command: str | None = None
+    alternatives: tuple[Remedy, ...] = ()
+
+    def __or__(self, other: Remedy | str) -> Remedy:
+        """Add an alternative."""
+        added = Remedy(other) if isinstance(other, str) else other
+        first = replace(added, alternatives=())
+        return replace(self, alternatives=(*self.alternatives, first, *added.alternatives))
+
+    def __str__(self) -> str:
+        """Render for Python."""
+        return self.render()
+
+    def render(self, cli: bool = False) -> str:
+        """Return the remedy as a sentence, for Python or for the command line."""
+        first, *others = (
+            remedy._phrase(cli) for remedy in (replace(self, alternatives=()), *self.alternatives)
+        )
+        phrases = [first, *(_lower_first(phrase) for phrase in others)]
+        if len(phrases) > 1:
+            phrases[-1] = f"or {phrases[-1]}"
+        sentence = ", ".join(phrases)
+        return sentence if sentence.endswith(("?", "!")) else f"{sentence}."
+
+    def _phrase(self, cli: bool) -> str:
+        action = self.action.rstrip(".")
+        if self.command is not None:
+            words = ["hpgmn", self.command]
+            words += [self._as_option()] if self.option is not None else []
+            return f"{action} (`{' '.join(words)}`)"
+        if self.setting is not None:
+            return f"{action} ({self._as_setting() if cli else self._as_keyword(self.setting)})"
+        if self.option is not None:
+            return f"{action} ({self._as_option() if cli else self._as_keyword(self.option)})"
+        return action
+
+    def _as_keyword(self, name: str) -> str:
+        return f"{name}={'...' if self.value is None else _python(self.value)}"
+
+    def _as_setting(self) -> str:
+        return f"--set {self.setting}={'...' if self.value is None else _setting(self.value)}"
+
+    def _as_option(self) -> str:
+        name = (self.flag or str(self.option)).replace("_", "-")
+        if self.value is False and self.flag is None:
+            return f"--no-{name}"
+        if self.value is None or isinstance(self.value, bool):
+            return f"--{name}"
+        if isinstance(self.value, list):
+            return " ".join(f"--{name} {shlex.quote(str(member))}" for member in self.value)
+        members = self.value if isinstance(self.value, tuple) else (self.value,)
+        return " ".join([f"--{name}", *(shlex.quote(str(member)) for member in members)])
+
+
+def _python(value: Any) -> str:
+    """Write a value as in Python code, strings in double quotes."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_python, value))}]"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_python, value))}{',' if len(value) == 1 else ''})"
+    if isinstance(value, bool | int | float):
+        return repr(value)
+    return json.dumps(str(value), ensure_ascii=False)
+
+
+def _setting(value: Any) -> str:
+    """Write a value as ``--set`` reads it."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(_setting, value))
+    return str(value).lower() if isinstance(value, bool) else shlex.quote(str(value))
+
+
+def _lower_first(phrase: str) -> str:
+    """Continue a sentence with a phrase; an acronym at its start stays."""
+    return phrase if phrase[1:2].isupper() else phrase[:1].lower() + phrase[1:]
 
 
 def one_line(text: str) -> str:
-    r"""A message as one line to be printed: names from data may hold anything.
+    r"""Make a message one printable line of at most 1,000 characters: names may hold anything.
 
-    Characters that a terminal would obey or hide are spelt out, and of a very long message the
-    beginning and the end are kept: what is wrong, and what to do.
+    Of a longer message the start and the end stay, what is wrong and what to do.
 
     >>> print(one_line("the id 'a\nb' and \x1b[31m"))
     the id 'a b' and \x1b[31m
@@ -23,17 +140,58 @@ def one_line(text: str) -> str:
     line = _BREAKS.sub(" ", text)
     if not line.isprintable():
         line = "".join(
-            one if one.isprintable() else one.encode("unicode_escape").decode() for one in line
+            character if character.isprintable() else character.encode("unicode_escape").decode()
+            for character in line
         )
-    half = _LONGEST // 2
-    return line if len(line) <= _LONGEST else f"{line[:half]} … {line[-half:]}"
+    half = _MAX_LENGTH // 2
+    return line if len(line) <= _MAX_LENGTH else f"{line[:half]} … {line[-half:]}"
 
 
 class HPGMNError(Exception):
-    """A mistake in what the user gave: the message says what was wrong and what to do."""
+    """An error in user input: what is wrong, what was received, and the remedy.
 
-    def __init__(self, message: str) -> None:
-        super().__init__(one_line(str(message)))
+    >>> remedy = Remedy("Replace it", option="overwrite", value=True)
+    >>> error = HPGMNError("runs/mine exists.", remedy)
+    >>> print(error)
+    runs/mine exists. Replace it (overwrite=True).
+    >>> print(error.render(cli=True))
+    runs/mine exists. Replace it (--overwrite).
+    """
+
+    def __init__(self, message: str, remedy: Remedy | str | None = None) -> None:
+        self.message = one_line(str(message))
+        self.remedy = Remedy(remedy) if isinstance(remedy, str) else remedy
+        super().__init__(self.message, self.remedy)  # the arguments with which pickle rebuilds it
+
+    def __str__(self) -> str:
+        """Render for Python."""
+        return self.render()
+
+    def render(self, cli: bool = False) -> str:
+        """Return message and remedy as one line, for Python or for the command line."""
+        if self.remedy is None:
+            return self.message
+        return one_line(f"{self.message} {self.remedy.render(cli)}")
+
+    def prefixed(self: _Error, prefix: str) -> _Error:
+        """Return this error with the same remedy and text before its message."""
+        return type(self)(f"{prefix}{self.message}", self.remedy)
+
+    @classmethod
+    def unknown(cls: type[_Error], kind: str, name: str, choices: Iterable[str]) -> _Error:
+        """Return the error for a name that does not exist; the remedy's value is the nearest one.
+
+        >>> print(HPGMNError.unknown("dataset", "chamelon", ["chameleon", "squirrel"]))
+        Unknown dataset 'chamelon'. Did you mean 'chameleon'? Choose from: chameleon, squirrel.
+        """
+        names = list(choices)
+        best = nearest(str(name), names)
+        hint = f"Did you mean '{best}'? " if best else ""
+        shown = str(name)
+        if len(shown) > _MAX_NAME_LENGTH:
+            shown = f"{shown[:_MAX_NAME_LENGTH]}…"
+        remedy = Remedy(f"{hint}Choose from: {', '.join(names)}", value=best)
+        return cls(f"Unknown {kind} '{shown}'.", remedy)
 
 
 class GraphError(HPGMNError):
@@ -45,28 +203,20 @@ class SettingError(HPGMNError):
 
 
 class DataNotFoundError(HPGMNError):
-    """A dataset is known by name, but its file is not on this machine."""
+    """A known dataset has no local copy."""
 
 
 def nearest(name: str, choices: Iterable[str], cutoff: float = 0.5) -> str | None:
-    """The choice most alike to a mistyped name, if any is alike by more than ``cutoff`` of 1.
+    """Return the choice most similar to a mistyped name, if its similarity exceeds ``cutoff``.
 
     >>> nearest("chamelon", ["texas", "chameleon"])
     'chameleon'
     """
-    spelt = {choice.lower(): choice for choice in choices}
-    found = difflib.get_close_matches(name.lower(), list(spelt), n=1, cutoff=cutoff)
-    return spelt[found[0]] if found else None
+    by_lower = {choice.lower(): choice for choice in choices}
+    matches = difflib.get_close_matches(name.lower(), list(by_lower), n=1, cutoff=cutoff)
+    return by_lower[matches[0]] if matches else None
 
 
 def unknown_name(kind: str, name: str, choices: Iterable[str]) -> str:
-    """The sentence for a name that does not exist: what it was, the nearest one, all of them.
-
-    >>> print(unknown_name("dataset", "chamelon", ["chameleon", "squirrel"]))
-    Unknown dataset 'chamelon'. Did you mean 'chameleon'? Choose from: chameleon, squirrel.
-    """
-    names = list(choices)
-    best = nearest(str(name), names)
-    hint = f" Did you mean '{best}'?" if best else ""
-    told = str(name) if len(str(name)) <= _LONGEST_NAME else f"{str(name)[:_LONGEST_NAME]}…"
-    return f"Unknown {kind} '{told}'.{hint} Choose from: {', '.join(names)}."
+    """Return the text of :meth:`HPGMNError.unknown`."""
+    return str(HPGMNError.unknown(kind, name, choices))

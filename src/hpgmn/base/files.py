@@ -64,6 +64,12 @@ def unwritable(path: Path, error: OSError) -> UnwritableError:
     return UnwritableError(f"Cannot write {path} ({reason}). {remedy}", reason)
 
 
+def cache_folder() -> Path:
+    """Return the user's cache of datasets and statistics; it may not exist yet."""
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "hpgmn"
+
+
 def refused(error: OSError) -> HPGMNError | None:
     """The sentence for an error of a disk or folder that nobody was ready for; None for another."""
     if error.errno not in STORAGE:

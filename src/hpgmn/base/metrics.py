@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hpgmn.base.errors import SettingError, unknown_name
+from hpgmn.base.errors import SettingError
 
 
 def accuracy(logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
@@ -295,7 +295,7 @@ def _plain_metric(name: str) -> Metric:
             "example, is the share of the rarer class among the 50 likeliest to be of it."
         )
     if name not in METRICS:
-        raise SettingError(unknown_name("metric", name, [*METRICS, "precision@K"]))
+        raise SettingError.unknown("metric", name, [*METRICS, "precision@K"])
     return METRICS[name]
 
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from hpgmn.base.errors import SettingError, unknown_name
+from hpgmn.base.errors import SettingError
 from hpgmn.base.parsing import read_config
 
 _LARGEST_WHOLE = 2**31 - 1
@@ -194,7 +194,7 @@ def _checked(info: dataclasses.Field[Any], hint: Any, value: Any) -> Any:
         )
         for member in members:
             if member not in meta["choices"]:
-                raise SettingError(unknown_name(f"value for '{name}':", member, meta["choices"]))
+                raise SettingError.unknown(f"value for '{name}':", member, meta["choices"])
         if not members or len(set(members)) != len(members):
             raise SettingError(
                 f"Setting '{name}' takes distinct names, at least one (got {value!r})."
@@ -206,7 +206,7 @@ def _checked(info: dataclasses.Field[Any], hint: Any, value: Any) -> Any:
         if not meta["choices"]:  # any word will do
             return str(value)
         if value not in meta["choices"]:
-            raise SettingError(unknown_name(f"value for '{name}':", str(value), meta["choices"]))
+            raise SettingError.unknown(f"value for '{name}':", str(value), meta["choices"])
         return value
     number = _number(name, value, hint)
     low, high = meta["low"], meta["high"]
@@ -230,7 +230,7 @@ def make_settings(cls: type[AnySettings], values: Mapping[str, Any]) -> AnySetti
     hints = _types(cls)
     for name in values:
         if name not in fields:
-            raise SettingError(unknown_name("setting", name, sorted(fields)))
+            raise SettingError.unknown("setting", name, sorted(fields))
     checked = {name: _checked(fields[name], hints[name], value) for name, value in values.items()}
     return cls(**checked)
 

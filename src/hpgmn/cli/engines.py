@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from hpgmn.base.errors import SettingError, unknown_name
+from hpgmn.base.errors import SettingError
 from hpgmn.cli.console import say
 from hpgmn.engines import ENGINES, Engine
 from hpgmn.engines.local import LocalEngine
@@ -44,7 +44,7 @@ class Place:
 def check_engine(engine: str, address: str | None, workers: int | None = None) -> None:
     """Refuse options that do not go together, before anything is begun."""
     if engine not in ENGINES:
-        raise SettingError(unknown_name("engine", engine, ENGINES))
+        raise SettingError.unknown("engine", engine, ENGINES)
     if address is not None and engine != "ray":
         raise SettingError("--address is of a Ray cluster. Add --engine ray, or leave it out.")
     if workers is not None and workers < 1:
@@ -65,7 +65,7 @@ def chosen_device(name: str) -> str:
 
 def _check_device(name: str) -> None:
     if name not in _DEVICES:
-        raise SettingError(unknown_name("device", name, _DEVICES))
+        raise SettingError.unknown("device", name, _DEVICES)
 
 
 @contextmanager

@@ -28,7 +28,7 @@ def _forward(command: str, context: typer.Context) -> int:
     try:
         from hpgmn_lab.cli import app
     except ModuleNotFoundError as error:
-        if error.name != "hpgmn_lab":
+        if error.name not in ("hpgmn_lab", "hpgmn_lab.cli"):
             raise
         raise HPGMNError(
             f"`hpgmn {command}` is part of the laboratory, which is not installed. "

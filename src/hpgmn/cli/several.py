@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Column, Table
 
-from hpgmn.base.errors import HPGMNError, SettingError, unknown_name
+from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.base.locking import LOCK_FILE, only_one
 from hpgmn.cli.console import (
     earlier_records,
@@ -62,11 +62,11 @@ def shared_assignments(names: Sequence[str], assignments: Sequence[str]) -> dict
     for path, value in parse_assignments(list(assignments)).items():
         model, dot, key = path.rpartition(".")
         if dot and model not in names:
-            raise SettingError(unknown_name("model in --set", model, names))
+            raise SettingError.unknown("model in --set", model, names)
         takers = [model] if model else [name for name in names if key in known[name]]
         if not takers or (model and key not in known[model]):
             asked = [known[name] for name in ([model] if model else names)]
-            raise SettingError(unknown_name("setting", key, sorted(set().union(*asked))))
+            raise SettingError.unknown("setting", key, sorted(set().union(*asked)))
         for name in takers:
             found[name].append(f"{key}={value}")
     return found
@@ -281,8 +281,8 @@ def _train_several(
             say(how_to_go_on(folder, is_replacing=overwrite))
             raise
         except HPGMNError as error:
-            failures[spec.model] = str(error)
-            say(f"{spec.model} is left out: {error}")
+            failures[spec.model] = error.render(cli=True)
+            say(f"{spec.model} is left out: {failures[spec.model]}")
     if runs:
         content = comparison(runs + _others_in(folder, runs))
         write_text(folder / COMPARISON_FILE, json.dumps(content, indent=1) + "\n")
@@ -315,7 +315,7 @@ def _several_elsewhere(
                 held.enter_context(only_one(own, "training"))
                 prepare_folder(own, spec, resume=resume, overwrite=overwrite)
             except HPGMNError as error:
-                failed[own] = str(error)
+                failed[own] = error.render(cli=True)
                 continue
             if not (own / METRICS_FILE).exists():
                 held.enter_context(telling_kept(own))

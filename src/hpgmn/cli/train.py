@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +13,6 @@ import typer
 from rich.table import Column, Table
 
 from hpgmn.base.errors import HPGMNError, SettingError
-from hpgmn.base.locking import only_one
 from hpgmn.cli.choice import NOT_TRIED, chosen_or_kept, known_assignments, wants_portfolio
 from hpgmn.cli.console import METRIC_HELP, note, out, percent, refuse_url, say, step_progress
 from hpgmn.cli.engines import Address, EngineName, Place, check_engine, opened
@@ -22,9 +20,7 @@ from hpgmn.cli.several import (
     folder_name,
     how_to_go_on,
     model_names,
-    run_and_report,
     shared_assignments,
-    telling_kept,
     train_one,
     train_several,
 )
@@ -284,7 +280,7 @@ def _train(
         names = [choice.model]
         best = {**asked.given, "model": choice.model, "settings": choice.settings}
         own = known_assignments(choice.model, asked.set_)
-        specs = [_specification(asked.source, graph, best, own)]
+        specs = [specification(asked.source, graph, best, own)]
     folder = out_folder or _default_folder(graph.name, names)
     if len(specs) > 1:
         train_several(specs, graph, folder, cluster=cluster, **after)
@@ -307,16 +303,15 @@ def _specifications(asked: _Asked, graph: Graph) -> tuple[list[RunSpec], list[st
     for name in asked.names:
         own = {**asked.given, "model": name}
         try:
-            spec = _specification(asked.source, graph, own, asked.assignments[name])
+            spec = specification(asked.source, graph, own, asked.assignments[name])
             _, warnings = check_run(spec, graph)
         except SettingError as error:
-            message = f"{name}: {error}" if len(asked.names) > 1 else str(error)
-            raise SettingError(message) from None
+            raise (error.prefixed(f"{name}: ") if len(asked.names) > 1 else error) from None
         specs.append(spec)
     return specs, warnings
 
 
-def _specification(
+def specification(
     source: str, graph: Graph, given: Mapping[str, Any], assignments: list[str]
 ) -> RunSpec:
     """The run that is asked for.
@@ -423,64 +418,3 @@ def _broken(metric: str) -> str:
     """A metric before its score: a long one on lines of its own, so that the table fits."""
     short = len("accuracy")
     return f"{metric} " if len(metric) <= short else metric.replace(" of ", "\nof ") + "\n"
-
-
-def demo(
-    out_folder: Annotated[Path, typer.Option("--out", help="The run folder.")] = Path("runs/demo"),
-    nodes: Annotated[int, typer.Option(help="Nodes of the generated graph.")] = 2000,
-    seed: Annotated[int, typer.Option(help="Seed of the generated graph.")] = 0,
-) -> None:
-    """The built-in trading network, end to end: generate, train, score, explain."""
-    from hpgmn.graph.files import write_graph
-    from hpgmn.graph.homophily import node_homophily
-    from hpgmn.graph.synthetic import trading_network
-    from hpgmn.runs.folder import prepare_folder
-    from hpgmn.runs.run import resolve_device
-
-    path = out_folder / "trading-network.npz"
-    made = trading_network(num_nodes=nodes, seed=seed)
-    graph = made.graph
-    say(f"{graph}, node homophily {node_homophily(graph):.2f}: most trades are between classes.")
-    started = time.perf_counter()
-    runs = {}
-    with only_one(out_folder, "demo"):
-        ours = _is_demo(out_folder, path)
-        for name, folder in (
-            ("hpgmn", out_folder),
-            ("mlp", out_folder / "mlp"),
-            ("gcn", out_folder / "gcn"),
-        ):
-            given = {"splits": [0, 1, 2], "model": name, "device": resolve_device("auto")}
-            spec = _specification(str(path), graph, given, [])
-            with telling_kept(folder):
-                prepare_folder(folder, spec, resume=False, overwrite=ours)
-                if name == "hpgmn":
-                    write_graph(graph, path)
-                runs[name] = run_and_report(spec, graph, folder)
-    estimator = runs["hpgmn"]["label_estimator"]
-    table = Table("model", "test accuracy %", title=f"{graph.name}: 3 splits")
-    table.add_row(
-        "label estimator (attributes only)",
-        percent(estimator["test_accuracy_mean"], estimator["test_accuracy_std"]),
-    )
-    for name, words in (
-        ("mlp", "MLP (attributes only)"),
-        ("gcn", "GCN (averages neighbours)"),
-        ("hpgmn", "HP-GMN"),
-    ):
-        row = runs[name]
-        table.add_row(words, percent(row["test_score_mean"], row["test_score_std"]))
-    table.add_row("best attainable", f"{100 * made.best_accuracy:.1f}")
-    out.print(table)
-    seconds = time.perf_counter() - started
-    say(f"{seconds:.0f} seconds. The page: {out_folder / 'report.html'}")
-
-
-def _is_demo(folder: Path, graph: Path) -> bool:
-    """Whether a run folder is an earlier demo's, which the next one replaces; no other is."""
-    from hpgmn.runs.run import read_spec
-
-    try:
-        return Path(read_spec(folder).graph).name == graph.name
-    except HPGMNError:
-        return graph.exists()

@@ -16,9 +16,9 @@ from hpgmn.base.errors import HPGMNError
 from hpgmn.graph import Array, Graph
 from hpgmn.models.head import MemoryHead
 from hpgmn.models.hpgmn import HPGMN, label_guesses, trained_on
-from hpgmn.models.label_estimator import class_shares, pseudo_labels
+from hpgmn.models.label_estimator import labels_for_statistics
 from hpgmn.models.propagated import PropagatedHPGMN
-from hpgmn.models.stage import ModelEntry, Parameters, Stage, Task, load_parameters
+from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, load_parameters
 from hpgmn.statistics import base_name
 from hpgmn.statistics.settings import mode_of
 from hpgmn.training.saved import SavedModel
@@ -46,8 +46,8 @@ class Opened:
 
     entry: ModelEntry
     done: Mapping[str, Parameters]
-    task: Task
-    stage: Stage
+    task: TrainingTask
+    stage: TrainingStage
     logits: Tensor
     attention: Tensor | None
     labels: Array
@@ -136,7 +136,7 @@ def open_replicas(
 
 
 def _open(
-    entry: ModelEntry, task: Task, done: Mapping[str, Parameters], temperature: float
+    entry: ModelEntry, task: TrainingTask, done: Mapping[str, Parameters], temperature: float
 ) -> Opened:
     *_, build = entry.stages.values()
     is_own_family = entry.name == "hpgmn"
@@ -149,13 +149,14 @@ def _open(
         found, attention = logits(task, entry, done)[0], None
     else:
         found, attention = _read(stage, task)
-    settings, known = task.settings[0], task.train_labels
+    train_labels, shares = task.train_labels, None
     if guesses is None:
-        labels, shares = np.where(known >= 0, known, found[None].argmax(dim=-1).cpu()), None
+        predicted = found[None].argmax(dim=-1).cpu()
+        labels = np.where(train_labels >= 0, train_labels, predicted)
     else:
-        labels = pseudo_labels(guesses, known, [settings.label_confidence])
-        shares = class_shares(guesses, known)[0] if settings.soft_counts else None
-    return Opened(entry, done, task, stage, found, attention, labels[0], shares, temperature)
+        labels, shares = labels_for_statistics(guesses, train_labels, task.settings)
+    own_shares = None if shares is None else shares[0]
+    return Opened(entry, done, task, stage, found, attention, labels[0], own_shares, temperature)
 
 
 def memory_head(model: nn.Module) -> MemoryHead | None:
@@ -165,7 +166,7 @@ def memory_head(model: nn.Module) -> MemoryHead | None:
     return None
 
 
-def _read(stage: Stage, task: Task) -> tuple[Tensor, Tensor | None]:
+def _read(stage: TrainingStage, task: TrainingTask) -> tuple[Tensor, Tensor | None]:
     """Logits (N, C) and attention (N, K) of all nodes."""
     every = torch.arange(task.graph.num_nodes, device=task.device)
     parts = torch.split(every, _READ_NODES) if stage.batch_size else [None]

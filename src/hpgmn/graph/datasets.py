@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from hpgmn.base.errors import DataNotFoundError, GraphError, HPGMNError, SettingError, unknown_name
+from hpgmn.base.files import cache_folder
 from hpgmn.graph.files import FOLDER_ENDING, graph_name, is_graph_folder, read_graph
 from hpgmn.graph.graph import Array, Graph, Splits
 from hpgmn.graph.splits import random_splits
@@ -267,7 +268,7 @@ def load(
         The graph, with splits wherever two classes or more have labels.
     """
     if protocol is not None and protocol not in PROTOCOLS:
-        raise HPGMNError(unknown_name("protocol", protocol, PROTOCOLS))
+        raise HPGMNError.unknown("protocol", protocol, PROTOCOLS)
     tables = _tables(source)
     if tables is None:
         path = _file(source)
@@ -333,14 +334,8 @@ def find_file(name: str) -> Path | None:
 def known_dataset(name: str) -> Dataset:
     """The dataset of that name; an unknown name is the user's mistake."""
     if name not in DATASETS:
-        raise HPGMNError(unknown_name("dataset", name, DATASETS))
+        raise HPGMNError.unknown("dataset", name, DATASETS)
     return DATASETS[name]
-
-
-def cache_folder() -> Path:
-    """The user's own folder of graph files, where downloads go; it may not exist yet."""
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "hpgmn"
 
 
 def bring_the_file(name: str) -> str:

@@ -21,8 +21,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.files import UnwritableError, whole
-from hpgmn.graph.datasets import Dataset, bring_the_file, cache_folder, known_dataset
+from hpgmn.base.files import UnwritableError, cache_folder, whole
+from hpgmn.graph.datasets import Dataset, bring_the_file, known_dataset
 from hpgmn.graph.files import read_graph, write_graph
 from hpgmn.graph.graph import Array, Graph, Splits
 from hpgmn.graph.https import https_only

@@ -15,7 +15,7 @@ from typing import Any, overload
 import numpy as np
 import scipy.sparse as sp
 
-from hpgmn.base.errors import GraphError, unknown_name
+from hpgmn.base.errors import GraphError
 from hpgmn.graph import validation
 from hpgmn.graph.conversion import Conversions
 from hpgmn.graph.edges import SortedEdges, sorted_csr
@@ -221,7 +221,7 @@ class Graph(Conversions):
             if not self.is_weighted:
                 return sorted_csr(merged.maximum(merged.T).tocsr())
             return sorted_csr((merged + merged.T).tocsr())
-        raise GraphError(unknown_name("neighbour mode", neighbors, NEIGHBORS[:3]))
+        raise GraphError.unknown("neighbour mode", neighbors, NEIGHBORS[:3])
 
     @cached_property
     def num_edges(self) -> int:

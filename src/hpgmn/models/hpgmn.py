@@ -16,15 +16,21 @@ from hpgmn.graph import Graph
 from hpgmn.models.head import MemoryHead, MemorySettings, penalty_weights
 from hpgmn.models.label_estimator import (
     EstimatorSettings,
-    class_shares,
     estimator_logits,
     estimator_stage,
     guessed_logits,
-    pseudo_labels,
+    labels_for_statistics,
 )
 from hpgmn.models.layers import Initialised, StatisticMLP
 from hpgmn.models.output import Output
-from hpgmn.models.stage import ModelEntry, Parameters, Stage, StageBuilder, Task, stage_of
+from hpgmn.models.stage import (
+    ModelEntry,
+    Parameters,
+    StageBuilder,
+    TrainingStage,
+    TrainingTask,
+    stage_of,
+)
 from hpgmn.statistics import (
     Statistic,
     StatisticsSettings,
@@ -209,7 +215,7 @@ def _dropout_of(name: str) -> str:
     return f"{averaged(base) or base}_dropout"
 
 
-def label_guesses(task: Task, done: Mapping[str, Parameters]) -> Tensor:
+def label_guesses(task: TrainingTask, done: Mapping[str, Parameters]) -> Tensor:
     """(R, N, C) the logits behind the pseudo labels that the main stage reads."""
     guesses = estimator_logits(task, done["estimator"])
     if "refinement" in done:
@@ -217,24 +223,20 @@ def label_guesses(task: Task, done: Mapping[str, Parameters]) -> Tensor:
     return guesses
 
 
-def _main(task: Task, done: Mapping[str, Parameters]) -> Stage:
+def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
     return trained_on(task, label_guesses(task, done))
 
 
-def _refinement(task: Task, done: Mapping[str, Parameters]) -> Stage:
+def _refinement(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
     stage = trained_on(task, estimator_logits(task, done["estimator"]))
     stage.name = "refinement"
     return stage
 
 
-def trained_on(task: Task, guesses: Tensor) -> Stage:
+def trained_on(task: TrainingTask, guesses: Tensor) -> TrainingStage:
     """The stage whose statistics rest on guessed labels, (R, N, C) logits."""
     settings = task.settings
-    confidence = [one.label_confidence for one in settings]
-    labels = pseudo_labels(guesses, task.train_labels, confidence)
-    shares = None
-    if settings[0].soft_counts:
-        shares = class_shares(guesses, task.train_labels, confidence)
+    labels, shares = labels_for_statistics(guesses, task.train_labels, settings)
     inputs = task.statistics.build(labels, task.num_classes, settings, shares)
     return stage_on(inputs, task.num_classes, settings, task.device)
 
@@ -244,7 +246,7 @@ def stage_on(
     num_classes: int,
     settings: Sequence[HPGMNSettings],
     device: torch.device,
-) -> Stage:
+) -> TrainingStage:
     """The stage that reads given statistics.
 
     Args:

@@ -15,7 +15,7 @@ from hpgmn.base.settings import dropout_setting, setting
 from hpgmn.graph import Array
 from hpgmn.models.layers import StatisticMLP
 from hpgmn.models.output import Output
-from hpgmn.models.stage import Parameters, Stage, Task, load_parameters
+from hpgmn.models.stage import Parameters, TrainingStage, TrainingTask, load_parameters
 from hpgmn.statistics import Statistic
 from hpgmn.statistics.labelwise import one_hot
 from hpgmn.statistics.operators import take_nodes
@@ -136,17 +136,31 @@ def class_shares(
     return shares
 
 
-def estimator_inputs(task: Task) -> dict[str, Any]:
+def labels_for_statistics(
+    logits: Tensor, train_labels: Array, settings: Sequence[Any]
+) -> tuple[Array, Array | None]:
+    """Return the pseudo-labels (R, N) and, with ``soft_counts``, the class shares (R, N, C).
+
+    Training, prediction and explanations all read these.
+    """
+    confidence = [replica.label_confidence for replica in settings]
+    shares = None
+    if settings[0].soft_counts:
+        shares = class_shares(logits, train_labels, confidence)
+    return pseudo_labels(logits, train_labels, confidence), shares
+
+
+def estimator_inputs(task: TrainingTask) -> dict[str, Any]:
     """What the estimator reads: the attributes, scaled as the settings say."""
     return {"attributes": task.statistics.attributes(task.settings[0].attributes_scaling)}
 
 
-def estimator_stage(task: Task, done: Mapping[str, Parameters]) -> Stage:
+def estimator_stage(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
     """The stage that trains the estimator on the train labels."""
     settings = task.settings
     with task.device:
         model = LabelEstimator(task.graph.num_features, task.num_classes, settings, task.device)
-    return Stage(
+    return TrainingStage(
         name="estimator",
         model=model,
         inputs=estimator_inputs(task),
@@ -160,12 +174,12 @@ def estimator_stage(task: Task, done: Mapping[str, Parameters]) -> Stage:
     )
 
 
-def estimator_logits(task: Task, parameters: Parameters) -> Tensor:
+def estimator_logits(task: TrainingTask, parameters: Parameters) -> Tensor:
     """The trained estimator's logits for all nodes, dropout off: (R, N, C)."""
     return guessed_logits(task, estimator_stage(task, {}), parameters)
 
 
-def guessed_logits(task: Task, stage: Stage, parameters: Parameters) -> Tensor:
+def guessed_logits(task: TrainingTask, stage: TrainingStage, parameters: Parameters) -> Tensor:
     """The logits of a stage's trained model for all nodes, dropout off: (R, N, C)."""
     model = stage.model.to(task.device)
     load_parameters(model, parameters)
@@ -178,6 +192,6 @@ def guessed_logits(task: Task, stage: Stage, parameters: Parameters) -> Tensor:
         return torch.cat([model(stage.inputs, None, part).logits for part in parts], dim=1)
 
 
-def estimated_labels(task: Task, parameters: Parameters) -> Array:
+def estimated_labels(task: TrainingTask, parameters: Parameters) -> Array:
     """Pseudo labels of all nodes from the trained estimator: (R, N)."""
     return pseudo_labels(estimator_logits(task, parameters), task.train_labels)

@@ -30,14 +30,14 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import UninitializedParameter
 from typing_extensions import override
 
-from hpgmn.base.errors import HPGMNError, SettingError, unknown_name
+from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.base.randomness import Noise
 from hpgmn.base.settings import TrainSettings, setting, settings_dict
 from hpgmn.graph import Graph
 from hpgmn.models.baselines.baseline import NodeModel
 from hpgmn.models.layers import Initialised
 from hpgmn.models.output import Output
-from hpgmn.models.stage import ModelEntry, Parameters, Stage, Task, main_stage
+from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, main_stage
 
 _WIDTHS = ("num_features", "num_classes")
 _KINDS = (bool, int, float, str)
@@ -75,7 +75,7 @@ def own_model(name: str) -> ModelEntry:
             for key, value in vars(sys.modules[module_name]).items()
             if inspect.isclass(value) and value.__module__ == module_name
         ]
-        raise HPGMNError(unknown_name(f"class in {module_name}:", attribute, classes))
+        raise HPGMNError.unknown(f"class in {module_name}:", attribute, classes)
     if not (inspect.isclass(found) and issubclass(found, nn.Module)):
         raise HPGMNError(f"{name} is not a class derived from torch.nn.Module. {_FORM}")
     settings = _settings(name, found)
@@ -311,7 +311,9 @@ def _seeded(noise: Noise | None, place: str, replica: int) -> Iterator[None]:
         yield
 
 
-def _main(name: str, own: type[nn.Module], task: Task, done: Mapping[str, Parameters]) -> Stage:
+def _main(
+    name: str, own: type[nn.Module], task: TrainingTask, done: Mapping[str, Parameters]
+) -> TrainingStage:
     first: OwnSettings = task.settings[0]
     make = partial(_made, name, own, first, task.graph.num_features, task.num_classes)
     model = Looped(name, make, task.num_classes, len(task.replicas))

@@ -24,7 +24,14 @@ from hpgmn.models.head import MemoryHead, MemorySettings, penalty_weights
 from hpgmn.models.hpgmn import CITATION
 from hpgmn.models.layers import BatchNorm, Linear, StatisticLinear, propagate
 from hpgmn.models.output import Output
-from hpgmn.models.stage import ModelEntry, Parameters, Stage, StageBuilder, Task, main_stage
+from hpgmn.models.stage import (
+    ModelEntry,
+    Parameters,
+    StageBuilder,
+    TrainingStage,
+    TrainingTask,
+    main_stage,
+)
 from hpgmn.statistics import Statistic
 from hpgmn.statistics.diffusion import diffuse
 from hpgmn.statistics.operators import apart, side_by_side, take_nodes
@@ -268,7 +275,7 @@ class PropagatedHPGMN(nn.Module):
         return Output(self.classify(take_nodes(query, classify)))
 
 
-def _inputs(task: Task) -> dict[str, Any]:
+def _inputs(task: TrainingTask) -> dict[str, Any]:
     scaling = task.settings[0].attributes_scaling
     return {
         "attributes": task.statistics.attributes(scaling),
@@ -276,7 +283,7 @@ def _inputs(task: Task) -> dict[str, Any]:
     }
 
 
-def _model(kind: str, task: Task, *, with_memory: bool) -> PropagatedHPGMN:
+def _model(kind: str, task: TrainingTask, *, with_memory: bool) -> PropagatedHPGMN:
     return PropagatedHPGMN(
         kind,
         task.graph.num_features,
@@ -287,7 +294,7 @@ def _model(kind: str, task: Task, *, with_memory: bool) -> PropagatedHPGMN:
     )
 
 
-def _pretraining(kind: str, task: Task, done: Mapping[str, Parameters]) -> Stage:
+def _pretraining(kind: str, task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
     stage = main_stage(task, _model(kind, task, with_memory=False), _inputs(task))
     stage.name = "pretraining"
     first = task.settings[0]
@@ -297,7 +304,7 @@ def _pretraining(kind: str, task: Task, done: Mapping[str, Parameters]) -> Stage
     return stage
 
 
-def _main(kind: str, task: Task, done: Mapping[str, Parameters]) -> Stage:
+def _main(kind: str, task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
     first = task.settings[0]
     learned = {
         name: value for name, value in done["pretraining"].items() if name.startswith("encoder.")

@@ -28,7 +28,7 @@ class Replica:
 
 
 @dataclass(frozen=True)
-class Task:
+class TrainingTask:
     """R replicas on one graph, with only the labels that training may see.
 
     Attributes:
@@ -68,7 +68,7 @@ class Task:
         weights = balanced_weights(self.train_labels, self.num_classes)
         return torch.from_numpy(weights).float().to(self.device)
 
-    def subset(self, chosen: Sequence[int]) -> Task:
+    def subset(self, chosen: Sequence[int]) -> TrainingTask:
         """The same task for some of its replicas."""
         return replace(
             self,
@@ -117,12 +117,14 @@ def make_task(
     replicas: Sequence[Replica],
     masks: Sequence[tuple[Array, Array]],
     device: torch.device | str,
-) -> Task:
+) -> TrainingTask:
     """A task from a graph and, for each replica, its train and validation masks."""
     y = graph.y
     train = np.stack([np.where(train, y, -1) for train, _ in masks])
     val = np.stack([np.where(val, y, -1) for _, val in masks])
-    return Task(LocalStatistics(graph, device), tuple(replicas), train, val, graph.num_classes)
+    return TrainingTask(
+        LocalStatistics(graph, device), tuple(replicas), train, val, graph.num_classes
+    )
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,7 @@ class Rates:
 
 
 @dataclass
-class Stage:
+class TrainingStage:
     """One optimisation: which parameters, which loss, how long, and how the best is chosen.
 
     Attributes:
@@ -192,7 +194,7 @@ class Stage:
         )
 
 
-StageBuilder: TypeAlias = Callable[[Task, Mapping[str, Parameters]], Stage]
+StageBuilder: TypeAlias = Callable[[TrainingTask, Mapping[str, Parameters]], TrainingStage]
 """Makes a stage from the task and the best parameters of the stages before it."""
 
 
@@ -232,17 +234,19 @@ class ModelEntry:
         }
 
 
-def main_stage(task: Task, model: nn.Module, inputs: Mapping[str, Any], **more: Any) -> Stage:
+def main_stage(
+    task: TrainingTask, model: nn.Module, inputs: Mapping[str, Any], **more: Any
+) -> TrainingStage:
     """The stage that trains a model with its own settings; most models have no other."""
     return stage_of(task.settings, model, inputs, **more)
 
 
 def stage_of(
     settings: Sequence[Any], model: nn.Module, inputs: Mapping[str, Any], **more: Any
-) -> Stage:
+) -> TrainingStage:
     """:func:`main_stage` where there are settings, one for each replica, and no task."""
     consistent = any(one.consistency_weight for one in settings)
-    return Stage(
+    return TrainingStage(
         name="main",
         model=model,
         inputs=inputs,

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from hpgmn.base.errors import HPGMNError, SettingError, unknown_name
+from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.base.metrics import metric_words, require_metric
 from hpgmn.base.settings import (
     make_settings,
@@ -202,7 +202,7 @@ def _with_settings(members: Sequence[Member], settings: Mapping[str, Any]) -> tu
     every = sorted(set().union(*known.values()))
     for name in settings:
         if name not in every:
-            raise SettingError(unknown_name("setting", name, every))
+            raise SettingError.unknown("setting", name, every)
     found = []
     for member in members:
         own = {name: value for name, value in settings.items() if name in known[member.model]}

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpgmn.base.errors import SettingError, unknown_name
+from hpgmn.base.errors import SettingError
 from hpgmn.base.settings import make_settings, plain, settings_dict
 from hpgmn.base.text import setting_text
 from hpgmn.graph import Graph
@@ -124,9 +124,9 @@ def _content(graph: Graph, splits: Sequence[int]) -> str:
 def check_names(space: str, sampler: str, model: str) -> None:
     """Refuse an unknown space, sampler or model, and the paper's space for another model."""
     if space not in SPACE_NAMES:
-        raise SettingError(unknown_name("space", space, SPACE_NAMES))
+        raise SettingError.unknown("space", space, SPACE_NAMES)
     if sampler not in SAMPLERS:
-        raise SettingError(unknown_name("sampler", sampler, SAMPLERS))
+        raise SettingError.unknown("sampler", sampler, SAMPLERS)
     find_model(model)
     if space == "paper" and model != "hpgmn":
         raise SettingError(f"--space paper is of hpgmn alone (got --model {model}). Use ours.")

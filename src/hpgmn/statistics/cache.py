@@ -30,8 +30,8 @@ import scipy.sparse as sp
 import torch
 
 from hpgmn.base.errors import HPGMNError
+from hpgmn.base.files import cache_folder
 from hpgmn.graph import Array
-from hpgmn.graph.datasets import cache_folder
 from hpgmn.statistics.entries import (
     as_bytes,
     described,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from hpgmn.base.errors import GraphError, SettingError, nearest, unknown_name
+from hpgmn.base.errors import GraphError, SettingError, nearest
 from hpgmn.tables.graphml import read_graphml
 from hpgmn.tables.preparation import Preparation
 from hpgmn.tables.sources import EDGE_LISTS, TABLES, Table, is_numeric, not_numbers, open_table
@@ -91,7 +91,7 @@ class Columns:
         known = {info.name for info in fields(cls)}
         for name in content:
             if name not in known:
-                raise SettingError(unknown_name("entry of tables:", str(name), sorted(known)))
+                raise SettingError.unknown("entry of tables:", str(name), sorted(known))
         values: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in content.items()
@@ -311,7 +311,7 @@ def _split_column(table: Table, columns: Columns, found: Mapping[str, Any]) -> s
     assert columns.split_by is not None
     kind, name = columns.split_by
     if kind not in SPLIT_BY:
-        raise SettingError(unknown_name("kind of --split-by:", kind, SPLIT_BY))
+        raise SettingError.unknown("kind of --split-by:", kind, SPLIT_BY)
     if columns.split:
         raise SettingError("--split-column and --split-by exclude each other; give one.")
     if _known(table, "--split-by", name) in (found["id"], found["label"]):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpgmn.base.errors import HPGMNError, SettingError, unknown_name
+from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.base.metrics import has_positive, rarest_class
 from hpgmn.graph import Array, Graph, Split
 
@@ -184,7 +184,7 @@ def sought_class(
         is_sought = has_positive(metric) and len(class_names) == 2
         return str(class_names[rarest]) if is_sought else None
     if asked not in class_names:
-        raise SettingError(unknown_name("positive class", asked, class_names))
+        raise SettingError.unknown("positive class", asked, class_names)
     if len(class_names) != 2:
         raise SettingError(
             f"A positive class is for two classes (there are {len(class_names)}): of more, "

@@ -23,7 +23,14 @@ from hpgmn.base.parsing import read_json
 from hpgmn.base.settings import per_replica_names, settings_dict
 from hpgmn.graph import Array, Graph
 from hpgmn.models.own import is_own
-from hpgmn.models.stage import ModelEntry, Parameters, Replica, Stage, Task, make_task
+from hpgmn.models.stage import (
+    ModelEntry,
+    Parameters,
+    Replica,
+    TrainingStage,
+    TrainingTask,
+    make_task,
+)
 from hpgmn.statistics.forms import gpu_bytes
 from hpgmn.training.checkpoint import read_state, refuse_other, write_state
 from hpgmn.training.denormals import without_denormals
@@ -208,7 +215,7 @@ def fit_replicas(
 
 
 def _fit(
-    task: Task,
+    task: TrainingTask,
     entry: ModelEntry,
     plan: list[list[int]],
     metric: tuple[str, int],
@@ -295,7 +302,7 @@ class _Watcher:
                 write_state(self.path, self.state, self.identity)
             raise KeyboardInterrupt
 
-    def __call__(self, state: TrainState, stage: Stage) -> None:
+    def __call__(self, state: TrainState, stage: TrainingStage) -> None:
         current = state.current
         assert current is not None
         self.state = state

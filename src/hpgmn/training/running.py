@@ -15,7 +15,7 @@ from hpgmn.base.metrics import Metric, class_loss
 from hpgmn.base.randomness import Noise
 from hpgmn.graph import Array
 from hpgmn.models.output import Output
-from hpgmn.models.stage import Rates, Stage, StageBuilder, Task
+from hpgmn.models.stage import Rates, StageBuilder, TrainingStage, TrainingTask
 from hpgmn.statistics import Statistic
 from hpgmn.statistics.forms import gpu_bytes
 from hpgmn.training.optimizer import ReplicaAdam, all_parameters
@@ -77,7 +77,12 @@ class Running:
     """
 
     def __init__(
-        self, task: Task, build: StageBuilder, state: TrainState, live: list[int], metric: Metric
+        self,
+        task: TrainingTask,
+        build: StageBuilder,
+        state: TrainState,
+        live: list[int],
+        metric: Metric,
     ) -> None:
         started = time.perf_counter()
         self.task = task.subset(live)
@@ -311,12 +316,12 @@ class Running:
         return score, class_loss(found, self.val.labels, self.val.valid)
 
 
-def rows_of(stage: Stage, nodes: Tensor) -> dict[str, Statistic]:
+def rows_of(stage: TrainingStage, nodes: Tensor) -> dict[str, Statistic]:
     """The inputs of a stage that reads rows, of some nodes of each replica alone: (R, B)."""
     return {name: statistic.some(nodes) for name, statistic in stage.inputs.items()}
 
 
-def logits_of(model: nn.Module, stage: Stage, nodes: Tensor | None) -> Tensor:
+def logits_of(model: nn.Module, stage: TrainingStage, nodes: Tensor | None) -> Tensor:
     """Logits of some nodes of each replica, (R, B), or of all; in parts where a stage reads so."""
     if nodes is None or not stage.batch_size:
         output: Output = model(stage.inputs, None, nodes)
@@ -328,7 +333,7 @@ def logits_of(model: nn.Module, stage: Stage, nodes: Tensor | None) -> Tensor:
     return torch.cat([model(inputs).logits for _, inputs in pairs], dim=1)
 
 
-def is_on_gpu(stage: Stage) -> bool:
+def is_on_gpu(stage: TrainingStage) -> bool:
     """Whether the rows of a batch are a matter of the GPU alone."""
     return all(statistic.is_on_gpu for statistic in stage.inputs.values())
 

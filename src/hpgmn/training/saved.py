@@ -20,7 +20,7 @@ from hpgmn.graph import Array, Graph
 from hpgmn.models import find_model
 from hpgmn.models.label_estimator import estimator_logits
 from hpgmn.models.own import is_own
-from hpgmn.models.stage import ModelEntry, Parameters, Replica, Task
+from hpgmn.models.stage import ModelEntry, Parameters, Replica, TrainingTask
 from hpgmn.statistics import LocalStatistics
 from hpgmn.statistics.forms import settled
 from hpgmn.training.checkpoint import read_tensors, write_tensors
@@ -355,7 +355,7 @@ class SavedModel:
 
     def task(
         self, graph: Graph, device: torch.device | str = "cpu", nodes: Array | None = None
-    ) -> Task:
+    ) -> TrainingTask:
         """The task of this model on a graph: its statistics, and the train labels it was given.
 
         Args:
@@ -380,7 +380,9 @@ class SavedModel:
         known = np.arange(width) if columns is None else columns
         labels = np.where(known >= 0, self.train_labels[:, np.maximum(known, 0)], -1)
         nothing = np.full_like(labels, -1)
-        return Task(statistics, tuple(self.replicas), labels, nothing, len(self.class_names))
+        return TrainingTask(
+            statistics, tuple(self.replicas), labels, nothing, len(self.class_names)
+        )
 
     def known_positions(self, graph: Graph) -> Array | None:
         """For each node of another graph its position in the training graph, -1 if it is new.

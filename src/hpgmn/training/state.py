@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.randomness import fused
-from hpgmn.models.stage import Parameters, Replica, Stage
+from hpgmn.models.stage import Parameters, Replica, TrainingStage
 
 logger = logging.getLogger(__name__)
 
@@ -150,7 +150,7 @@ def _overflowed(current: StageState) -> Tensor:
     return ~torch.stack(largest).isfinite().all(dim=0)
 
 
-def still_waiting(current: StageState, stage: Stage) -> list[int]:
+def still_waiting(current: StageState, stage: TrainingStage) -> list[int]:
     """Positions within ``live`` of the replicas that may still become better."""
     best = current.best_epoch.tolist()
     losses = current.history["loss"][-1].tolist()
@@ -167,7 +167,7 @@ Why = Callable[[int], str]
 
 
 def require_a_best(
-    current: StageState, stage: Stage, replicas: Sequence[Replica], why: Why
+    current: StageState, stage: TrainingStage, replicas: Sequence[Replica], why: Why
 ) -> None:
     """Every replica must have had at least one epoch with a finite loss.
 
@@ -209,7 +209,7 @@ def require_a_best(
 
 def _tell_overflow(
     current: StageState,
-    stage: Stage,
+    stage: TrainingStage,
     troubled: Sequence[tuple[str, int] | None],
     replicas: Sequence[Replica],
     why: Why,
@@ -241,7 +241,7 @@ def _tell_overflow(
         )
 
 
-def _first_trouble(current: StageState, stage: Stage) -> list[tuple[str, int] | None]:
+def _first_trouble(current: StageState, stage: TrainingStage) -> list[tuple[str, int] | None]:
     """For each replica what is first not finite, and in which epoch; None where all is."""
     found: list[tuple[str, int] | None] = [None] * len(current.best_epoch)
     for key, what in (("loss", "loss"), ("val_loss", "validation loss")):
@@ -264,7 +264,7 @@ def shrink(current: StageState, places: list[int]) -> None:
             part[key] = value[places]
 
 
-def end(state: TrainState, stage: Stage, replicas: Sequence[Replica], why: Why) -> None:
+def end(state: TrainState, stage: TrainingStage, replicas: Sequence[Replica], why: Why) -> None:
     """Move the stage under way to those that are done: the best values of every replica.
 
     Args:

@@ -18,7 +18,14 @@ from hpgmn.base.metrics import Metric
 from hpgmn.base.metrics import metric as metric_of
 from hpgmn.base.randomness import Noise
 from hpgmn.models.layers import initialise
-from hpgmn.models.stage import ModelEntry, Parameters, Stage, StageBuilder, Task, load_parameters
+from hpgmn.models.stage import (
+    ModelEntry,
+    Parameters,
+    StageBuilder,
+    TrainingStage,
+    TrainingTask,
+    load_parameters,
+)
 from hpgmn.training.optimizer import ReplicaAdam, all_parameters
 from hpgmn.training.precision import products_in
 from hpgmn.training.replay import WARM_UP, Replay, attempt
@@ -34,12 +41,12 @@ from hpgmn.training.state import (
 )
 from hpgmn.training.trouble import cause_of
 
-Watcher = Callable[[TrainState, Stage], None]
+Watcher = Callable[[TrainState, TrainingStage], None]
 """Called after each epoch; may save the state or stop the run by raising."""
 
 
 def train(
-    task: Task,
+    task: TrainingTask,
     entry: ModelEntry,
     *,
     metric: str = "accuracy",
@@ -68,7 +75,7 @@ def train(
 
 
 def _run_stage(
-    task: Task,
+    task: TrainingTask,
     name: str,
     build: StageBuilder,
     state: TrainState,
@@ -165,7 +172,7 @@ class _Epochs:
 
 
 def logits(
-    task: Task,
+    task: TrainingTask,
     entry: ModelEntry,
     done: Mapping[str, Parameters],
     nodes: Tensor | None = None,

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hpgmn.models.stage import Replica, Stage
+from hpgmn.models.stage import Replica, TrainingStage
 from hpgmn.statistics import Statistic
 
 LARGE = 1e9
@@ -20,7 +20,7 @@ _VALUES = 10_000_000  # looked at of each statistic
 _SPREAD = 10.0  # a setting so many times its default is the likelier cause
 
 
-def cause_of(stage: Stage, replica: Replica, nodes: Tensor, place: int = 0) -> str:
+def cause_of(stage: TrainingStage, replica: Replica, nodes: Tensor, place: int = 0) -> str:
     """Why a replica's loss is not finite, and what to do: two sentences.
 
     Args:
@@ -86,7 +86,7 @@ def largest(value: Any, nodes: Tensor, place: int = 0) -> float | None:
     return None
 
 
-def _unusual(stage: Stage, replica: Replica, place: int) -> tuple[str, float]:
+def _unusual(stage: TrainingStage, replica: Replica, place: int) -> tuple[str, float]:
     """The setting of the loss or the steps that is farthest above its default, and its value."""
     settings = replica.settings
     defaults: dict[str, Any] = {info.name: info.default for info in dataclasses.fields(settings)}

@@ -21,7 +21,14 @@ from hpgmn.models.baselines.cpgnn import (
     doubly_stochastic,
     filled_gaps,
 )
-from hpgmn.models.stage import Rates, Replica, Stage, Task, load_parameters, make_task
+from hpgmn.models.stage import (
+    Rates,
+    Replica,
+    TrainingStage,
+    TrainingTask,
+    load_parameters,
+    make_task,
+)
 from hpgmn.training.trainer import logits, train
 
 Build = Callable[..., Any]
@@ -125,7 +132,7 @@ def dense_compatibility(built: Any, guesses: Tensor, labels: Any) -> Tensor:
     return ((matrix + matrix.T) / 2 - 0.25).float()
 
 
-def main_from(task: Task) -> tuple[Stage, dict[str, Tensor]]:
+def main_from(task: TrainingTask) -> tuple[TrainingStage, dict[str, Tensor]]:
     """The main stage after a prior with random parameters, and these parameters."""
     generator = torch.Generator().manual_seed(8)
     trained = {

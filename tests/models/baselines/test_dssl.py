@@ -18,7 +18,7 @@ from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.baselines.dssl import DSSLSettings, Neighborhoods
 from hpgmn.models.layers import initialise
-from hpgmn.models.stage import Replica, Stage, Task, load_parameters, make_task
+from hpgmn.models.stage import Replica, TrainingStage, TrainingTask, load_parameters, make_task
 from hpgmn.training.trainer import TrainState, logits, train
 
 Build = Callable[..., Any]
@@ -27,7 +27,7 @@ ENTRY = MODELS["dssl"]
 SMALL = {"hidden_dim": 6, "factors": 3, "samples": 4, "representation_epochs": 5, "epochs": 5}
 
 
-def task_of(graph: Graph, *each: dict[str, Any], **settings: Any) -> Task:
+def task_of(graph: Graph, *each: dict[str, Any], **settings: Any) -> TrainingTask:
     """A replica for each dictionary of settings of its own, on the first split."""
     split = graph.split(0)
     replicas = [
@@ -37,7 +37,7 @@ def task_of(graph: Graph, *each: dict[str, Any], **settings: Any) -> Task:
     return make_task(graph, replicas, [(split.train, split.val)] * len(replicas), "cpu")
 
 
-def representation(task: Task) -> Stage:
+def representation(task: TrainingTask) -> TrainingStage:
     """The first stage, every parameter drawn anew, the target's and all biases too."""
     stage = ENTRY.stages["representation"](task, {})
     generator = torch.Generator().manual_seed(3)
@@ -53,7 +53,7 @@ def dense(graph: Graph) -> Tensor:
     return torch.from_numpy(np.asarray(graph.x))
 
 
-def parameters_of(stage: Stage, replica: int) -> dict[str, Tensor]:
+def parameters_of(stage: TrainingStage, replica: int) -> dict[str, Tensor]:
     return {name: value[replica] for name, value in stage.model.named_parameters()}
 
 
@@ -83,7 +83,9 @@ def normal_matrix(graph: Graph, neighbors: str, self_loop: float) -> Tensor:
     return rows[:, None] * matrix * columns
 
 
-def looped_losses(stage: Stage, task: Task, replica: int, noise: Noise) -> dict[str, Tensor]:
+def looped_losses(
+    stage: TrainingStage, task: TrainingTask, replica: int, noise: Noise
+) -> dict[str, Tensor]:
     """The three losses of one replica, node by node and sample by sample; dropout is off."""
     settings: DSSLSettings = task.settings[replica]
     graph, own = task.graph, parameters_of(stage, replica)
@@ -291,7 +293,7 @@ def test_the_target_starts_as_the_online_encoder_and_follows_it(wild_graph: Grap
         assert torch.equal(value, followers[0][name])
     leaders: list[dict[str, Tensor]] = []
 
-    def watch(state: TrainState, stage: Stage) -> None:
+    def watch(state: TrainState, stage: TrainingStage) -> None:
         if stage.name == "representation":
             for seen, encoder in ((followers, "target"), (leaders, "online")):
                 parts = getattr(stage.model, encoder).named_parameters()
@@ -376,7 +378,7 @@ def test_another_graph_is_scaled_as_the_one_trained_on(wild_graph: Graph) -> Non
     random = np.random.default_rng(8)
     other = Graph(random.normal(2.0, 3.0, (9, 7)), random.integers(0, 9, (2, 15)))
     nobody = np.full((2, 9), -1)
-    moved = Task(type(task.statistics)(other), task.replicas, nobody, nobody, 4)
+    moved = TrainingTask(type(task.statistics)(other), task.replicas, nobody, nobody, 4)
     found = logits(moved, ENTRY, state.done)
     for replica in range(2):
         own = {key: value[replica] for key, value in state.done["representation"].items()}

@@ -19,7 +19,15 @@ from hpgmn.models import MODELS
 from hpgmn.models.baselines.lwgcn import ClassMeans, LabelwiseStates, LWGCNSettings, Mixture
 from hpgmn.models.label_estimator import estimated_labels
 from hpgmn.models.layers import initialise
-from hpgmn.models.stage import Parameters, Rates, Replica, Stage, Task, load_parameters, make_task
+from hpgmn.models.stage import (
+    Parameters,
+    Rates,
+    Replica,
+    TrainingStage,
+    TrainingTask,
+    load_parameters,
+    make_task,
+)
 from hpgmn.statistics.labelwise import class_means
 from hpgmn.training.trainer import TrainState, logits, train
 
@@ -33,7 +41,7 @@ SMALL = {
 }
 
 
-def task_of(graph: Graph, *each: dict[str, Any], **settings: Any) -> Task:
+def task_of(graph: Graph, *each: dict[str, Any], **settings: Any) -> TrainingTask:
     """A replica for each dictionary of settings of its own, on the first split."""
     split = graph.split(0)
     replicas = [
@@ -43,7 +51,7 @@ def task_of(graph: Graph, *each: dict[str, Any], **settings: Any) -> Task:
     return make_task(graph, replicas, [(split.train, split.val)] * len(replicas), "cpu")
 
 
-def built(task: Task) -> tuple[Stage, dict[str, Parameters]]:
+def built(task: TrainingTask) -> tuple[TrainingStage, dict[str, Parameters]]:
     """The main stage with all parameters drawn anew, and those of the stages before it."""
     done: dict[str, Parameters] = {}
     for name, builder in ENTRY.stages.items():
@@ -74,7 +82,9 @@ def looked_around(matrices: list[Tensor], hidden: Tensor) -> Tensor:
     return torch.cat([matrix @ hidden for matrix in matrices] + [hidden], dim=1)
 
 
-def formula(stage: Stage, task: Task, replica: int, labels: Array, x: Tensor) -> Tensor:
+def formula(
+    stage: TrainingStage, task: TrainingTask, replica: int, labels: Array, x: Tensor
+) -> Tensor:
     settings: LWGCNSettings = task.settings[replica]
     own = {name: value[replica] for name, value in stage.model.named_parameters()}
     matrices = class_matrices(task.graph, settings.neighbors, labels)
@@ -261,7 +271,7 @@ def test_the_direct_form_learns_every_parameter(small_graph: Graph, kind: str, m
     task = task_of(graph, form="direct", mix_gcnii=mix, dropout=0.2, weight_decay=0.0)
     seen: list[Parameters] = []
 
-    def watch(state: TrainState, stage: Stage) -> None:
+    def watch(state: TrainState, stage: TrainingStage) -> None:
         if stage.name == "main":
             parts = stage.model.named_parameters()
             seen.append({name: value.detach().clone() for name, value in parts})
@@ -279,7 +289,7 @@ def test_another_graph_is_classified_with_labels_guessed_there(wild_graph: Graph
     for form in ("direct", "encoded"):
         task = task_of(wild_graph, form=form)
         state = train(task, ENTRY)
-        moved = Task(type(task.statistics)(other), task.replicas, nobody, nobody, 4)
+        moved = TrainingTask(type(task.statistics)(other), task.replicas, nobody, nobody, 4)
         guesses = estimated_labels(moved, state.done["estimator"])
         found = logits(moved, ENTRY, state.done)
         stage = ENTRY.stages["main"](task, state.done)
@@ -287,7 +297,7 @@ def test_another_graph_is_classified_with_labels_guessed_there(wild_graph: Graph
         x = torch.from_numpy(np.asarray(other.x))
         for replica in range(2):
             named = Graph(other.x, other.edge_index, np.arange(9) % 4)
-            there = Task(type(task.statistics)(named), task.replicas, nobody, nobody, 4)
+            there = TrainingTask(type(task.statistics)(named), task.replicas, nobody, nobody, 4)
             expected = formula(stage, there, replica, guesses[replica], x)
             torch.testing.assert_close(found[replica], expected, rtol=1e-4, atol=1e-5)
 
@@ -343,7 +353,7 @@ def test_the_gcnii_has_the_settings_asked_for(wild_graph: Graph) -> None:
     }
     own = make_settings(MODELS["gcnii"].settings, chosen)
     twin = MODELS["gcnii"].stages["main"](
-        Task(
+        TrainingTask(
             task.statistics,
             (Replica(0, 0, own),),
             task.train_labels[:1],
@@ -416,7 +426,7 @@ def test_both_models_start_alike_and_their_weights_move(wild_graph: Graph) -> No
     task = task_of(wild_graph, mix_gcnii=True, epochs=30, patience=0)
     seen: list[Tensor] = []
 
-    def watch(state: TrainState, stage: Stage) -> None:
+    def watch(state: TrainState, stage: TrainingStage) -> None:
         if stage.name == "main":
             seen.append(stage.model.mix.scores.detach().clone())
 
@@ -442,7 +452,7 @@ def test_validation_labels_move_the_weights_alone(wild_graph: Graph) -> None:
         task = task_of(graph, mix_gcnii=True, estimator_epochs=1, gcnii_epochs=1)
         last: Parameters = {}
 
-        def watch(state: TrainState, stage: Stage, last: Parameters = last) -> None:
+        def watch(state: TrainState, stage: TrainingStage, last: Parameters = last) -> None:
             if stage.name == "main":
                 parts = stage.model.named_parameters()
                 last.update({name: value.detach().clone() for name, value in parts})

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpgmn.base.errors import SettingError, unknown_name
+from hpgmn.base.errors import SettingError
 from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.graph.datasets import load
 from hpgmn.models import find_model
@@ -71,7 +71,7 @@ def chosen_models(names: Sequence[str]) -> list[str]:
     """The models to measure, HP-GMN always and first."""
     for name in names:
         if name not in TRIALS:
-            raise SettingError(unknown_name("model", name, TRIALS))
+            raise SettingError.unknown("model", name, TRIALS)
     return [OURS, *(name for name in dict.fromkeys(names) if name != OURS)]
 
 

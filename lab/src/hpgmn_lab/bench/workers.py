@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hpgmn.base.errors import HPGMNError, SettingError, unknown_name
+from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.engines import ENGINES
 from hpgmn.engines.cluster import RayEngine, connected, require_ray
 from hpgmn.engines.local import LocalEngine
@@ -60,7 +60,7 @@ def measure(
         say: called with a line of progress.
     """
     if engine not in ENGINES:
-        raise SettingError(unknown_name("engine", engine, ENGINES))
+        raise SettingError.unknown("engine", engine, ENGINES)
     if runs < 2 or runs % 2:
         raise SettingError(f"--runs must be an even number (got {runs}).")
     for name, value in (("--epochs", epochs), ("--repeats", repeats)):

@@ -11,7 +11,7 @@ import typer
 from rich.table import Column
 from rich.table import Table as RichTable
 
-from hpgmn.base.errors import SettingError, unknown_name
+from hpgmn.base.errors import SettingError
 from hpgmn.cli.console import out, say
 
 if TYPE_CHECKING:
@@ -425,7 +425,7 @@ def _device(name: str) -> str:
     from hpgmn.runs.run import resolve_device
 
     if name not in _DEVICES:
-        raise SettingError(unknown_name("device", name, _DEVICES))
+        raise SettingError.unknown("device", name, _DEVICES)
     return resolve_device(name)
 
 

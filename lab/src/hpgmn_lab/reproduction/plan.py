@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpgmn.base.errors import HPGMNError, unknown_name
+from hpgmn.base.errors import HPGMNError
 from hpgmn.base.settings import make_settings
 from hpgmn.evaluation.scores import ENSEMBLE
 from hpgmn.graph.datasets import DATASETS, PROTOCOLS
@@ -123,7 +123,7 @@ def experiment(name: str, budget: Budget = FULL) -> Experiment:
         "citation-options": _citation_options,
     }
     if name not in makers:
-        raise HPGMNError(unknown_name("experiment", name, [*EXPERIMENTS, "all"]))
+        raise HPGMNError.unknown("experiment", name, [*EXPERIMENTS, "all"])
     return makers[name](budget)
 
 

@@ -16,7 +16,7 @@ from hpgmn.models.baselines.baseline import GraphSettings, NodeModel, attributes
 from hpgmn.models.layers import StatisticMLP
 from hpgmn.models.output import Output
 from hpgmn.models.propagated import appnp_weights
-from hpgmn.models.stage import ModelEntry, Parameters, Stage, Task, main_stage
+from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, main_stage
 from hpgmn.statistics.diffusion import diffuse
 from hpgmn.statistics.operators import apart, side_by_side
 
@@ -43,7 +43,7 @@ class APPNP(NodeModel):
         task: gives widths, classes and the settings of the R replicas.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: TrainingTask) -> None:
         super().__init__()
         settings: list[APPNPSettings] = task.settings
         first = settings[0]
@@ -63,7 +63,7 @@ class APPNP(NodeModel):
         return Output(apart(spread, start.shape[0]))
 
 
-def _main(task: Task, done: Mapping[str, Parameters]) -> Stage:
+def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
     propagation = task.statistics.propagation(task.settings[0].neighbors, "symmetric", 1.0)
     return main_stage(task, APPNP(task), attributes_input(task) | {"propagation": propagation})
 

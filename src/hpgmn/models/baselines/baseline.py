@@ -13,7 +13,7 @@ from hpgmn.base.randomness import Noise
 from hpgmn.base.settings import TrainSettings, dropout_setting, setting
 from hpgmn.graph import Graph
 from hpgmn.models.output import Output
-from hpgmn.models.stage import Task
+from hpgmn.models.stage import TrainingTask
 from hpgmn.statistics.operators import take_nodes
 
 
@@ -85,7 +85,7 @@ class RowModel(nn.Module, ABC):
         return Output(take_nodes(self.rows(inputs, noise, nodes), classify))
 
 
-def attributes_input(task: Task) -> dict[str, Any]:
+def attributes_input(task: TrainingTask) -> dict[str, Any]:
     """The attributes, scaled as the settings say."""
     return {"attributes": task.statistics.attributes(task.settings[0].attributes_scaling)}
 

@@ -23,7 +23,7 @@ from hpgmn.models.baselines.edges import Edges
 from hpgmn.models.label_estimator import EstimatorSettings, LabelEstimator, estimator_stage
 from hpgmn.models.layers import Initialised, draw_glorot, product, propagate
 from hpgmn.models.output import Output
-from hpgmn.models.stage import ModelEntry, Parameters, Stage, Task, main_stage
+from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, main_stage
 from hpgmn.statistics.labelwise import one_hot
 from hpgmn.statistics.operators import Statistic
 
@@ -104,7 +104,7 @@ class BMGCN(NodeModel):
         task: gives widths, classes and the settings of the R replicas.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: TrainingTask) -> None:
         super().__init__()
         settings: list[BMGCNSettings] = task.settings
         hidden = [settings[0].hidden_dim] * (settings[0].layers - 1)
@@ -183,7 +183,7 @@ def _with_loops(adjacency: sp.csr_array, weight: float) -> sp.csr_array:
     return matrix
 
 
-def _main(task: Task, done: Mapping[str, Parameters]) -> Stage:
+def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
     settings: list[BMGCNSettings] = task.settings
     first = settings[0]
     matrix = _with_loops(task.statistics.adjacency(first.neighbors), first.self_loop)

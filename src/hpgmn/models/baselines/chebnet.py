@@ -18,7 +18,7 @@ from hpgmn.graph import Graph
 from hpgmn.models.baselines.baseline import GraphSettings, NodeModel, attributes_input
 from hpgmn.models.layers import Initialised, draw_glorot, product
 from hpgmn.models.output import Output
-from hpgmn.models.stage import ModelEntry, Parameters, Stage, Task, main_stage
+from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, main_stage
 from hpgmn.statistics.operators import Statistic, apart, side_by_side
 
 
@@ -136,7 +136,7 @@ class ChebNet(NodeModel):
         task: gives widths, classes and the settings of the R replicas.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: TrainingTask) -> None:
         super().__init__()
         settings: list[ChebNetSettings] = task.settings
         first = settings[0]
@@ -159,7 +159,7 @@ class ChebNet(NodeModel):
         return Output(logits)
 
 
-def _main(task: Task, done: Mapping[str, Parameters]) -> Stage:
+def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
     propagation = task.statistics.propagation(task.settings[0].neighbors, "symmetric")
     return main_stage(task, ChebNet(task), attributes_input(task) | {"propagation": propagation})
 

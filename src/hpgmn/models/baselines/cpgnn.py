@@ -26,8 +26,8 @@ from hpgmn.models.stage import (
     ModelEntry,
     Parameters,
     Rates,
-    Stage,
-    Task,
+    TrainingStage,
+    TrainingTask,
     load_parameters,
     main_stage,
 )
@@ -109,7 +109,7 @@ class CPGNN(NodeModel):
         task: gives widths, classes and the settings of the R replicas.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: TrainingTask) -> None:
         super().__init__()
         self.prior = _prior_model(task)
         self.compatibility = Compatibility(len(task.settings), task.num_classes)
@@ -132,13 +132,13 @@ class CPGNN(NodeModel):
         return output
 
 
-def _prior_model(task: Task) -> nn.Module:
+def _prior_model(task: TrainingTask) -> nn.Module:
     if task.settings[0].prior == "cheby":
         return chebnet.ChebNet(task)
     return AttributesMLP(task)
 
 
-def _prior_inputs(task: Task) -> dict[str, Any]:
+def _prior_inputs(task: TrainingTask) -> dict[str, Any]:
     first: CPGNNSettings = task.settings[0]
     inputs = attributes_input(task)
     if first.prior == "cheby":
@@ -198,7 +198,7 @@ def _over(values: Array, totals: Array) -> Array:
     return np.divide(values, totals, out=np.zeros_like(values), where=totals > 0)
 
 
-def estimated_compatibility(task: Task, parameters: Parameters) -> Tensor:
+def estimated_compatibility(task: TrainingTask, parameters: Parameters) -> Tensor:
     """Ĥ from the train nodes and the trained prior, (R, C, C).
 
     The mean over the train nodes of each class of D⁻¹·A·B̃ (B̃: the prior's beliefs, true labels on
@@ -221,7 +221,7 @@ def estimated_compatibility(task: Task, parameters: Parameters) -> Tensor:
     return torch.from_numpy(centred).float().to(task.device)
 
 
-def _prior(task: Task, done: Mapping[str, Parameters]) -> Stage:
+def _prior(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
     stage = main_stage(task, _prior_model(task), _prior_inputs(task))
     stage.name = "prior"
     first: CPGNNSettings = task.settings[0]
@@ -229,7 +229,7 @@ def _prior(task: Task, done: Mapping[str, Parameters]) -> Stage:
     return stage
 
 
-def _spreading(task: Task) -> SparseMatrix:
+def _spreading(task: TrainingTask) -> SparseMatrix:
     """A, normalised as the settings say."""
     first: CPGNNSettings = task.settings[0]
     if first.normalization == "none":
@@ -237,7 +237,7 @@ def _spreading(task: Task) -> SparseMatrix:
     return task.statistics.propagation(first.neighbors, first.normalization)
 
 
-def _main(task: Task, done: Mapping[str, Parameters]) -> Stage:
+def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
     settings: list[CPGNNSettings] = task.settings
     inputs = _prior_inputs(task) | {
         "adjacency": _spreading(task),

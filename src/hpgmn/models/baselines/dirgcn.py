@@ -18,7 +18,7 @@ from hpgmn.graph import Graph
 from hpgmn.models.baselines.baseline import BaselineSettings, NodeModel, attributes_input
 from hpgmn.models.layers import Convolution, Linear, jump
 from hpgmn.models.output import Output
-from hpgmn.models.stage import ModelEntry, Parameters, Stage, Task, main_stage
+from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, main_stage
 from hpgmn.statistics import Statistic
 
 
@@ -78,7 +78,7 @@ class DirGCN(NodeModel):
         task: gives widths, classes and the settings of the R replicas.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: TrainingTask) -> None:
         super().__init__()
         settings: list[DirGCNSettings] = task.settings
         first, replicas = settings[0], len(settings)
@@ -117,7 +117,7 @@ class DirGCN(NodeModel):
         return functional.normalize(hidden, dim=-1) if self.unit_layers else hidden
 
 
-def _main(task: Task, done: Mapping[str, Parameters]) -> Stage:
+def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
     propagation = task.statistics.propagation("out", "symmetric", task.settings[0].self_loop)
     return main_stage(task, DirGCN(task), attributes_input(task) | {"propagation": propagation})
 

@@ -26,8 +26,8 @@ from hpgmn.models.output import Output
 from hpgmn.models.stage import (
     ModelEntry,
     Parameters,
-    Stage,
-    Task,
+    TrainingStage,
+    TrainingTask,
     load_parameters,
     main_stage,
 )
@@ -88,7 +88,7 @@ class Encoder(nn.Module):
         layer: what the layers are made of.
     """
 
-    def __init__(self, task: Task, layer: type[Convolution] = Convolution) -> None:
+    def __init__(self, task: TrainingTask, layer: type[Convolution] = Convolution) -> None:
         super().__init__()
         settings: list[DSSLSettings] = task.settings
         widths = [task.graph.num_features, *[settings[0].hidden_dim] * settings[0].layers]
@@ -189,7 +189,7 @@ class DSSL(NodeModel):
         task: gives widths and the settings of the R replicas.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: TrainingTask) -> None:
         super().__init__()
         settings: list[DSSLSettings] = task.settings
         first, replicas = settings[0], len(settings)
@@ -298,7 +298,7 @@ class LogisticRegression(RowModel):
         task: gives the width, classes and the settings of the R replicas.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: TrainingTask) -> None:
         super().__init__()
         first, replicas = task.settings[0], len(task.replicas)
         self.standardise: Standardised | None = None
@@ -322,11 +322,11 @@ def _follow(momentum: Tensor, model: nn.Module) -> None:
         own.lerp_(leader, 1 - momentum)
 
 
-def _representation(task: Task, done: Mapping[str, Parameters]) -> Stage:
+def _representation(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
     settings: list[DSSLSettings] = task.settings
     first, statistics = settings[0], task.statistics
     momentum = torch.tensor([one.target_momentum for one in settings], device=task.device)
-    return Stage(
+    return TrainingStage(
         name="representation",
         model=DSSL(task),
         inputs=attributes_input(task)
@@ -349,7 +349,7 @@ def _representation(task: Task, done: Mapping[str, Parameters]) -> Stage:
     )
 
 
-def _main(task: Task, done: Mapping[str, Parameters]) -> Stage:
+def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
     stage = _representation(task, {})
     encoder = stage.model.to(task.device)
     load_parameters(encoder, done["representation"])

@@ -20,7 +20,14 @@ from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Attributes, Graph
 from hpgmn.models.baselines.baseline import GraphSettings, RowModel
 from hpgmn.models.layers import Initialised, Linear, StatisticLinear, propagate
-from hpgmn.models.stage import ModelEntry, Parameters, Rates, Stage, Task, main_stage
+from hpgmn.models.stage import (
+    ModelEntry,
+    Parameters,
+    Rates,
+    TrainingStage,
+    TrainingTask,
+    main_stage,
+)
 from hpgmn.statistics import LocalStatistics, Statistic
 from hpgmn.statistics.operators import DenseRows, take_nodes
 
@@ -85,7 +92,7 @@ class FSGNN(RowModel):
         hops: how many inputs there are.
     """
 
-    def __init__(self, task: Task, hops: int) -> None:
+    def __init__(self, task: TrainingTask, hops: int) -> None:
         super().__init__()
         settings: list[FSGNNSettings] = task.settings
         first, replicas = settings[0], len(settings)
@@ -221,7 +228,7 @@ def _hop_attributes(statistics: LocalStatistics, settings: FSGNNSettings) -> lis
     return found
 
 
-def _main(task: Task, done: Mapping[str, Parameters]) -> Stage:
+def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
     settings: list[FSGNNSettings] = task.settings
     hops = hop_attributes(task.statistics, settings[0])
     rates = {

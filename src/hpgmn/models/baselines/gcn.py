@@ -15,7 +15,7 @@ from hpgmn.base.settings import setting
 from hpgmn.models.baselines.baseline import GraphSettings, NodeModel, attributes_input, usual_floats
 from hpgmn.models.layers import Convolution
 from hpgmn.models.output import Output
-from hpgmn.models.stage import ModelEntry, Parameters, Stage, Task, main_stage
+from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, main_stage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class GCN(NodeModel):
         task: gives widths, classes and the settings of the R replicas.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: TrainingTask) -> None:
         super().__init__()
         settings: list[GCNSettings] = task.settings
         hidden = [settings[0].hidden_dim] * (settings[0].layers - 1)
@@ -60,7 +60,7 @@ class GCN(NodeModel):
         return Output(hidden)
 
 
-def _main(task: Task, done: Mapping[str, Parameters]) -> Stage:
+def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
     first: GCNSettings = task.settings[0]
     propagation = task.statistics.propagation(first.neighbors, "symmetric", first.self_loop)
     return main_stage(task, GCN(task), attributes_input(task) | {"propagation": propagation})

@@ -17,7 +17,7 @@ from hpgmn.models.baselines.baseline import NodeModel, attributes_input
 from hpgmn.models.baselines.gcn import GCNSettings
 from hpgmn.models.layers import Convolution, Linear, jump
 from hpgmn.models.output import Output
-from hpgmn.models.stage import ModelEntry, Parameters, Stage, Task, main_stage
+from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, main_stage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class GCNJK(NodeModel):
         task: gives widths, classes and the settings of the R replicas.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: TrainingTask) -> None:
         super().__init__()
         settings: list[GCNJKSettings] = task.settings
         first = settings[0]
@@ -69,7 +69,7 @@ class GCNJK(NodeModel):
         return Output(self.classify(jump(states, self.jump)))
 
 
-def _main(task: Task, done: Mapping[str, Parameters]) -> Stage:
+def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
     first: GCNJKSettings = task.settings[0]
     propagation = task.statistics.propagation(first.neighbors, "symmetric", first.self_loop)
     return main_stage(task, GCNJK(task), attributes_input(task) | {"propagation": propagation})

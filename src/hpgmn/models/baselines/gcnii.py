@@ -18,7 +18,14 @@ from hpgmn.graph import Graph
 from hpgmn.models.baselines.baseline import GraphSettings, NodeModel, attributes_input
 from hpgmn.models.layers import Initialised, Linear, StatisticLinear, draw_glorot
 from hpgmn.models.output import Output
-from hpgmn.models.stage import ModelEntry, Parameters, Rates, Stage, Task, main_stage
+from hpgmn.models.stage import (
+    ModelEntry,
+    Parameters,
+    Rates,
+    TrainingStage,
+    TrainingTask,
+    main_stage,
+)
 from hpgmn.statistics.diffusion import transition
 from hpgmn.statistics.operators import apart, side_by_side
 
@@ -142,7 +149,7 @@ class GCNII(NodeModel):
         task: gives widths, classes and the settings of the R replicas.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: TrainingTask) -> None:
         super().__init__()
         settings: list[GCNIISettings] = task.settings
         width = settings[0].hidden_dim
@@ -160,7 +167,7 @@ class GCNII(NodeModel):
         return Output(self.classify(hidden))
 
 
-def _propagation(task: Task) -> SparseMatrix:
+def _propagation(task: TrainingTask) -> SparseMatrix:
     """P, both sides by the degree of the edges read; undirected it is the usual one."""
     adjacency = task.statistics.adjacency(task.settings[0].neighbors)
     matrix = transition(adjacency, "row", 1.0)
@@ -169,7 +176,7 @@ def _propagation(task: Task) -> SparseMatrix:
     return SparseMatrix(matrix, task.device)
 
 
-def _main(task: Task, done: Mapping[str, Parameters]) -> Stage:
+def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
     settings: list[GCNIISettings] = task.settings
     rates = Rates([one.lr for one in settings], [one.convolution_weight_decay for one in settings])
     return main_stage(

@@ -19,7 +19,14 @@ from hpgmn.models.baselines.baseline import GraphSettings, NodeModel, attributes
 from hpgmn.models.layers import Initialised, StatisticMLP
 from hpgmn.models.output import Output
 from hpgmn.models.propagated import appnp_weights
-from hpgmn.models.stage import ModelEntry, Parameters, Rates, Stage, Task, main_stage
+from hpgmn.models.stage import (
+    ModelEntry,
+    Parameters,
+    Rates,
+    TrainingStage,
+    TrainingTask,
+    main_stage,
+)
 from hpgmn.statistics.operators import apart, side_by_side
 
 
@@ -118,7 +125,7 @@ class GPRGNN(NodeModel):
         task: gives widths, classes and the settings of the R replicas.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: TrainingTask) -> None:
         super().__init__()
         settings: list[GPRGNNSettings] = task.settings
         hidden = [settings[0].hidden_dim] * (settings[0].layers - 1)
@@ -138,7 +145,7 @@ class GPRGNN(NodeModel):
         return Output(self.polynomial(inputs["propagation"], start))
 
 
-def _main(task: Task, done: Mapping[str, Parameters]) -> Stage:
+def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
     settings: list[GPRGNNSettings] = task.settings
     propagation = task.statistics.propagation(settings[0].neighbors, "symmetric", 1.0)
     rates = Rates([one.lr for one in settings], [one.polynomial_weight_decay for one in settings])

@@ -17,7 +17,7 @@ from hpgmn.graph import Graph
 from hpgmn.models.baselines.baseline import GraphSettings, NodeModel, attributes_input
 from hpgmn.models.layers import Linear, StatisticLinear, propagate
 from hpgmn.models.output import Output
-from hpgmn.models.stage import ModelEntry, Parameters, Stage, Task, main_stage
+from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, main_stage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class H2GCN(NodeModel):
         task: gives widths, classes and the settings of the R replicas.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: TrainingTask) -> None:
         super().__init__()
         settings: list[H2GCNSettings] = task.settings
         width = settings[0].hidden_dim
@@ -91,7 +91,7 @@ def parts(rounds: int) -> int:
     return (2 << rounds) - 1
 
 
-def _main(task: Task, done: Mapping[str, Parameters]) -> Stage:
+def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
     neighbors = task.settings[0].neighbors
     hops = (task.statistics.propagation(neighbors, "symmetric"), task.statistics.two_hop(neighbors))
     return main_stage(task, H2GCN(task), attributes_input(task) | {"hops": hops})

@@ -15,7 +15,7 @@ from hpgmn.base.settings import dropout_setting, setting
 from hpgmn.graph import Graph
 from hpgmn.models.baselines.baseline import GraphSettings, RowModel, attributes_input
 from hpgmn.models.layers import MLP, Linear, StatisticMLP
-from hpgmn.models.stage import ModelEntry, Parameters, Stage, Task, main_stage
+from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, main_stage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class LINKX(RowModel):
         widths: the widths of the adjacency rows and of the attributes.
     """
 
-    def __init__(self, task: Task, widths: tuple[int, int]) -> None:
+    def __init__(self, task: TrainingTask, widths: tuple[int, int]) -> None:
         super().__init__()
         settings: list[LINKXSettings] = task.settings
         first, replicas = settings[0], len(settings)
@@ -79,7 +79,7 @@ class LINKX(RowModel):
         return logits
 
 
-def _main(task: Task, done: Mapping[str, Parameters]) -> Stage:
+def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
     first: LINKXSettings = task.settings[0]
     adjacency = task.statistics.adjacency_rows(first.neighbors, first.adjacency_scaling)
     model = LINKX(task, (adjacency.width, task.graph.num_features))

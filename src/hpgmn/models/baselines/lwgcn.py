@@ -29,8 +29,8 @@ from hpgmn.models.stage import (
     ModelEntry,
     Parameters,
     Rates,
-    Stage,
-    Task,
+    TrainingStage,
+    TrainingTask,
     load_parameters,
     main_stage,
 )
@@ -238,7 +238,7 @@ class LWGCN(NodeModel):
         task: gives widths, classes and the settings of the R replicas.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: TrainingTask) -> None:
         super().__init__()
         settings: list[LWGCNSettings] = task.settings
         first, replicas = settings[0], len(settings)
@@ -293,7 +293,7 @@ class LWGCN(NodeModel):
         return hidden
 
 
-def _gcnii_task(task: Task) -> Task:
+def _gcnii_task(task: TrainingTask) -> TrainingTask:
     """The task as the GCNII sees it: the widths and rates of LW-GCN, its own depth."""
     names = {info.name for info in dataclasses.fields(GraphSettings)}
     replicas = []
@@ -312,17 +312,17 @@ def _gcnii_task(task: Task) -> Task:
     return dataclasses.replace(task, replicas=tuple(replicas))
 
 
-def _gcnii(task: Task, done: Mapping[str, Parameters]) -> Stage:
+def _gcnii(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
     if not task.settings[0].mix_gcnii:  # nothing to train
         rates = [0.0] * len(task.replicas)
-        return Stage("gcnii", nn.Module(), {}, rates, rates, epochs=0, patience=0)
+        return TrainingStage("gcnii", nn.Module(), {}, rates, rates, epochs=0, patience=0)
     logger.warning("LW-GCN with mix_gcnii fits its two weights to the validation labels.")
     stage = gcnii.ENTRY.stages["main"](_gcnii_task(task), {})
     stage.name = "gcnii"
     return stage
 
 
-def _main(task: Task, done: Mapping[str, Parameters]) -> Stage:
+def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
     settings: list[LWGCNSettings] = task.settings
     first, device = settings[0], task.device
     labels = estimated_labels(task, done["estimator"])

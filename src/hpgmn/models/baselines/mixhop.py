@@ -17,7 +17,7 @@ from hpgmn.graph import Graph
 from hpgmn.models.baselines.baseline import GraphSettings, NodeModel, attributes_input
 from hpgmn.models.layers import Initialised, Linear, draw_glorot, product, propagate
 from hpgmn.models.output import Output
-from hpgmn.models.stage import ModelEntry, Parameters, Stage, Task, main_stage
+from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, main_stage
 from hpgmn.statistics.operators import Statistic
 
 
@@ -87,7 +87,7 @@ class MixHop(NodeModel):
         task: gives widths, classes and the settings of the R replicas.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: TrainingTask) -> None:
         super().__init__()
         settings: list[MixHopSettings] = task.settings
         first = settings[0]
@@ -110,7 +110,7 @@ class MixHop(NodeModel):
         return Output(self.classify(hidden))
 
 
-def _main(task: Task, done: Mapping[str, Parameters]) -> Stage:
+def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
     propagation = task.statistics.propagation(task.settings[0].neighbors, "symmetric", 1.0)
     return main_stage(task, MixHop(task), attributes_input(task) | {"propagation": propagation})
 

@@ -18,7 +18,7 @@ from hpgmn.models.baselines.baseline import (
     usual_floats,
 )
 from hpgmn.models.layers import StatisticMLP
-from hpgmn.models.stage import ModelEntry, Parameters, Stage, Task, main_stage
+from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, main_stage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class AttributesMLP(RowModel):
         task: gives widths, classes and the settings of the R replicas.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: TrainingTask) -> None:
         super().__init__()
         settings: list[MLPSettings] = task.settings
         hidden = [settings[0].hidden_dim] * (settings[0].layers - 1)
@@ -52,7 +52,7 @@ class AttributesMLP(RowModel):
         return logits
 
 
-def _main(task: Task, done: Mapping[str, Parameters]) -> Stage:
+def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
     return main_stage(task, AttributesMLP(task), attributes_input(task))
 
 

@@ -16,7 +16,7 @@ from hpgmn.graph import Graph
 from hpgmn.models.baselines.baseline import GraphSettings, NodeModel, attributes_input
 from hpgmn.models.layers import Convolution, Linear, StatisticLinear
 from hpgmn.models.output import Output
-from hpgmn.models.stage import ModelEntry, Parameters, Stage, Task, main_stage
+from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, main_stage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class MMP(NodeModel):
         task: gives widths, classes and the settings of the R replicas.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: TrainingTask) -> None:
         super().__init__()
         settings: list[MMPSettings] = task.settings
         first, replicas = settings[0], len(settings)
@@ -103,7 +103,7 @@ def cosine(one: Tensor, other: Tensor) -> Tensor:
     return torch.where(known, (one * other).sum(dim=-1) / lengths, 0.0)
 
 
-def _main(task: Task, done: Mapping[str, Parameters]) -> Stage:
+def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
     settings: list[MMPSettings] = task.settings
     first = settings[0]
     propagation = task.statistics.propagation(first.neighbors, first.normalization, first.self_loop)

@@ -1,4 +1,4 @@
-"""``hpgmn predict``, ``evaluate`` and ``statistics`` on a finished run and on other graphs."""
+"""``hpgmn evaluate``: which nodes are scored, and with what."""
 
 from __future__ import annotations
 
@@ -13,11 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import average_precision_score, f1_score
 
-from hpgmn.base.settings import make_settings
-from hpgmn.classifier import estimate_labels
 from hpgmn.graph import Graph, Splits
 from hpgmn.graph.files import write_graph
-from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.report.html import class_scores
 from hpgmn.report.reading import read_run
 
@@ -27,26 +24,6 @@ Tiny = Callable[..., list[str]]
 RUN = ("--splits", "0", "--device", "cpu", "--out", "run")
 
 
-def mean_over_seeds(run: Path, split: int) -> np.ndarray:
-    """(N, C) the probabilities of a split, averaged over its seeds and then calibrated.
-
-    Those in predictions.parquet are calibrated one by one, which is undone first.
-    """
-    rows = pq.read_table(run / "predictions.parquet").to_pylist()
-    metrics = json.loads((run / "metrics.json").read_text())
-    temperatures = metrics["calibration"]["temperature"]
-    chosen = [row for row in rows if row["split"] == split]
-    nodes = max(row["node"] for row in chosen) + 1
-    total, seeds = np.zeros((nodes, 3)), {row["seed"] for row in chosen}
-    place = metrics["splits"].index(split)
-    for row in chosen:
-        own = temperatures[place * len(seeds) + row["seed"]]
-        powers = np.array([row[f"probability_{name}"] for name in "012"]) ** own
-        total[row["node"]] += powers / powers.sum()
-    powers = (total / len(seeds)) ** (1 / metrics["calibration"]["mean_temperature"][place])
-    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
-
-
 def read_table(path: Path) -> list[dict[str, Any]]:
     if path.suffix == ".parquet":
         return list(pq.read_table(path).to_pylist())
@@ -54,107 +31,11 @@ def read_table(path: Path) -> list[dict[str, Any]]:
         return list(csv.DictReader(file))
 
 
-def chances_of(path: Path) -> np.ndarray:
-    rows = read_table(path)
-    return np.array([[float(row[f"probability_{name}"]) for name in "012"] for row in rows])
-
-
 def changed(graph: Graph, **values: Any) -> Graph:
     assert graph.splits is not None
     given = {"x": graph.x, "edge_index": graph.edge_index, "y": graph.y, "name": graph.name}
     given |= {f"{part}_mask": getattr(graph.splits, part) for part in ("train", "val", "test")}
     return Graph(**(given | values))
-
-
-# predict
-
-
-@pytest.mark.parametrize("name", ["p.csv", "p.parquet"])
-@pytest.mark.parametrize(("option", "split"), [([], 1), (["--split", "0"], 0)])
-def test_predict_averages_over_the_seeds_of_one_split(
-    hpgmn: Command, trained: Path, name: str, option: list[str], split: int
-) -> None:
-    answer = hpgmn("predict", trained, *option, "--out", name)
-    assert answer.code == 0, answer.err
-    assert answer.out == ""
-    assert answer.err == f"18 nodes, split {split}, 2 seed(s): {name}\n"
-    expected = mean_over_seeds(trained, split)
-    np.testing.assert_allclose(chances_of(Path(name)), expected, atol=1e-6)
-    rows = read_table(Path(name))
-    assert [row["prediction"] for row in rows] == [str(c) for c in expected.argmax(axis=1)]
-    assert [float(row["confidence"]) for row in rows] == pytest.approx(
-        expected.max(axis=1), abs=1e-6
-    )
-    assert [str(row["node_id"]) for row in rows] == [str(node) for node in range(18)]
-
-
-def test_the_splits_differ_so_averaging_over_them_would_show(trained: Path) -> None:
-    difference = np.abs(mean_over_seeds(trained, 0) - mean_over_seeds(trained, 1))
-    assert difference.max() > 1e-3
-
-
-def test_predict_on_the_graph_by_name_gives_the_same(
-    hpgmn: Command, trained: Path, shelf: Path
-) -> None:
-    assert hpgmn("predict", trained, "--out", "one.csv").code == 0
-    assert hpgmn("predict", trained, shelf / "small.npz", "--out", "other.csv").code == 0
-    assert Path("one.csv").read_bytes() == Path("other.csv").read_bytes()
-
-
-def test_predict_serves_graphs_not_seen_in_training(
-    hpgmn: Command, tiny: Tiny, graph_file: Path, small_graph: Graph
-) -> None:
-    options = [*tiny(statistics="attributes,class_counts,class_means"), "--out", "run"]
-    assert hpgmn("train", graph_file, *options).code == 0
-    rng = np.random.default_rng(0)
-    other = Graph(
-        rng.normal(size=(5, 5)),
-        [[0, 1, 2], [1, 2, 3]],
-        node_ids=[f"new {number}" for number in range(5)],
-    )
-    write_graph(other, "other.npz")
-    answer = hpgmn("predict", "run", "other.npz", "--out", "p.csv")
-    assert answer.code == 0, answer.err
-    rows = read_table(Path("p.csv"))
-    assert [row["node_id"] for row in rows] == [f"new {number}" for number in range(5)]
-    np.testing.assert_allclose(chances_of(Path("p.csv")).sum(axis=1), 1, atol=1e-5)
-
-
-def test_predictions_do_not_look_at_labels(
-    hpgmn: Command, trained: Path, small_graph: Graph
-) -> None:
-    """Without its labels the training graph is still the training graph."""
-    write_graph(
-        changed(small_graph, y=None, train_mask=None, val_mask=None, test_mask=None), "g.npz"
-    )
-    assert hpgmn("predict", trained, "g.npz", "--out", "one.csv").code == 0
-    assert hpgmn("predict", trained, "--out", "other.csv").code == 0
-    assert Path("one.csv").read_bytes() == Path("other.csv").read_bytes()
-
-
-@pytest.mark.parametrize("name", ["p.csv", "p.parquet"])
-def test_below_the_least_confidence_nothing_is_predicted(
-    hpgmn: Command, trained: Path, name: str
-) -> None:
-    assert hpgmn("predict", trained, "--out", f"all-{name}").code == 0
-    every = read_table(Path(f"all-{name}"))
-    levels = sorted(float(row["confidence"]) for row in every)
-    least = (levels[6] + levels[7]) / 2
-    answer = hpgmn("predict", trained, "--min-confidence", least, "--out", name)
-    assert answer.code == 0, answer.err
-    assert answer.err == f"18 nodes, split 1, 2 seed(s), 7 below {least:g} left empty: {name}\n"
-    empty = "" if name == "p.csv" else None
-    for row, before in zip(read_table(Path(name)), every, strict=True):
-        sure = float(before["confidence"]) >= least
-        assert row == before | {"prediction": before["prediction"] if sure else empty}
-
-
-@pytest.mark.parametrize("least", ["-0.1", "1.5", "nan"])
-def test_a_confidence_is_a_share(hpgmn: Command, trained: Path, least: str) -> None:
-    answer = hpgmn("predict", trained, f"--min-confidence={least}", "--out", "p.csv")
-    assert answer.code == 2
-    assert "--min-confidence must be 0 to 1" in answer.err
-    assert not Path("p.csv").exists()
 
 
 # evaluate
@@ -427,102 +308,3 @@ def test_evaluate_says_when_the_run_has_used_every_node(
 def test_evaluate_says_that_nodes_are_summed_over_runs(hpgmn: Command, trained: Path) -> None:
     words = " ".join(hpgmn("evaluate", trained).out.replace("┃", " ").split())
     assert "nodes, summed over 4 runs" in words
-
-
-# statistics
-
-
-def dense_out(graph: Graph) -> np.ndarray:
-    """The adjacency of out-edges without self-loops and repeats, edge by edge."""
-    matrix = np.zeros((graph.num_nodes, graph.num_nodes))
-    for source, target in graph.edge_index.T:
-        if source != target:
-            matrix[source, target] = 1
-    return matrix
-
-
-RAW = ["neighbors=out", "class_counts_scaling=raw", "class_means_scaling=raw"]
-RAW += ["diffusion_scaling=raw", "diffusion_self_entry=yes", "teleport=0.2"]
-RAW_OPTIONS = [word for one in RAW for word in ("--set", one)]
-
-
-def test_statistics_are_those_of_the_dense_formulas(
-    hpgmn: Command, graph_file: Path, small_graph: Graph
-) -> None:
-    answer = hpgmn("statistics", graph_file, "--out", "s.npz", *RAW_OPTIONS)
-    assert answer.code == 0, answer.err
-    adjacency, onehot = dense_out(small_graph), np.eye(3)[small_graph.y]
-    with np.load("s.npz") as arrays:
-        assert set(arrays.files) == {"class_counts", "class_means", "diffusion", "labels"}
-        np.testing.assert_array_equal(arrays["labels"], small_graph.y)
-        counts = adjacency @ onehot
-        np.testing.assert_allclose(arrays["class_counts"], counts, atol=1e-6)
-        sums = np.einsum("vu,uc,uf->vcf", adjacency, onehot, small_graph.x)
-        means = sums / np.maximum(counts, 1)[..., None]
-        np.testing.assert_allclose(arrays["class_means"], means.reshape(18, -1), atol=1e-5)
-        moves = adjacency / np.maximum(adjacency.sum(axis=0), 1)  # A·D⁻¹: columns sum to one
-        rows = 0.2 * np.linalg.inv(np.eye(18) - 0.8 * moves)
-        np.testing.assert_allclose(arrays["diffusion"], rows, atol=1e-4)
-
-
-def test_estimated_labels_keep_train_labels_and_ignore_test_labels(
-    hpgmn: Command, graph_file: Path, small_graph: Graph
-) -> None:
-    options = ["--labels", "estimated", "--set", "estimator_epochs=5", *RAW_OPTIONS]
-    assert hpgmn("statistics", graph_file, "--out", "one.npz", *options).code == 0
-    y, test = small_graph.y.copy(), small_graph.split(0).test
-    y[test] = (y[test] + 1) % 3
-    write_graph(changed(small_graph, y=y), "shuffled.npz")
-    assert hpgmn("statistics", "shuffled.npz", "--out", "other.npz", *options).code == 0
-    train = small_graph.split(0).train
-    with np.load("one.npz") as one, np.load("other.npz") as other:
-        assert (one["labels"][train] == small_graph.y[train]).all()
-        for name in one.files:
-            np.testing.assert_array_equal(one[name], other[name])
-
-
-@pytest.mark.parametrize("confidence", ["0", "0.6", "1"])
-def test_soft_counts_and_confidence_are_honoured(
-    hpgmn: Command, graph_file: Path, small_graph: Graph, confidence: str
-) -> None:
-    given = ["estimator_epochs=20", "statistics=class_counts", f"label_confidence={confidence}"]
-    options = [word for one in (*RAW, *given) for word in ("--set", one)]
-    options += ["--labels", "estimated"]
-    for name, soft in (("hard.npz", "false"), ("soft.npz", "true")):
-        answer = hpgmn(
-            "statistics", graph_file, "--out", name, *options, "--set", f"soft_counts={soft}"
-        )
-        assert answer.code == 0, answer.err
-    settings = make_settings(HPGMNSettings, {"estimator_epochs": 20})
-    labels, shares, _ = estimate_labels(small_graph, settings)
-    known = (shares.max(axis=1) >= float(confidence)) & (float(confidence) < 1)
-    known |= small_graph.split(0).train
-    adjacency = dense_out(small_graph)
-    with np.load("hard.npz") as hard, np.load("soft.npz") as soft:
-        np.testing.assert_array_equal(hard["labels"], np.where(known, labels, -1))
-        np.testing.assert_array_equal(soft["labels"], hard["labels"])
-        counts = adjacency @ (np.eye(3)[labels] * known[:, None])
-        np.testing.assert_allclose(hard["class_counts"], counts, atol=1e-6)
-        counts = adjacency @ (shares * known[:, None])
-        np.testing.assert_allclose(soft["class_counts"], counts, atol=1e-5)
-
-
-@pytest.mark.parametrize("labels", ["true", "estimated"])
-def test_statistics_of_a_second_training_are_refused(
-    hpgmn: Command, graph_file: Path, labels: str
-) -> None:
-    options = ["--labels", labels, "--set", "refinement=true"]
-    answer = hpgmn("statistics", graph_file, "--out", "s.npz", *options)
-    assert answer.code == 2
-    assert "Leave refinement out" in answer.err
-    assert not Path("s.npz").exists()
-
-
-def test_both_directions_are_two_arrays_when_asked_for(hpgmn: Command, graph_file: Path) -> None:
-    answer = hpgmn("statistics", graph_file, "--out", "s.npz", "--set", "neighbors=both")
-    assert answer.code == 0, answer.err
-    with np.load("s.npz") as arrays:
-        assert {"class_counts_out", "class_counts_in"} < set(arrays.files)
-    assert hpgmn("statistics", graph_file, "--out", "s.npz").code == 0
-    with np.load("s.npz") as arrays:
-        assert set(arrays.files) == {"class_counts", "class_means", "diffusion", "labels"}

@@ -1,0 +1,28 @@
+"""The command that lists models."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+from rich.table import Column, Table
+
+from hpgmn.cli.console import out
+
+
+def models(
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
+) -> None:
+    """List the models with their citations."""
+    from hpgmn.models import MODELS
+
+    keys = ("name", "summary", "citation")
+    rows = [{key: getattr(entry, key) for key in keys} for entry in MODELS.values()]
+    if json_:
+        print(json.dumps(rows))
+        return
+    table = Table(Column("name", no_wrap=True), "what it is", "source")
+    for row in rows:
+        table.add_row(*row.values())
+    out.print(table)
