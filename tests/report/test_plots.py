@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -8,10 +10,12 @@ import pytest
 
 from hpgmn.graph import Array
 from hpgmn.report import plots
-from hpgmn.report.reading import Stage
+from hpgmn.report.data import LearningCurves
+
+Make = Callable[..., dict[str, Any]]
 
 
-def stage(num_runs: int = 3, epochs: int = 40, name: str = "main") -> Stage:
+def stage(num_runs: int = 3, epochs: int = 40, name: str = "main") -> LearningCurves:
     random = np.random.default_rng(0)
     fall = np.exp(-np.arange(epochs) / 10)
     loss = fall + 0.1 * random.random((num_runs, epochs))
@@ -20,7 +24,7 @@ def stage(num_runs: int = 3, epochs: int = 40, name: str = "main") -> Stage:
         for curve in (loss, score):
             curve[run, epochs - 5 * run :] = np.nan
     curves = {"loss": loss, "val_loss": loss + 0.2, "val_score": score}
-    return Stage(name, np.arange(epochs), curves)
+    return LearningCurves(name, np.arange(epochs), curves)
 
 
 def confusion(num_classes: int) -> Array:
@@ -112,7 +116,7 @@ def test_curve_points_leave_out_epochs_without_a_value() -> None:
     assert (low.tolist(), high.tolist()) == ([1.0, 3.0], [2.0, 3.0])
 
 
-@pytest.mark.parametrize("length", [151, 300, 301, 5000])
+@pytest.mark.parametrize("length", [151, 5000])
 def test_long_curves_are_shortened_but_keep_ends_and_spikes(length: int) -> None:
     values = np.random.default_rng(0).random((4, length))
     values[2, length // 3] = 50.0
@@ -131,17 +135,19 @@ def test_loss_sentence_tells_the_ends_of_the_mean_curves() -> None:
     svg = plots.loss_curves(one, "loss")
     assert svg is not None
     first, last = one.curves["loss"][0, [0, -1]]
-    expected = f"training loss goes from {first:.3g} at epoch 0 to {last:.3g} at epoch 39"
+    expected = f"training loss {first:.3g} at epoch 0, {last:.3g} at epoch 39"
     assert expected in label(svg)
     assert "validation" in words(svg)
 
 
 def test_curves_that_were_not_recorded_are_not_drawn() -> None:
     nothing = np.full((2, 5), np.nan)
-    empty = Stage("main", np.arange(5), dict.fromkeys(("loss", "val_loss", "val_score"), nothing))
+    empty = LearningCurves(
+        "main", np.arange(5), dict.fromkeys(("loss", "val_loss", "val_score"), nothing)
+    )
     assert plots.loss_curves(empty, "a") is None
     assert plots.score_curve(empty, "accuracy", None, "b") is None
-    loss_only = Stage("main", np.arange(5), dict(empty.curves) | {"loss": np.ones((2, 5))})
+    loss_only = LearningCurves("main", np.arange(5), dict(empty.curves) | {"loss": np.ones((2, 5))})
     svg = plots.loss_curves(loss_only, "c")
     assert svg is not None
     assert "training" in words(svg)
@@ -155,7 +161,7 @@ def test_best_epochs_are_marked() -> None:
     assert marked is not None
     assert "best epoch of each run" in words(marked)
     assert "best epoch of each run" not in words(plain)
-    assert "between 3 and 8, their median is 7." in label(marked)
+    assert "3 to 8, median 7." in label(marked)
     fewer = plots.score_curve(stage(), "accuracy", np.array([[3.0, np.nan], [np.nan, 8.0]]), "s")
     assert fewer is not None
     assert marked.count("<use ") - fewer.count("<use ") == 1
@@ -167,19 +173,19 @@ def test_confusion_matrix_tells_shares_and_counts() -> None:
     for word in ("75%", "3", "25%", "1", "0", "100%", "8", "cat", "dog"):
         assert word in words(svg)
     assert "0%" not in words(svg)
-    assert "91.7% of the test nodes" in label(svg)
-    assert "takes cat for dog: 25.0%" in label(svg)
+    assert "91.7% correct" in label(svg)
+    assert "cat predicted as dog, 25.0%" in label(svg)
 
 
 def test_confusion_matrix_copes_with_a_class_without_test_nodes() -> None:
     svg = plots.confusion_matrix(np.array([[4, 0], [0, 0]]), ["cat", "dog"], "m")
     assert "100%" in words(svg)
-    assert "mistake" not in label(svg)
+    assert "error" not in label(svg)
 
 
 def test_confusion_matrix_without_nodes_says_so() -> None:
     svg = plots.confusion_matrix(np.zeros((2, 2), int), ["cat", "dog"], "m")
-    assert label(svg) == "Confusion matrix: no labelled test node."
+    assert "no labelled test node" in label(svg)
 
 
 def test_matrix_of_many_classes_shows_colours_only() -> None:
@@ -246,3 +252,80 @@ def test_split_labels_are_thinned_where_there_are_very_many() -> None:
     svg = plots.run_scores(np.linspace(0.5, 0.9, 100)[:, None], range(100), "accuracy", "r")
     assert "96" in words(svg)
     assert "97" not in words(svg)
+
+
+def test_reliability_and_coverage_describe_their_numbers() -> None:
+    bins = [
+        {"low": 0.5, "high": 0.75, "count": 10, "confidence": 0.6, "accuracy": 0.7},
+        {"low": 0.75, "high": 1.0, "count": 1030, "confidence": 0.9, "accuracy": 0.75},
+    ]
+    for fact in ("1,040 test nodes", "0.75 and 1.00", "75.0%", "15.0 points below"):
+        assert fact in label(plots.reliability_diagram(bins, "r"))
+    coverage = [{"coverage": 0.5, "accuracy": 0.95}, {"coverage": 1.0, "accuracy": 0.8}]
+    thresholds: list[dict[str, float | None]] = [
+        {"threshold": 0.7, "coverage": 0.6, "accuracy": 0.91}
+    ]
+    svg = plots.coverage_curve(coverage, thresholds, "c")
+    assert "95.0% with 50% answered, 80.0% with 100% answered" in label(svg)
+    assert "0.70" in words(svg)
+    svg = plots.coverage_curve(coverage, [{"threshold": None}], "c")
+    assert "validation, threshold" not in words(svg)
+
+
+def test_bars_of_a_class_are_stacked() -> None:
+    groups = [{"name": "a", "nodes": 4, "statistics": {"one": 1.0, "two": 3.0}}]
+    svg = plots.class_bars(["one", "two"], groups, "bars")
+    ends = []
+    for colour in ("#0072b2", "#d55e00"):
+        [bar, *_] = [
+            element.attrib["d"]
+            for element in ElementTree.fromstring(svg).iter("path")
+            if f"fill: {colour}" in element.attrib.get("style", "")
+        ]
+        x = [float(x) for x, _ in re.findall(r"[ML] (\S+) (\S+)", bar)]
+        ends.append((min(x), max(x)))
+    [(start, middle), (second_start, end)] = ends
+    assert second_start == pytest.approx(middle, abs=0.02)
+    assert end - second_start == pytest.approx(3 * (middle - start), abs=0.1)
+    assert "Largest: a: two." in label(svg)
+
+
+def test_share_bars_list_every_statistic() -> None:
+    assert "one 0.75, two 0.25" in label(plots.share_bars({"one": 0.75, "two": 0.25}, "s"))
+
+
+def test_patterns_reach_as_far_as_the_outer_nodes() -> None:
+    nodes = [[float(x), 0.0] for x in range(11)]  # nine tenths lie within 9
+    assert plots.enlargement({"nodes": nodes, "patterns": [[0.0, 0.3], [0.1, 0.0]]}) == 30
+    assert plots.enlargement({"nodes": nodes, "patterns": [[0.0, 0.0]]}) == 1
+    assert plots.enlargement({"nodes": [[0.0, 0.0]], "patterns": [[1.0, 0.0]]}) == 1
+
+
+def test_map_numbers_the_used_patterns(make_understanding: Make) -> None:
+    content = make_understanding(num_patterns=41)
+    used = list(range(40, -1, -1))
+    shown = words(plots.memory_map(content["map"], content["class_names"], used, "map"))
+    assert shown.count("40") == 1
+    assert "10" not in shown  # the 31st
+    assert "unused or redundant, or less used" in shown
+    content = make_understanding()
+    shown = words(plots.memory_map(content["map"], content["class_names"], [0, 1, 4, 5], "map"))
+    assert {"0", "1", "4", "5"} <= set(shown)
+    assert "unused or redundant" in shown
+    shown = words(plots.memory_map(content["map"], content["class_names"], range(6), "map"))
+    assert "unused or redundant" not in shown
+
+
+def test_heatmap_and_map_merge_and_cut_classes(make_understanding: Make) -> None:
+    long = [f"class {number} with a name that is rather long" for number in range(40)]
+    content = make_understanding(classes=long, num_patterns=72, num_nodes=200)
+    shown = words(plots.pattern_heatmap(content["patterns"][:60], long, {}, 72, "p"))
+    assert "11 other classes" in shown
+    assert max(len(word) for word in shown) <= 30
+    assert "33 other classes" in words(plots.memory_map(content["map"], long, [0], "map"))
+
+
+def test_printable_text_fits_any_file() -> None:
+    text = plots.printable("a\nb\x1b\x00\ud800\uffff<ü学>")
+    assert text == "a b\ufffd\ufffd\ufffd\ufffd<ü学>"
+    text.encode("utf-8")

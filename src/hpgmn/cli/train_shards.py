@@ -83,7 +83,7 @@ def train_shards(
     torchrun --standalone --nproc-per-node 2 -m hpgmn train-shards SHARDS --out RUN --resume
     """
     from hpgmn.models.shipped import read_config
-    from hpgmn.report import write_report
+    from hpgmn.runs.report_data import write_report
 
     if resume and overwrite:
         raise SettingError(

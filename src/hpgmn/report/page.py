@@ -106,8 +106,17 @@ class ReportDataError(ValueError):
 
 
 @dataclass(frozen=True)
+class Cell:
+    """A cell of a table with a second line, or in bold."""
+
+    text: str
+    note: str = ""
+    is_strong: bool = False
+
+
+@dataclass(frozen=True)
 class Table:
-    """A table of the page; a cell is text or a mapping, see ``macros.html.j2``.
+    """A table of the page; its cells are text, numbers or :class:`Cell`.
 
     Attributes:
         foot: whether the last row is a total.
@@ -200,12 +209,16 @@ def render_page(template: str, *, title: str, script: str = "", **context: Any) 
     if script:
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
         policy += f"; script-src 'sha256-{digest}'"
-    return environment().get_template(template).render(
-        title=title,
-        styles=resource("style.css"),
-        policy=Markup(policy),  # nosec B704
-        script=Markup(script),  # nosec B704
-        **context,
+    return (
+        environment()
+        .get_template(template)
+        .render(
+            title=title,
+            styles=resource("style.css"),
+            policy=Markup(policy),  # nosec B704
+            script=Markup(script),  # nosec B704
+            **context,
+        )
     )
 
 
@@ -608,14 +621,14 @@ def _health(audit: Mapping[str, Any]) -> dict[str, Any] | None:
         return {"left_out": audit["left_out"]}
     findings = [
         (
-            {"text": _SEVERITIES.get(row["severity"], row["severity"]), "strong": True},
-            {"text": row["message"], "note": row["advice"]},
+            Cell(_SEVERITIES.get(row["severity"], row["severity"]), is_strong=True),
+            Cell(row["message"], row["advice"]),
         )
         for row in audit["findings"]
     ]
     homophily = [
         (
-            {"text": f"{name[:1].upper()}{name[1:]}", "note": meaning},
+            Cell(f"{name[:1].upper()}{name[1:]}", meaning),
             decimals(number(audit["homophily"].get(key))),
         )
         for key, (name, meaning) in MEASURES.items()
@@ -630,7 +643,7 @@ def _health(audit: Mapping[str, Any]) -> dict[str, Any] | None:
         for row in audit["twins"]
         if row["nodes"]
     ]
-    head = ("Equal in", "Nodes", "Test nodes equal to a train node", "Label agreement")
+    head = ("Criterion", "Nodes", "Test nodes equal to a train node", "Label agreement")
     return {
         "left_out": None,
         "split": audit["split"],
@@ -710,10 +723,7 @@ def _statistics(content: Mapping[str, Any]) -> dict[str, Any]:
         (group["name"], str(group["nodes"]), *(f"{group['statistics'][key]:.3f}" for key in names))
         for group in groups
     ]
-    rows = [
-        ({"text": name, "note": STATISTICS.get(name, DASH)}, f"{shares[name]:.3f}")
-        for name in names
-    ]
+    rows = [(Cell(name, STATISTICS.get(name, DASH)), f"{shares[name]:.3f}") for name in names]
     return {
         "sampled": content["sampled"],
         "is_cut": len(groups) > MOST_BARS,
@@ -749,9 +759,11 @@ def _memory(content: Mapping[str, Any]) -> dict[str, Any]:
         notes.insert(0, f"The {num_merged} classes with the smallest shares are merged.")
     modes = list(patterns[0]["neighborhood"])
     neighbor_heads = [f"Classes of {DIRECTIONS.get(mode, mode)}" for mode in modes]
+    numbers = {one["number"]: str(one["number"]) for one in patterns}
+    numbers |= {k: f"{k} ({mark})" for k, mark in marks.items()}
     rows = [
         [
-            f"{one['number']}" + f" ({marks[one['number']]})" * (one["number"] in marks),
+            numbers[one["number"]],
             f"{one['attention']:.1%}",
             plots.largest_shares(one["classes"]) or DASH,
             *(plots.largest_shares(one["neighborhood"][mode]) or DASH for mode in modes),

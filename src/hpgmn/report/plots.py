@@ -54,6 +54,7 @@ _STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
+    "axes.grid.axis": "y",
     "axes.axisbelow": True,
     "grid.color": FAINT,
     "grid.linewidth": 0.6,
@@ -156,7 +157,6 @@ def run_scores(scores: Array, splits: Sequence[object], metric: str, prefix: str
     width = min(max(4.6, 1.4 + 0.5 * len(labels)), 8.4)
     with drawing(width, 2.9, prefix, (0.85, 0.15, 0.5, 0.3)) as figure:
         axes = figure.add_subplot()
-        axes.grid(False, axis="x")
         axes.set(xlabel="split", ylabel=f"test {metric}")
         percent_axis(axes)
         num_seeds = scores.shape[1]
@@ -286,8 +286,9 @@ def confusion_matrix(counts: Array, classes: Sequence[str], prefix: str) -> str:
         axes.tick_params(length=0, labelsize=9 if has_text else 7)
         centres = np.arange(size) + 0.5
         axes.set_yticks(centres, labels)
-        slant = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if is_slanted else {}
-        axes.set_xticks(centres, labels, **slant)
+        axes.set_xticks(centres, labels)
+        if is_slanted:
+            _slant(axes, "right")
         axes.set(xlabel="predicted class", ylabel="true class")
         if has_text:
             _write_cells(axes, counts, shares)
@@ -464,7 +465,7 @@ def class_bars(names: Sequence[str], groups: Sequence[Mapping[str, Any]], prefix
 def _name_bars(axes: Axes, labels: Sequence[str]) -> None:
     axes.set_yticks(np.arange(len(labels)), labels)
     axes.invert_yaxis()
-    axes.grid(False, axis="y")
+    axes.grid(False)
     axes.tick_params(axis="y", length=0)
 
 
@@ -512,8 +513,7 @@ def pattern_heatmap(
         left.xaxis.set_label_position("top")
         left.set_xticks(np.arange(size) + 0.5, labels)
         if is_slanted:
-            for label in left.get_xticklabels():
-                label.set(rotation=45, ha="left", rotation_mode="anchor")
+            _slant(left, "left")
         left.set(xlabel="class of its nodes", ylabel="pattern" + ", most used first" * (rows > 9))
         colours = [QUIET if k in marks else TRAINING for k in numbers]
         right.barh(centres, attention, height=0.75, color=colours)
@@ -607,7 +607,8 @@ def memory_map(
             axes.plot(*patterns[~numbered].T, "x", ms=5, color=QUIET, label=label)
         axes.plot(*patterns[numbered].T, "o", ms=13, mfc="white", mec=INK, mew=1.2, label="pattern")
         for number in np.flatnonzero(numbered).tolist():
-            axes.text(*patterns[number], str(number), ha="center", va="center", size=7.5)
+            x, y = patterns[number]
+            axes.text(x, y, str(number), ha="center", va="center", size=7.5)
         axes.set(
             xlabel=f"first component: {content['node_variance'][0]:.0%} of the variance",
             ylabel=f"second component: {content['node_variance'][1]:.0%} of the variance",
@@ -659,9 +660,13 @@ def _epoch_axes(figure: Figure, label: str) -> Axes:
     axes = figure.add_subplot()
     axes.set(xlabel="epoch", ylabel=label)
     axes.margins(x=0.02)
-    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    axes.yaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     return axes
+
+
+def _slant(axes: Axes, align: str) -> None:
+    for label in axes.get_xticklabels():
+        label.set(rotation=45, ha=align, rotation_mode="anchor")
 
 
 def legend(axes: Axes) -> None:
@@ -680,7 +685,11 @@ def percent_axis(axes: Axes, which: str = "y") -> None:
 def inline_svg(figure: Figure, prefix: str, alt: str) -> str:
     """Return the figure as an element without namespace and style sheet, with its own ids."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.ticker import AutoLocator, MaxNLocator
 
+    for axis in [axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)]:
+        if isinstance(axis.get_major_locator(), AutoLocator):
+            axis.set_major_locator(MaxNLocator(4))  # ticks take most of the drawing time
     buffer = io.StringIO()
     no_metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     with warnings.catch_warnings():
