@@ -16,8 +16,8 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from hpgmn.base.files import unwritable, write_text
-from hpgmn.report.page import Cell, Table, environment, markup, render_page
 from hpgmn.report.plots import inline_svg
+from hpgmn.report.rendering import Cell, Table, environment, markup, render_page
 from hpgmn_lab.reproduction.cells import TUNED
 from hpgmn_lab.reproduction.documents import Document, document
 from hpgmn_lab.reproduction.figure import drawn
@@ -143,7 +143,7 @@ def _block(block: Block, owner: Document) -> Markup:
 
 def _sentence(plain: str) -> Markup:
     """A sentence as markup; what stands between backticks is code."""
-    return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(plain)))
+    return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(plain))))
 
 
 def _cell(words: Words) -> Cell:
