@@ -9,12 +9,10 @@ import numpy as np
 from hpgmn.report.rendering import (
     Cell,
     Table,
-    duration,
+    decimals,
     environment,
     finite_mean,
-    percent,
     render_page,
-    setting_text,
     value_range,
 )
 
@@ -54,9 +52,7 @@ def test_table_heads_rows_and_columns() -> None:
 
 def test_missing_values_are_dashes() -> None:
     missing = np.array([np.nan, np.inf])
-    assert percent(float("nan")) == value_range(missing, "{:g}") == "–"
+    assert decimals(float("nan")) == value_range(missing, "{:g}") == "–"
     assert np.isnan(finite_mean(missing))
     values = np.array([1.0, np.nan, 3.0])
     assert (value_range(values, "{:g}"), finite_mean(values)) == ("1 to 3", 2)
-    assert duration(0.31) == "0.3 s"
-    assert setting_text([None, True, 0.5, "x"]) == "none,true,0.5,x"

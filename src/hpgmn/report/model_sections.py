@@ -10,21 +10,12 @@ from urllib.parse import quote
 import numpy as np
 
 from hpgmn.auditing.findings import ALIKE, MEASURES
+from hpgmn.base.text import MISSING, percent
 from hpgmn.explain.explanation import DIRECTIONS, STATISTICS
 from hpgmn.report import model_plots, plots
 from hpgmn.report.data import ReportData, mapping, number
 from hpgmn.report.plots import short
-from hpgmn.report.rendering import (
-    DASH,
-    Cell,
-    Row,
-    Table,
-    decimals,
-    markup,
-    percent,
-    resource,
-    value_range,
-)
+from hpgmn.report.rendering import Cell, Row, Table, decimals, markup, resource, value_range
 
 MOST_PATTERNS = 60
 """Patterns beyond which the heatmap shows the most used only."""
@@ -224,7 +215,7 @@ def _statistics(content: Mapping[str, Any]) -> dict[str, Any]:
         (group["name"], str(group["nodes"]), *(f"{group['statistics'][key]:.3f}" for key in names))
         for group in groups
     ]
-    rows = [(Cell(name, STATISTICS.get(name, DASH)), f"{shares[name]:.3f}") for name in names]
+    rows = [(Cell(name, STATISTICS.get(name, MISSING)), f"{shares[name]:.3f}") for name in names]
     return {
         "sampled": content["sampled"],
         "is_cut": len(groups) > MOST_BARS,
@@ -266,8 +257,8 @@ def _memory(content: Mapping[str, Any]) -> dict[str, Any]:
         [
             numbers[one["number"]],
             f"{one['attention']:.1%}",
-            model_plots.largest_shares(one["classes"]) or DASH,
-            *(model_plots.largest_shares(one["neighborhood"][mode]) or DASH for mode in modes),
+            model_plots.largest_shares(one["classes"]) or MISSING,
+            *(model_plots.largest_shares(one["neighborhood"][mode]) or MISSING for mode in modes),
             ", ".join(short(node) for node in one["typical_nodes"]),
         ]
         for one in patterns

@@ -11,6 +11,14 @@ from typing import Any
 import numpy as np
 
 from hpgmn.base.metrics import metric_words
+from hpgmn.base.text import (
+    MISSING,
+    count_noun,
+    format_duration,
+    format_setting,
+    format_time,
+    percent,
+)
 from hpgmn.graph import Array
 from hpgmn.report import plots
 from hpgmn.report.data import LearningCurves, ReportData, mapping, number
@@ -22,18 +30,13 @@ from hpgmn.report.model_sections import (
 )
 from hpgmn.report.plots import printable
 from hpgmn.report.rendering import (
-    DASH,
     Row,
     Table,
-    duration,
+    difference_text,
     finite_mean,
     markup,
-    percent,
-    plural,
-    points,
     render_page,
     resource,
-    setting_text,
     value_range,
 )
 
@@ -118,7 +121,7 @@ def render_report(data: ReportData) -> str:
         sections["explorer"] = explorer_section(data.explorer)
     with _checked("config"):
         settings = data.config["settings"].items()
-        rows = [(str(name), setting_text(value)) for name, value in settings]
+        rows = [(str(name), format_setting(value)) for name, value in settings]
         caption = f"Settings of {data.config['model']}"
         sections["settings"] = Table(caption, ("Setting", "Value"), rows)
         sections["repeat"] = _repeat(data)
@@ -133,7 +136,7 @@ def render_report(data: ReportData) -> str:
         headline=headline,
         version=data.metrics.get("version") or "",
         created=created,
-        created_short=_short_time(created),
+        created_short=format_time(created),
     )
 
 
@@ -145,12 +148,6 @@ def _checked(part: str) -> Iterator[None]:
         raise ReportDataError(part, error) from None
 
 
-def _short_time(created: object) -> str:
-    """Format ``2026-01-31T12:34:56+00:00`` as ``2026-01-31 12:34``; anything else unchanged."""
-    text = str(created)
-    return f"{text[:10]} {text[11:16]}" if text[10:11] == "T" and len(text) >= 16 else text
-
-
 def _facts(content: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Flatten a recorded mapping into rows of name and value."""
     rows = []
@@ -159,11 +156,11 @@ def _facts(content: Mapping[str, Any]) -> list[tuple[str, str]]:
         if isinstance(value, dict):
             rows += [(f"{name}, {inner.lower()}", text) for inner, text in _facts(value)]
         elif isinstance(value, float):
-            rows.append((name, f"{value:.3g}" if math.isfinite(value) else DASH))
+            rows.append((name, f"{value:.3g}" if math.isfinite(value) else MISSING))
         elif isinstance(value, int) and not isinstance(value, bool):
             rows.append((name, f"{value:,}"))
         elif value is not None:
-            rows.append((name, setting_text(value)))
+            rows.append((name, format_setting(value)))
     return rows
 
 
@@ -204,16 +201,20 @@ def _headline(data: ReportData) -> dict[str, Any]:
         before = percent(number(calibration.get("ece_before_mean")))
         tiles.append(("Calibration error", percent(error), f"{before} without temperature"))
     num_splits, num_seeds = len(metrics["splits"]), metrics["seeds"]
-    grid = f"{plural(num_splits, 'split')} × {plural(num_seeds, 'seed')}"
+    grid = f"{count_noun(num_splits, 'split')} × {count_noun(num_seeds, 'seed')}"
     tiles.append(("Runs", f"{data.num_runs}", grid))
     if not math.isnan(number(metrics.get("seconds"))):
-        tiles.append(("Time", duration(metrics["seconds"]), "all runs"))
+        tiles.append(("Time", format_duration(metrics["seconds"]), "all runs"))
     difference = accuracy - baseline
     std = number(metrics.get("test_accuracy_std"))
     versus_spread = None
     if data.num_runs > 1 and not math.isnan(std) and round(100 * difference, 2):
         versus_spread = "less than" if abs(difference) < std else "more than"
-    return {"tiles": tiles, "difference": points(difference), "versus_spread": versus_spread}
+    return {
+        "tiles": tiles,
+        "difference": difference_text(difference),
+        "versus_spread": versus_spread,
+    }
 
 
 def _warnings(data: ReportData) -> list[str]:
@@ -243,8 +244,8 @@ def _scores(data: ReportData) -> dict[str, Any]:
         row.append(value_range(best, "{:g}"))
         if has_spread:
             finite = test[np.isfinite(test)]
-            std = f"{100 * finite.std(ddof=1):.2f}" if finite.size > 1 else DASH
-            row[2:2] = [std, value_range(test, "{:.2%}") if test.size > 1 else DASH]
+            std = f"{100 * finite.std(ddof=1):.2f}" if finite.size > 1 else MISSING
+            row[2:2] = [std, value_range(test, "{:.2%}") if test.size > 1 else MISSING]
         rows.append(row)
     caption = f"{metric[:1].upper()}{metric[1:]} by split"
     caption += f", {num_seeds} seeds each" if num_seeds > 1 else ""
@@ -352,7 +353,7 @@ def _class_scores(data: ReportData) -> dict[str, Any]:
     if data.num_runs > 1:
         head.append("Support per run")
     caption = "Test nodes by class" + (", all runs pooled" if data.num_runs > 1 else "")
-    has_dash = any(DASH in row for row in rows)
+    has_dash = any(MISSING in row for row in rows)
     return {"table": Table(caption, head, rows, foot=True), "has_dash": has_dash}
 
 
@@ -366,14 +367,14 @@ def _choice(data: ReportData) -> dict[str, Any] | None:
             str(row.get("name")),
             str(row.get("model")),
             percent(number(row.get("val_score_mean"))),
-            duration(float(row.get("seconds") or 0)),
+            format_duration(float(row.get("seconds") or 0)),
             "chosen" if row.get("name") == content.get("chosen") else str(row.get("failure") or ""),
         )
         for row in members
     ]
     return {
         "metric": _metric_name(data),
-        "splits": plural(len(content.get("splits") or ()), "split"),
+        "splits": count_noun(len(content.get("splits") or ()), "split"),
         "table": Table("The portfolio", ("Settings", "Model", "Validation", "Time", "Note"), rows),
     }
 
@@ -393,7 +394,7 @@ def train_command(config: Mapping[str, Any]) -> list[str]:
     for name, value in mapping(config.get("tables")).items():
         words += _table_options(name, value)
     for name, value in config["settings"].items():
-        words += ["--set", f"{name}={setting_text(value)}"]
+        words += ["--set", f"{name}={format_setting(value)}"]
     return [*words, "--no-calibration"] if config.get("calibrate") is False else words
 
 
@@ -421,7 +422,7 @@ def _repeat(data: ReportData) -> dict[str, Any]:
             lines.append("   ")
         lines[-1] += f" {option}"
     metrics = data.metrics
-    rows = [("hpgmn", str(metrics.get("version") or data.config.get("version") or DASH))]
+    rows = [("hpgmn", str(metrics.get("version") or data.config.get("version") or MISSING))]
     rows += _facts(mapping(metrics.get("hardware")))
     for key, name in (
         ("seconds", "Time, total"),
@@ -429,7 +430,7 @@ def _repeat(data: ReportData) -> dict[str, Any]:
         ("seconds_training", "Time, training"),
     ):
         if not math.isnan(number(metrics.get(key))):
-            rows.append((name, duration(metrics[key])))
+            rows.append((name, format_duration(metrics[key])))
     if not math.isnan(number(metrics.get("peak_memory_mb"))):
         rows.append(("Peak memory", f"{metrics['peak_memory_mb']:,.0f} MB"))
     return {

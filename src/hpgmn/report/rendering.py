@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hpgmn.base.text import MISSING
 from hpgmn.graph import Array
 from hpgmn.report.plots import printable
 
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
-DASH = "–"
-"""Shown for a missing value."""
 Row = Sequence[Any]
 
 
@@ -109,21 +108,16 @@ def markup(svg: str | None) -> Markup | None:
     return None if svg is None else Markup(svg)  # nosec B704
 
 
-def percent(value: float) -> str:
-    """Format a share in percent with two decimals, NaN as a dash."""
-    return DASH if math.isnan(value) else f"{value:.2%}"
-
-
 def decimals(value: float) -> str:
     """Format a number with three decimals, NaN as a dash."""
-    return DASH if math.isnan(value) else f"{value:.3f}"
+    return MISSING if math.isnan(value) else f"{value:.3f}"
 
 
 def value_range(values: Array, form: str) -> str:
     """Format the smallest and the largest finite value, or the one value if they agree."""
     finite = values[np.isfinite(values)]
     if not finite.size:
-        return DASH
+        return MISSING
     low, high = form.format(finite.min()), form.format(finite.max())
     return low if low == high else f"{low} to {high}"
 
@@ -134,38 +128,10 @@ def finite_mean(values: Array) -> float:
     return float(finite.mean()) if finite.size else math.nan
 
 
-def duration(seconds: float) -> str:
-    """Format seconds.
-
-    >>> duration(14.2), duration(125), duration(3599.9)
-    ('14 s', '2 min 05 s', '1 h 00 min')
-    """
-    if seconds < 99.5:
-        return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-def setting_text(value: object) -> str:
-    """Format a value as ``--set`` takes it."""
-    if value is None or isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list):
-        return ",".join(setting_text(item) for item in value)
-    return str(value)
-
-
-def plural(count: int, noun: str) -> str:
-    """Format a count with its noun."""
-    return f"{count} {noun}" + ("" if count == 1 else "s")
-
-
-def points(difference: float) -> str | None:
+def difference_text(difference: float) -> str | None:
     """Format a difference of shares as points above or below; None for NaN.
 
-    >>> points(0.0412), points(-0.01), points(0)
+    >>> difference_text(0.0412), difference_text(-0.01), difference_text(0)
     ('4.12 points above', '1.00 points below', 'equal to')
     """
     if math.isnan(difference):

@@ -9,26 +9,28 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError
-from hpgmn.base.files import write_text
-from hpgmn.base.formats import RUN_FORMAT, refuse_newer, unsealed_of_run
+from hpgmn.base.files import RUN_FORMAT, check_format, verify_run_checksum, write_text
 from hpgmn.base.parsing import parse_json, read_json
 from hpgmn.base.settings import read_yaml
 from hpgmn.graph import Array
 from hpgmn.report import LearningCurves, ReportData, ReportDataError, render_report
 from hpgmn.report.data import CURVE_NAMES, mapping, number
+from hpgmn.runs.folder import (
+    AUDIT_FILE,
+    CONFIG_FILE,
+    EXPLORER_FILE,
+    HISTORY_FILE,
+    METRICS_FILE,
+    PREDICTIONS_FILE,
+    REPORT_FILE,
+    UNDERSTANDING_FILE,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from hpgmn.graph import Split
 
-CONFIG_FILE, METRICS_FILE, HISTORY_FILE = "config.yaml", "metrics.json", "history.jsonl"
-PREDICTIONS_FILE, REPORT_FILE = "predictions.parquet", "report.html"
-AUDIT_FILE, UNDERSTANDING_FILE, EXPLORER_FILE = (
-    "audit.json",
-    "understanding.json",
-    "explorer.json",
-)
 _FILES = {
     "config": CONFIG_FILE,
     "metrics": METRICS_FILE,
@@ -162,7 +164,7 @@ def _read_config(path: Path) -> dict[str, Any]:
         config = read_yaml(path)
     except SettingError as error:
         raise HPGMNError(str(error), RESTORE) from None
-    refuse_newer(path, config.get("format"), RUN_FORMAT)
+    check_format(path, config.get("format"), RUN_FORMAT)
     _require(path, config, _CONFIG)
     if not isinstance(config["splits"], list) or not isinstance(config["settings"], dict):
         raise _broken(path, "must hold a list 'splits' and a mapping 'settings'")
@@ -188,9 +190,9 @@ def _read_optional(path: Path) -> dict[str, Any]:
 
 def _read_metrics(path: Path) -> dict[str, Any]:
     metrics = _read_object(path)
-    refuse_newer(path, metrics.get("format"), RUN_FORMAT)
+    check_format(path, metrics.get("format"), RUN_FORMAT)
     try:
-        metrics = unsealed_of_run(metrics)
+        metrics = verify_run_checksum(metrics)
     except ValueError as error:
         raise _broken(path, f"is damaged: {error}") from None
     _require(path, metrics, _METRICS)

@@ -15,7 +15,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from hpgmn.base.files import unwritable, write_text
+from hpgmn.base.files import write_error, write_text
 from hpgmn.report.plots import inline_svg
 from hpgmn.report.rendering import Cell, Table, environment, markup, render_page
 from hpgmn_lab.reproduction.cells import TUNED
@@ -75,7 +75,7 @@ def write_page(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise unwritable(path, error) from None
+        raise write_error(path, error) from None
     write_text(path, content)
     return path
 
