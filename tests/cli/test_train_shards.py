@@ -70,19 +70,18 @@ def test_an_interrupted_run_goes_on(
         "cpu",
         *OPTIONS,
     ]
-    monkeypatch.setattr("hpgmn.training.rank_training.SAVE_SECONDS", 0.0)
+    monkeypatch.setattr("hpgmn.training.replicas.SAVE_SECONDS", -1.0)
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("hpgmn.training.rank_training.end", stop)
+        patch.setattr("hpgmn.training.trainer.finish_stage", stop)
         assert main(words) == 130
     assert (tmp_path / "run" / "state" / "state.safetensors").exists()
     trained = []
-    monkeypatch.setattr(
-        "hpgmn.training.rank_training.ParallelTraining.epoch", lambda *_: trained.append(1)
-    )
+    runner = "hpgmn.training.stage_runner.StageRunner"
+    monkeypatch.setattr(f"{runner}.epoch", lambda *_: trained.append(1))
     assert main([*words, "--resume"]) == 0  # both epochs were saved: none is trained again
     assert not trained
 
@@ -95,7 +94,7 @@ def test_an_interrupted_run_goes_on(
         (["--address", "auto"], "Add --engine ray, or leave it out."),
         (["--workers", "2"], "--workers is of --engine ray"),
         (["--metric", "average_precision", "--positive", "a"], "Unknown positive class 'a'"),
-        (["--set", "batch_size=0"], "Add --set batch_size=1024"),
+        (["--set", "batch_size=0"], "batch_size=1024"),
         (["--device", "tpu"], "Unknown device 'tpu'"),
     ],
 )

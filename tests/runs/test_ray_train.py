@@ -67,18 +67,19 @@ def dying() -> Callable[[Mapping[str, Any]], None]:
         import signal
 
         from hpgmn.runs import ray_train
-        from hpgmn.training import rank_training as training
+        from hpgmn.training import replicas
+        from hpgmn.training.stage_runner import StageRunner
 
-        training.SAVE_SECONDS = 0.0
-        before, died = training.ParallelTraining.epoch, Path(config["folder"]) / "died"
+        replicas.SAVE_SECONDS = 0.0
+        before, died = StageRunner.epoch, Path(config["folder"]) / "died"
 
-        def epoch(self: Any, optimizer: Any, current: Any) -> Any:
+        def epoch(self: Any, optimizer: Any, current: Any, number: int) -> Any:
             if self.ranks.rank == 1 and current.epoch == 2 and not died.exists():
                 died.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
-            return before(self, optimizer, current)
+            return before(self, optimizer, current, number)
 
-        training.ParallelTraining.epoch = epoch  # type: ignore[method-assign]
+        StageRunner.epoch = epoch  # type: ignore[assignment,method-assign]
         ray_train.work(config)
 
     return work

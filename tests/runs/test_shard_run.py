@@ -46,19 +46,20 @@ SETTINGS: dict[str, Any] = {
 # Rank 1 is killed at the start of its fifth epoch: always, or in the first attempt alone.
 PROGRAM = """
 import os, signal, sys
-from hpgmn.training import rank_training as training
+from hpgmn.training import replicas
+from hpgmn.training.stage_runner import StageRunner
 
-training.SAVE_SECONDS = 0.0
-before = training.ParallelTraining.epoch
+replicas.SAVE_SECONDS = 0.0
+before = StageRunner.epoch
 when = sys.argv.pop(1)
 
-def epoch(self, optimizer, current):
+def epoch(self, optimizer, current, number):
     first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
     if self.ranks.rank == 1 and current.epoch == 4 and (when == "die" or when == "once" and first):
         os.kill(os.getpid(), signal.SIGKILL)
-    return before(self, optimizer, current)
+    return before(self, optimizer, current, number)
 
-training.ParallelTraining.epoch = epoch
+StageRunner.epoch = epoch
 from hpgmn.cli import main
 sys.exit(main(sys.argv[1:]))
 """
@@ -238,7 +239,7 @@ def test_shards_are_always_read_in_batches(
 @pytest.mark.parametrize(
     ("settings", "options", "message"),
     [
-        ({"batch_size": 0}, {}, "Add --set batch_size"),
+        ({"batch_size": 0}, {}, "batch_size=1024"),
         ({}, {"seeds": 0}, "--seeds must be at least 1"),
         ({}, {"metric": "precision@3"}, "needs two classes"),
         ({"hiden_dim": 3}, {}, "Did you mean 'hidden_dim'"),
@@ -321,7 +322,7 @@ def test_labels_are_counted_range_by_range(
 ) -> None:
     """No process holds the labels of all nodes before the training begins."""
     shards = Shards(shards_writer(tmp_path, small_graph, SETTINGS, split=1))
-    monkeypatch.delattr("hpgmn.runs.shard_run.Rows")
+    monkeypatch.delattr("hpgmn.runs.shard_run.ShardRows")
     specification(shards)
     split = small_graph.split(1)
     found = count_labels(shards)

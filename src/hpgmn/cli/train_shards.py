@@ -180,9 +180,9 @@ class _Run:
 
     def here(self, device: str) -> dict[str, Any] | None:
         """Train as one of torchrun's processes, or alone; the metrics on rank 0."""
-        from hpgmn.training.ranks import joined
+        from hpgmn.training.ranks import join_ranks
 
-        with joined(device) as ranks:
+        with join_ranks(device) as ranks:
             if ranks.is_first:
                 return self._first(ranks, device)
             self._other(ranks)
@@ -199,13 +199,13 @@ class _Run:
                 stack.enter_context(telling_kept(self.folder))
                 finished = self._prepared(spec)
             except Exception:
-                ranks.words(_REFUSED)  # the message is the user's; others would fail beside it
+                ranks.broadcast_text(_REFUSED)
                 ranks.leave()
                 raise
             if finished is not None:
-                ranks.words(_FINISHED)
+                ranks.broadcast_text(_FINISHED)
                 return finished
-            ranks.words(json.dumps(spec.as_dict()))
+            ranks.broadcast_text(json.dumps(spec.as_dict()))
             with self._told(spec, shards) as report:
                 metrics = run_on_shards(spec, shards, self.folder, ranks, report=report)
         assert metrics is not None
@@ -218,7 +218,7 @@ class _Run:
         from hpgmn.runs.shard_run import run_on_shards
         from hpgmn.shards import Shards
 
-        said = ranks.words("")
+        said = ranks.broadcast_text("")
         if said not in (_REFUSED, _FINISHED):  # torchrun ends all with the rank that failed
             spec = RunSpec.from_dict(parse_json(said))
             run_on_shards(spec, Shards(self.shards), self.folder, ranks)

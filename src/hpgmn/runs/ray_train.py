@@ -22,7 +22,7 @@ from hpgmn.runs.metrics import read_metrics
 from hpgmn.runs.run import METRICS_FILE, STATE_FOLDER, RunSpec
 from hpgmn.runs.shard_run import run_on_shards
 from hpgmn.shards import Shards
-from hpgmn.training.ranks import joined
+from hpgmn.training.ranks import join_ranks
 from hpgmn.training.replicas import Progress
 
 RAY_FOLDER = "ray"
@@ -128,7 +128,7 @@ def _train(
 def work(config: Mapping[str, Any]) -> None:
     """What each worker of Ray Train does; the folder is prepared."""
     spec, folder = RunSpec.from_dict(dict(config["spec"])), Path(config["folder"])
-    with joined(spec.device) as ranks:
+    with join_ranks(spec.device) as ranks:
         note = _noted(folder / STATE_FOLDER / PROGRESS_FILE)
         run_on_shards(spec, Shards(config["shards"]), folder, ranks, report=note)
 

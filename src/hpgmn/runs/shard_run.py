@@ -25,7 +25,7 @@ from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.graph import Array, Split
 from hpgmn.models import find_model
 from hpgmn.models.label_estimator import EstimatorSettings
-from hpgmn.models.stage import Parameters, Replica
+from hpgmn.models.stage import Parameters, Replica, TrainingStage
 from hpgmn.runs.metrics import Result, run_metrics
 from hpgmn.runs.predictions import NodeTable
 from hpgmn.runs.provenance import surroundings
@@ -51,11 +51,18 @@ from hpgmn.training.checks import (
     sought_class,
 )
 from hpgmn.training.numerics import deterministic_algorithms, run_training_thread
-from hpgmn.training.rank_rows import Rows
-from hpgmn.training.rank_training import STAGE, ParallelTraining, check_settings, fit
 from hpgmn.training.ranks import Ranks
 from hpgmn.training.replicas import Progress
 from hpgmn.training.saved import MODEL_FILE, SavedModel
+from hpgmn.training.shard_task import (
+    STAGE,
+    ShardRows,
+    ShardTask,
+    check_shard_settings,
+    fit_shards,
+    trained_shard_stage,
+)
+from hpgmn.training.stage_runner import stage_logits
 from hpgmn.training.state import TrainState
 
 logger = logging.getLogger(__name__)
@@ -98,7 +105,7 @@ def specification(
         given["batch_size"] = BATCH_SIZE
     chosen = make_settings(find_model(MODEL).settings, given)
     _refuse_decided(shards, chosen, settings or {})
-    check_settings(chosen, list(shards.statistics))
+    check_shard_settings(chosen, list(shards.statistics))
     require_metric(metric, len(shards.class_names), f"'{shards.name}'")
     if seeds < 1:
         raise SettingError(f"--seeds must be at least 1 (got {seeds}).")
@@ -220,7 +227,7 @@ class _OneRun:
         self.state_folder = folder / STATE_FOLDER
         settings = make_settings(find_model(MODEL).settings, spec.settings)
         self.replicas = [Replica(spec.splits[0], seed, settings) for seed in range(spec.seeds)]
-        self.rows = Rows(shards, shards.shares(ranks.size)[ranks.rank])
+        self.rows = ShardRows(shards, shards.shares(ranks.size)[ranks.rank])
 
     def work(
         self, report: Callable[[Progress], None] | None, should_stop: Callable[[], bool]
@@ -235,50 +242,58 @@ class _OneRun:
             warnings += note_made_with(self.folder, self.spec, made)
         for line in warnings:
             logger.warning(line)
-        self.ranks.wait()
+        self.ranks.barrier()
         path = self.state_folder / STATE_FILE
         is_begun = self.ranks.is_first and path.exists()
         before = read_seconds(path) if is_begun else 0.0
         sought = class_number(self.spec.positive, self.shards.class_names)
-        training = ParallelTraining(self.rows, self.replicas, self.ranks, self.spec.metric, sought)
-        state = fit(
-            training,
+        task = ShardTask.of(self.rows, self.replicas, self.ranks)
+        state = fit_shards(
+            task,
+            metric=self.spec.metric,
+            positive=sought,
             path=path,
             identity=self._identity(),
             report=report,
             should_stop=should_stop,
         )
-        judged, labels, val, test = self._judged(training)
+        stage = trained_shard_stage(task, state)
+        judged, labels, val, test = self._judged(stage)
         temperatures = self._temperatures(judged, labels, val)
-        self._write_parts(training, temperatures)
-        self.ranks.wait()
+        self._write_parts(stage, temperatures)
+        self.ranks.barrier()
         metrics = None
+        train_size = sum(self.ranks.gather_numbers(int((task.train_labels >= 0).sum())))
         if self.ranks.is_first:
             self._merge_parts()
             self._write_model(state, temperatures)
             write_history(self.folder / HISTORY_FILE, self.replicas, state.history)
             metrics = self._metrics(state, judged, labels, val, test, temperatures)
-            sizes = (training.train_size, int(val.sum()), int(test.sum()))
+            sizes = (train_size, int(val.sum()), int(test.sum()))
             metrics["nodes"] = {
                 part: [size] for part, size in zip(("train", "val", "test"), sizes, strict=True)
             }
             metrics["warnings"] = warnings
             metrics["seconds"] = before + time.perf_counter() - started
             finish(self.folder, metrics)
-        self.ranks.wait()
+        self.ranks.barrier()
         return metrics
+
+    def _logits(self, stage: TrainingStage, nodes: Tensor) -> Tensor:
+        with torch.no_grad():
+            return stage_logits(stage, nodes.expand(len(self.replicas), -1))
 
     def _identity(self) -> str:
         about = json.dumps([self.spec.as_dict(), self.shards.identity], sort_keys=True)
         return hashlib.sha256(about.encode()).hexdigest()
 
-    def _judged(self, training: ParallelTraining) -> tuple[Tensor, Array, Array, Array]:
+    def _judged(self, stage: TrainingStage) -> tuple[Tensor, Array, Array, Array]:
         """On rank 0 logits, labels, and masks of the validation and test nodes of all ranks."""
         split, y = self.rows.split, self.rows.y
         nodes = np.flatnonzero((split.val | split.test) & (y >= 0))
-        found = self.ranks.gathered(training.logits(torch.from_numpy(nodes)))
+        found = self.ranks.gather(self._logits(stage, torch.from_numpy(nodes)))
         about = np.stack([y[nodes], split.val[nodes], split.test[nodes]]).astype(np.int64)
-        every = self.ranks.gathered(torch.from_numpy(about).to(self.ranks.device)).cpu().numpy()
+        every = self.ranks.gather(torch.from_numpy(about).to(self.ranks.device)).cpu().numpy()
         return found.cpu(), every[0], every[1].astype(bool), every[2].astype(bool)
 
     def _temperatures(self, logits: Tensor, y: Array, val: Array) -> list[float]:
@@ -288,18 +303,18 @@ class _OneRun:
             chosen = torch.from_numpy(val)
             for place, own in enumerate([*logits, mean_logits(logits)]):
                 scales[place] = fit_temperature(own[chosen].double().numpy(), y[val])
-        return [float(scale) for scale in self.ranks.agreed(scales).tolist()]
+        return [float(scale) for scale in self.ranks.broadcast(scales).tolist()]
 
     def _part(self, number: int, place: int) -> Path:
         return self.state_folder / f"predictions-{place:03d}-{number:05d}.parquet"
 
-    def _write_parts(self, training: ParallelTraining, temperatures: list[float]) -> None:
+    def _write_parts(self, stage: TrainingStage, temperatures: list[float]) -> None:
         """The predictions of this rank's nodes, range by range."""
         split = self.rows.split
         for number in self.rows.parts:
             start, stop = self.shards.ranges[number]
             own = slice(start - self.rows.first, stop - self.rows.first)
-            found = training.logits(torch.arange(own.start, own.stop)).cpu()
+            found = self._logits(stage, torch.arange(own.start, own.stop)).cpu()
             about = NodeTable(
                 np.arange(start, stop),
                 self.shards.names([number]),
