@@ -16,7 +16,7 @@ from hpgmn.cli.console import note, out, say, stop_on_signal, training_progress
 if TYPE_CHECKING:
     from hpgmn.graph import Graph
     from hpgmn.runs.portfolio import Choice
-    from hpgmn.runs.run import RunSpec
+    from hpgmn.runs.spec import RunSpec
     from hpgmn.training.replicas import Progress
 
 
@@ -110,8 +110,8 @@ def chosen_or_kept(
 
 def _kept(folder: Path) -> Choice | None:
     from hpgmn.base.parsing import read_json
+    from hpgmn.runs.folder import PORTFOLIO_FILE
     from hpgmn.runs.portfolio import Choice
-    from hpgmn.runs.run import PORTFOLIO_FILE
 
     path = folder / PORTFOLIO_FILE
     if not path.exists():

@@ -22,7 +22,7 @@ import numpy as np
 
 from hpgmn.base.errors import SettingError
 from hpgmn.base.settings import make_settings, plain, settings_dict
-from hpgmn.base.text import setting_text
+from hpgmn.base.text import format_setting
 from hpgmn.graph import Graph
 from hpgmn.models import find_model
 from hpgmn.models.shipped import read_config
@@ -138,7 +138,7 @@ def kept(value: Any) -> Any:
     >>> kept(("attributes", "diffusion")), kept(0.5)
     ('attributes,diffusion', 0.5)
     """
-    return setting_text(list(value)) if isinstance(value, tuple | list) else value
+    return format_setting(list(value)) if isinstance(value, tuple | list) else value
 
 
 class Choices(dict[str, dict[Any, Any]]):

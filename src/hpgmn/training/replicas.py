@@ -17,13 +17,19 @@ import torch
 from torch import Tensor
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.files import sealed, write_text
-from hpgmn.base.formats import RUN_FORMAT, refuse_newer, unsealed_of_run
+from hpgmn.base.files import (
+    RUN_FORMAT,
+    check_format,
+    verify_run_checksum,
+    with_checksum,
+    write_text,
+)
+from hpgmn.base.machine import free_gpu_bytes
 from hpgmn.base.parsing import read_json
 from hpgmn.base.settings import per_replica_names, settings_dict
 from hpgmn.graph import Array, Graph
+from hpgmn.models import is_custom
 from hpgmn.models.memory import NODE_PENALTIES
-from hpgmn.models.own import is_own
 from hpgmn.models.stage import (
     ModelEntry,
     Parameters,
@@ -33,7 +39,6 @@ from hpgmn.models.stage import (
     make_task,
 )
 from hpgmn.statistics import LocalStatistics
-from hpgmn.statistics.forms import gpu_bytes
 from hpgmn.training.checkpoint import read_state, refuse_other, write_state
 from hpgmn.training.numerics import run_training_thread
 from hpgmn.training.ranks import Ranks
@@ -114,7 +119,7 @@ def replicas_at_once(
 ) -> int:
     """How many replicas to train together, with a share of what one process would take."""
     if device.type == "cuda":
-        budget = int(gpu_bytes(device) * 0.6 * memory_share)
+        budget = int(free_gpu_bytes(device) * 0.6 * memory_share)
     else:  # all memory, not what is free: how many are together may decide about last bits
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         budget = min(CPU_BATCH_BYTES, int(memory // 4 * memory_share))
@@ -235,7 +240,7 @@ def fit_replicas(
             "model that reads neighbours only."
         ) from None
     except RuntimeError as error:
-        if not is_own(entry.name):
+        if not is_custom(entry.name):
             raise
         raise HPGMNError(f"Training {entry.name} failed: {error}") from error
 
@@ -279,8 +284,8 @@ def _plan(
     if path.exists():
         try:
             kept = read_json(path)
-            refuse_newer(path, kept.get("format"), RUN_FORMAT)
-            kept = unsealed_of_run(kept)
+            check_format(path, kept.get("format"), RUN_FORMAT)
+            kept = verify_run_checksum(kept)
             known, plan = kept["identity"], kept["plan"]
             if known == identity and not _is_partition(plan, replicas):
                 raise ValueError(f"it does not name each of {replicas} runs once")
@@ -293,7 +298,9 @@ def _plan(
         found: list[list[int]] = plan
         return found
     plan = make()
-    write_text(path, json.dumps(sealed({"format": RUN_FORMAT, "identity": identity, "plan": plan})))
+    write_text(
+        path, json.dumps(with_checksum({"format": RUN_FORMAT, "identity": identity, "plan": plan}))
+    )
     return plan
 
 

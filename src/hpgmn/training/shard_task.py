@@ -17,7 +17,7 @@ from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.base.metrics import metric as metric_of
 from hpgmn.base.sparse import SparseMatrix, moved
 from hpgmn.graph import Array, Split
-from hpgmn.models.hpgmn import stage_on
+from hpgmn.models.hpgmn import stage_on_statistics
 from hpgmn.models.memory import reduce_nodes
 from hpgmn.models.stage import Parameters, Replica, TrainingStage, load_parameters, replica_keys
 from hpgmn.shards import Shards
@@ -231,7 +231,7 @@ def shard_stage(task: ShardTask, parameters: Mapping[str, Parameters]) -> Traini
     """Build the stage that reads the statistics of the shards."""
     settings = [replica.settings for replica in task.replicas]
     reduction = task.ranks.reduce_nodes if task.ranks.size > 1 else reduce_nodes
-    return stage_on(task.inputs, task.num_classes, settings, task.device, reduction)
+    return stage_on_statistics(task.inputs, task.num_classes, settings, task.device, reduction)
 
 
 def trained_shard_stage(task: ShardTask, state: TrainState) -> TrainingStage:

@@ -16,13 +16,13 @@ from typing import Any, Protocol, Self, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
+from hpgmn.base.machine import free_gpu_bytes
 from hpgmn.base.metrics import Metric, class_loss
 from hpgmn.base.randomness import Noise
 from hpgmn.graph import Array
 from hpgmn.models.layers import Output
 from hpgmn.models.stage import Parameters, Rates, Replica, TrainingStage
 from hpgmn.statistics import Statistic
-from hpgmn.statistics.forms import gpu_bytes
 from hpgmn.training.optimizer import ReplicaAdam, all_parameters
 from hpgmn.training.ranks import Ranks
 from hpgmn.training.replay import WARM_UP, StepReplay, attempt
@@ -241,7 +241,7 @@ class StageRunner:
         if nodes.device.type != "cuda" or stage.batch_size or not stage.reads_rows:
             return None
         size = 4 * nodes.numel() * sum(statistic.width for statistic in stage.inputs.values())
-        if size > _GATHERED_SHARE * gpu_bytes(nodes.device):
+        if size > _GATHERED_SHARE * free_gpu_bytes(nodes.device):
             return None
         return rows_of(stage, nodes)
 

@@ -13,19 +13,19 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-import yaml
 
-from hpgmn import __version__
 from hpgmn.base.calibration import fit_temperature
-from hpgmn.base.errors import GraphError, HPGMNError, SettingError
+from hpgmn.base.errors import HPGMNError
 from hpgmn.base.settings import read_yaml, settings_dict
 from hpgmn.graph import Graph, Split
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.models.stage import Replica
-from hpgmn.runs import run as module
-from hpgmn.runs.folder import prepare_folder
+from hpgmn.runs import train as module
+from hpgmn.runs.folder import prepare_folder, write_config
 from hpgmn.runs.metrics import read_metrics
-from hpgmn.runs.run import RunSpec, check_run, resolve_device, roles, run
+from hpgmn.runs.predictions import roles
+from hpgmn.runs.spec import RunSpec
+from hpgmn.runs.train import train_folder
 from hpgmn.training.checkpoint import read_tensors, write_tensors
 from hpgmn.training.replicas import Fitted
 from hpgmn.training.saved import SavedModel
@@ -55,74 +55,8 @@ def stop_at(epoch: int) -> Callable[[], bool]:
     return lambda: next(asked) == epoch
 
 
-# The specification.
-
-
-def test_a_specification_survives_its_config_file() -> None:
-    spec = replace(SPEC, protocol="geom-gcn", metric="roc_auc", device="cuda")
-    text = yaml.safe_dump(spec.as_dict(), sort_keys=False)
-    assert RunSpec.from_dict(yaml.safe_load(text)) == spec
-    assert yaml.safe_load(text)["version"] == __version__
-
-
-@pytest.mark.parametrize("missing", ["graph", "model", "settings", "splits", "seeds", "metric"])
-def test_an_incomplete_config_is_told(missing: str) -> None:
-    content = SPEC.as_dict()
-    del content[missing]
-    with pytest.raises(SettingError, match=rf"incomplete or damaged \(KeyError\('{missing}'"):
-        RunSpec.from_dict(content)
-
-
-@pytest.mark.parametrize("changes", [{"splits": 3}, {"splits": ["a"]}, {"settings": 4}], ids=str)
-def test_a_damaged_config_is_told(changes: dict[str, Any]) -> None:
-    with pytest.raises(SettingError, match="Restore it, or train again with --overwrite"):
-        RunSpec.from_dict(SPEC.as_dict() | changes)
-
-
-def test_devices_are_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert resolve_device("auto") == resolve_device("cpu") == "cpu"
-    with pytest.raises(HPGMNError, match=r"No CUDA device is available\. Use --device cpu"):
-        resolve_device("cuda")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert resolve_device("auto") == resolve_device("cuda") == "cuda"
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "told"),
-    [
-        ({"model": "hpgm"}, HPGMNError, "Did you mean 'hpgmn'"),
-        ({"settings": {"lr": -1}}, SettingError, "'lr' must be at least 0"),
-        ({"metric": "auc"}, SettingError, "Unknown metric 'auc'"),
-        ({"metric": "precision@5"}, SettingError, "needs two classes .'small' has 3"),
-        ({"seeds": 0}, SettingError, "--seeds must be at least 1"),
-        ({"splits": (0, 5)}, GraphError, "splits 0 to 1"),
-    ],
-    ids=str,
-)
-def test_what_cannot_run_is_refused_first(
-    small_graph: Graph, changes: dict[str, Any], error: type[Exception], told: str
-) -> None:
-    with pytest.raises(error, match=told):
-        check_run(replace(SPEC, **changes), small_graph)
-
-
-def test_a_check_gives_splits_and_warnings(small_graph: Graph) -> None:
-    chosen, warnings = check_run(replace(SPEC, splits=(1,)), small_graph)
-    (split,) = chosen
-    np.testing.assert_array_equal(split.train, small_graph.split(1).train)
-    assert warnings == [
-        "1 of 18 nodes have no edges (self-loops do not count).",
-        "Classes '0', '1', '2' have fewer than 3 train nodes in the split: hardly anything is "
-        "learned of so few. Label more nodes, or merge classes.",
-    ]
-
-
-# The run.
-
-
 def test_a_run_leaves_no_state_behind(small_graph: Graph, tmp_path: Path) -> None:
-    metrics = run(SPEC, small_graph, tmp_path)
+    metrics = train_folder(SPEC, small_graph, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {
         *("config.yaml", "metrics.json", "history.jsonl", "predictions.parquet"),
         "model.safetensors",
@@ -133,8 +67,8 @@ def test_a_run_leaves_no_state_behind(small_graph: Graph, tmp_path: Path) -> Non
 def test_the_same_specification_gives_the_same_result(small_graph: Graph, tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    one = run(SPEC, small_graph, tmp_path / "a")
-    other = run(SPEC, small_graph, tmp_path / "b")
+    one = train_folder(SPEC, small_graph, tmp_path / "a")
+    other = train_folder(SPEC, small_graph, tmp_path / "b")
     for name in ("model.safetensors", "predictions.parquet", "history.jsonl"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     assert one["test_score"] == other["test_score"]
@@ -146,8 +80,8 @@ def test_test_labels_change_nothing_but_test_scores(small_graph: Graph, tmp_path
     spec = replace(SPEC, splits=(0,))
     y, test = small_graph.y.copy(), small_graph.split(0).test
     y[test] = (y[test] + 1) % 3
-    before = run(spec, small_graph, tmp_path / "a")
-    after = run(spec, with_labels(small_graph, y), tmp_path / "b")
+    before = train_folder(spec, small_graph, tmp_path / "a")
+    after = train_folder(spec, with_labels(small_graph, y), tmp_path / "b")
     assert before["val_score"] == after["val_score"]
     assert before["epochs"] == after["epochs"]
     chances = pq.read_table(tmp_path / "b" / "predictions.parquet").to_pylist()
@@ -164,7 +98,7 @@ def test_test_labels_change_nothing_but_test_scores(small_graph: Graph, tmp_path
 
 
 def test_replicas_come_split_by_split_with_seeds_inside(small_graph: Graph, tmp_path: Path) -> None:
-    run(replace(SPEC, splits=(1, 0)), small_graph, tmp_path)
+    train_folder(replace(SPEC, splits=(1, 0)), small_graph, tmp_path)
     table = pq.read_table(tmp_path / "predictions.parquet")
     pairs = list(zip(table["split"].to_pylist(), table["seed"].to_pylist(), strict=True))
     assert list(dict.fromkeys(pairs)) == [(1, 0), (1, 1), (0, 0), (0, 1)]
@@ -172,7 +106,7 @@ def test_replicas_come_split_by_split_with_seeds_inside(small_graph: Graph, tmp_
 
 def test_the_area_is_reported_beside_the_accuracy(small_graph: Graph, tmp_path: Path) -> None:
     graph = with_labels(small_graph, small_graph.y % 2)
-    metrics = run(replace(SPEC, metric="roc_auc"), graph, tmp_path)
+    metrics = train_folder(replace(SPEC, metric="roc_auc"), graph, tmp_path)
     assert metrics["metric"] == "roc_auc"
     assert metrics["test_score_mean"] != metrics["test_accuracy_mean"]
     table = pq.read_table(tmp_path / "predictions.parquet").to_pylist()
@@ -189,16 +123,18 @@ def test_the_area_is_reported_beside_the_accuracy(small_graph: Graph, tmp_path: 
 
 def test_a_stopped_run_goes_on_and_counts_its_time(small_graph: Graph, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        run(SPEC, small_graph, tmp_path, should_stop=stop_at(5))
+        train_folder(SPEC, small_graph, tmp_path, should_stop=stop_at(5))
     assert (tmp_path / "state" / "state-000.safetensors").exists()
     spent = module._elapsed(tmp_path / "state")
     assert spent > 0
     told: list[Any] = []
-    metrics = run(SPEC, small_graph, tmp_path, report=told.append)
+    metrics = train_folder(SPEC, small_graph, tmp_path, report=told.append)
     assert len(told) == 3 + 4 - 5
     assert metrics["seconds"] >= spent
     (tmp_path / "other").mkdir()
-    assert run(SPEC, small_graph, tmp_path / "other")["test_score"] == metrics["test_score"]
+    assert (
+        train_folder(SPEC, small_graph, tmp_path / "other")["test_score"] == metrics["test_score"]
+    )
 
 
 def test_a_run_that_goes_on_with_other_versions_says_so_and_keeps_the_first(
@@ -212,12 +148,12 @@ def test_a_run_that_goes_on_with_other_versions_says_so_and_keeps_the_first(
 
     monkeypatch.setattr(module, "made_with", lambda *_: {"torch": "1.0"})
     with pytest.raises(KeyboardInterrupt):
-        run(SPEC, small_graph, tmp_path, should_stop=stop_at(5))
+        train_folder(SPEC, small_graph, tmp_path, should_stop=stop_at(5))
     with pytest.raises(KeyboardInterrupt):  # nothing has changed
-        run(SPEC, small_graph, tmp_path, should_stop=lambda: True)
+        train_folder(SPEC, small_graph, tmp_path, should_stop=lambda: True)
     assert "torch" not in caplog.text
     monkeypatch.setattr(module, "made_with", lambda *_: {"torch": "2.0"})
-    metrics = run(SPEC, small_graph, tmp_path)
+    metrics = train_folder(SPEC, small_graph, tmp_path)
     assert config()["made_with"] == {"torch": "1.0"}
     (told,) = [line for line in caplog.messages if "torch" in line]
     assert "was trained with torch 1.0 (now 2.0)" in told
@@ -227,13 +163,15 @@ def test_a_run_that_goes_on_with_other_versions_says_so_and_keeps_the_first(
 def test_a_run_that_was_never_begun_is_made_with_what_is_there_now(
     small_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module.write_config(tmp_path, SPEC, {"torch": "1.0"})
+    write_config(tmp_path, SPEC, {"torch": "1.0"})
     monkeypatch.setattr(module, "made_with", lambda *_: {"torch": "2.0"})
-    assert not any("torch" in line for line in run(SPEC, small_graph, tmp_path)["warnings"])
+    assert not any(
+        "torch" in line for line in train_folder(SPEC, small_graph, tmp_path)["warnings"]
+    )
     assert read_yaml(tmp_path / "config.yaml")["made_with"] == {"torch": "2.0"}
 
 
-@pytest.mark.parametrize("place", ["write_history", "_write_predictions", "_metrics"])
+@pytest.mark.parametrize("place", ["write_history", "write_predictions", "_metrics"])
 def test_a_crash_after_training_costs_no_training(
     small_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
@@ -245,14 +183,14 @@ def test_a_crash_after_training_costs_no_training(
 
     for name in ("whole", "crashed"):
         (tmp_path / name).mkdir()
-    run(SPEC, small_graph, tmp_path / "whole")
+    train_folder(SPEC, small_graph, tmp_path / "whole")
     with monkeypatch.context() as patch:
         patch.setattr(module, place, crash)
         with pytest.raises(Crash):
-            run(SPEC, small_graph, tmp_path / "crashed")
+            train_folder(SPEC, small_graph, tmp_path / "crashed")
     assert not (tmp_path / "crashed" / "metrics.json").exists()
     told: list[Any] = []
-    run(SPEC, small_graph, tmp_path / "crashed", report=told.append)
+    train_folder(SPEC, small_graph, tmp_path / "crashed", report=told.append)
     assert told == []
     for name in ("model.safetensors", "predictions.parquet", "history.jsonl"):
         assert (tmp_path / "whole" / name).read_bytes() == (
@@ -265,18 +203,18 @@ def test_a_run_does_not_go_on_from_a_state_that_says_nothing(
     small_graph: Graph, tmp_path: Path
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
-        run(SPEC, small_graph, tmp_path, should_stop=lambda: True)
+        train_folder(SPEC, small_graph, tmp_path, should_stop=lambda: True)
     path = tmp_path / "state" / "state-000.safetensors"
     write_tensors(path, read_tensors(path)[0], {})
     with pytest.raises(HPGMNError, match=r"state-000\.safetensors is damaged .*--overwrite"):
-        run(SPEC, small_graph, tmp_path)
+        train_folder(SPEC, small_graph, tmp_path)
 
 
 def test_the_state_of_another_run_is_refused(small_graph: Graph, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        run(SPEC, small_graph, tmp_path, should_stop=lambda: True)
+        train_folder(SPEC, small_graph, tmp_path, should_stop=lambda: True)
     with pytest.raises(HPGMNError, match="was started with other settings"):
-        run(replace(SPEC, settings=SPEC.settings | {"lr": 0.5}), small_graph, tmp_path)
+        train_folder(replace(SPEC, settings=SPEC.settings | {"lr": 0.5}), small_graph, tmp_path)
 
 
 def test_history_holds_no_number_that_json_does_not_know(tmp_path: Path) -> None:
@@ -320,8 +258,8 @@ def test_probabilities_are_scaled_by_temperatures_of_the_validation_nodes(
 ) -> None:
     for name in ("scaled", "plain"):
         (tmp_path / name).mkdir()
-    scaled = run(SPEC, small_graph, tmp_path / "scaled")
-    plain = run(replace(SPEC, calibrate=False), small_graph, tmp_path / "plain")
+    scaled = train_folder(SPEC, small_graph, tmp_path / "scaled")
+    plain = train_folder(replace(SPEC, calibrate=False), small_graph, tmp_path / "plain")
     assert plain["calibration"]["temperature"] == [1.0] * 4
     assert plain["calibration"]["mean_temperature"] == [1.0] * 2
     before, after = chances_of(tmp_path / "plain"), chances_of(tmp_path / "scaled")
@@ -357,7 +295,7 @@ def test_the_errors_are_those_of_the_predictions_on_test_nodes(
     small_graph: Graph, tmp_path: Path
 ) -> None:
     """Errors are of each run; bins and coverage of the average over a split's two seeds."""
-    found = run(SPEC, small_graph, tmp_path)["calibration"]
+    found = train_folder(SPEC, small_graph, tmp_path)["calibration"]
     chances, y = chances_of(tmp_path), small_graph.y
     losses, confidences, hits = [], [], []
     for row in range(4):
@@ -402,7 +340,7 @@ def test_probabilities_averaged_over_seeds_are_scored_beside_the_runs(
 ) -> None:
     spec = replace(SPEC, splits=splits, seeds=seeds, calibrate=False)
     prepare_folder(tmp_path / "run", spec, resume=False, overwrite=False)
-    metrics = run(spec, small_graph, tmp_path / "run")
+    metrics = train_folder(spec, small_graph, tmp_path / "run")
     rows = pq.read_table(tmp_path / "run" / "predictions.parquet").to_pylist()
     expected = []
     for split in splits:
@@ -425,7 +363,7 @@ def test_probabilities_averaged_over_seeds_are_scored_beside_the_runs(
 def test_one_seed_is_no_average(small_graph: Graph, tmp_path: Path) -> None:
     spec = replace(SPEC, seeds=1)
     prepare_folder(tmp_path / "run", spec, resume=False, overwrite=False)
-    assert "ensemble" not in run(spec, small_graph, tmp_path / "run")
+    assert "ensemble" not in train_folder(spec, small_graph, tmp_path / "run")
 
 
 def test_without_test_nodes_there_is_no_average(small_graph: Graph, tmp_path: Path) -> None:
@@ -435,4 +373,4 @@ def test_without_test_nodes_there_is_no_average(small_graph: Graph, tmp_path: Pa
         replace(small_graph.splits, test=empty)  # as in a graph whose other labels are unknown
     )
     prepare_folder(tmp_path / "run", SPEC, resume=False, overwrite=False)
-    assert "ensemble" not in run(SPEC, graph, tmp_path / "run")
+    assert "ensemble" not in train_folder(SPEC, graph, tmp_path / "run")
