@@ -34,7 +34,7 @@ from hpgmn.models.stage import (
 from hpgmn.statistics import STATISTICS
 from hpgmn.training import stage_runner, trainer
 from hpgmn.training.checkpoint import read_state, write_state
-from hpgmn.training.stage_runner import LabelledNodes
+from hpgmn.training.node_batches import LabelledNodes
 from hpgmn.training.state import TrainState
 from hpgmn.training.trainer import logits, train
 

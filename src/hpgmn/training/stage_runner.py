@@ -8,10 +8,8 @@ rank makes the same step. One process is one rank, for which sums are its own.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, Protocol, Self, TypeAlias, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, Self, TypeAlias
 
 import torch
 from torch import Tensor
@@ -23,6 +21,7 @@ from hpgmn.graph import Array
 from hpgmn.models.layers import Output
 from hpgmn.models.stage import Parameters, Rates, Replica, TrainingStage
 from hpgmn.statistics import Statistic
+from hpgmn.training.node_batches import LabelledNodes, NodeBatch, prefetch
 from hpgmn.training.optimizer import ReplicaAdam, all_parameters
 from hpgmn.training.ranks import Ranks
 from hpgmn.training.replay import WARM_UP, StepReplay, attempt
@@ -32,9 +31,6 @@ READ_NODES = 65536
 """Nodes evaluated at once by a stage in batches."""
 
 _GATHERED_SHARE = 1 / 8  # of the free GPU memory: rows of a fixed set of nodes, gathered once
-
-T = TypeVar("T")
-U = TypeVar("U")
 
 
 class Task(Protocol):
@@ -89,86 +85,6 @@ def build_stage(
     }
     own_task = task.subset(chosen)
     return own_task, build(own_task, parameters)
-
-
-@dataclass(frozen=True)
-class NodeBatch:
-    """The part of a batch of train nodes that this rank reads.
-
-    Attributes:
-        nodes: (R, B), or (1, B) for all replicas.
-        labels: of the same shape.
-        valid: of the same shape; other entries are padding.
-        positions: (B,) in the batch of all ranks; None: it is the whole batch.
-        size: (R,) or (1,) nodes of the whole batch.
-    """
-
-    nodes: Tensor
-    labels: Tensor
-    valid: Tensor
-    positions: Tensor | None
-    size: Tensor
-
-
-@dataclass(frozen=True)
-class LabelledNodes:
-    """The labelled nodes of each replica, padded to one length.
-
-    Replicas trained in batches have equally many (:func:`hpgmn.training.replicas.replica_groups`):
-    padding would be steps of their own, and nodes that the penalties see.
-
-    Attributes:
-        nodes: (R, T), or (1, T) for all replicas.
-        labels: of the same shape.
-        valid: of the same shape; other entries are padding.
-        first: position of this rank's first node among those of all ranks.
-        total: nodes of all ranks; None: this rank has all of them.
-    """
-
-    nodes: Tensor
-    labels: Tensor
-    valid: Tensor
-    first: int = 0
-    total: int | None = None
-
-    @classmethod
-    def of(cls, labels: Array, device: torch.device, ranks: Ranks | None = None) -> LabelledNodes:
-        """Select the nodes whose label is not -1; several ranks count theirs together."""
-        known = torch.from_numpy(labels).to(device)
-        valid = known >= 0
-        length = max(int(valid.sum(dim=1).max()), 1)
-        if ranks is not None and ranks.size > 1:
-            length = int(valid.sum())
-        nodes = torch.argsort(~valid, dim=1, stable=True)[:, :length]
-        chosen = known.gather(1, nodes).clamp(min=0), valid.gather(1, nodes)
-        if ranks is None or ranks.size == 1:
-            return cls(nodes, *chosen)
-        counts = ranks.gather_numbers(length)
-        return cls(nodes, *chosen, first=sum(counts[: ranks.rank]), total=sum(counts))
-
-    @property
-    def count(self) -> int:
-        """Nodes of all ranks, padding included."""
-        return self.nodes.shape[1] if self.total is None else self.total
-
-    def node_batches(self, size: int, noise: Noise) -> Iterator[NodeBatch]:
-        """Yield all nodes once in random order; every rank draws the same order."""
-        order = noise.uniform("order", (self.count,))
-        if self.total is None:
-            order = order + 2.0 * ~self.valid  # padding at the end
-        order = torch.argsort(order, dim=1, stable=True)
-        for chosen in torch.split(order, size, dim=1):
-            if self.total is None:
-                valid = self.valid.gather(1, chosen)
-                positions, count = None, valid.sum(dim=1)
-            else:
-                last = self.first + self.nodes.shape[1]
-                positions = torch.nonzero((chosen[0] >= self.first) & (chosen[0] < last))[:, 0]
-                count = torch.tensor([chosen.shape[1]])
-                chosen = chosen[:, positions] - self.first
-                valid = self.valid.gather(1, chosen)
-            nodes, labels = self.nodes.gather(1, chosen), self.labels.gather(1, chosen)
-            yield NodeBatch(nodes, labels, valid, positions, count)
 
 
 class StageRunner:
@@ -487,16 +403,3 @@ def stage_logits(stage: TrainingStage, nodes: Tensor | None) -> Tensor:
 def is_on_gpu(stage: TrainingStage) -> bool:
     """Whether rows of a batch are read without the host."""
     return all(statistic.is_on_gpu for statistic in stage.inputs.values())
-
-
-def prefetch(items: Iterable[T], fetch: Callable[[T], U]) -> Iterator[tuple[T, U]]:
-    """Yield each item with its fetched value, fetching the next one meanwhile."""
-    with ThreadPoolExecutor(1) as pool:
-        waiting = None
-        for item in items:
-            coming = (item, pool.submit(fetch, item))
-            if waiting is not None:
-                yield waiting[0], waiting[1].result()
-            waiting = coming
-        if waiting is not None:
-            yield waiting[0], waiting[1].result()
