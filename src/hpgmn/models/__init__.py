@@ -68,6 +68,18 @@ LISTINGS: dict[str, Listing] = {
         "Stefanie Jegelka. Representation Learning on Graphs with Jumping Knowledge Networks. "
         "ICML 2018.",
     ),
+    "gat": Listing(
+        "baselines.gat",
+        "graph attention network",
+        "Petar Veličković, Guillem Cucurull, Arantxa Casanova, Adriana Romero, Pietro Liò, Yoshua "
+        "Bengio. Graph Attention Networks. ICLR 2018.",
+    ),
+    "graphsage": Listing(
+        "baselines.graphsage",
+        "separate weights for a node and for the mean of its neighbours",
+        "William L. Hamilton, Rex Ying, Jure Leskovec. Inductive Representation Learning on Large "
+        "Graphs. NeurIPS 2017.",
+    ),
     "mixhop": Listing(
         "baselines.mixhop",
         "graph convolutions that mix powers of the adjacency",
