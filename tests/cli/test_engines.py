@@ -64,7 +64,10 @@ def test_this_machine_is_there_at_once() -> None:
         assert (place.device, place.engine.workers, place.engine.is_local) == ("cpu", 1, True)
     with open_engine("local", None, "cpu", 3) as place:
         assert place.engine.workers == 3
-    with pytest.raises(SettingError, match="Unknown device 'gpu'"), opened("local", None, "gpu"):
+    with (
+        pytest.raises(SettingError, match="Unknown device 'gpu'"),
+        open_engine("local", None, "gpu"),
+    ):
         pass
 
 
@@ -103,12 +106,6 @@ def test_a_cluster_takes_its_own_gpus(
         assert not place.engine.is_local
         assert place.engine.workers == (1 if device == "cuda" else 2)
     assert capsys.readouterr().err.startswith("Ray: 1 machine, 2 cores")
-
-
-def test_what_is_begun_again_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    tell_lost("cell")("texas-gcn-tuned")
-    words = "Warning: the machine or process of cell texas-gcn-tuned is lost; it is begun again.\n"
-    assert capsys.readouterr().err == words
 
 
 # With Ray.

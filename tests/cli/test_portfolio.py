@@ -192,7 +192,7 @@ def test_asked_splits_metric_and_seeds_are_kept(hpgmn: Command, graph_file: Path
 def test_a_large_graph_is_announced(
     hpgmn: Command, graph_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(portfolio_members, "LARGE_NODES", 5)
+    monkeypatch.setattr(portfolio, "LARGE_NODES", 5)
     monkeypatch.setattr(
         portfolio, "portfolio_members", lambda is_large=False: MEMBERS[:1] if is_large else MEMBERS
     )

@@ -345,6 +345,7 @@ def test_a_score_that_is_no_number_never_wins(small_graph: Graph) -> None:
 
 # Members.
 
+MEMBERS = portfolio_members()
 Ring = Callable[..., Graph]
 
 

@@ -423,7 +423,7 @@ class Run:
 
     def report(self) -> Path:
         """Write ``report.html`` from the files of the run folder and return its path."""
-        from hpgmn.report import write_report
+        from hpgmn.runs.report_data import write_report
 
         return write_report(self.folder)
 

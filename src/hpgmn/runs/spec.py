@@ -21,7 +21,7 @@ from hpgmn.base.version import __version__
 from hpgmn.graph import Graph, Split
 from hpgmn.graph.datasets import DATASETS
 from hpgmn.models import find_model
-from hpgmn.models.shipped import settings_for, wanted_instead
+from hpgmn.models.shipped import entry_mismatch, settings_for
 from hpgmn.training.checks import (
     check_split,
     graph_warnings,
@@ -96,8 +96,8 @@ class RunSpec:
         """Read the content of ``config.yaml``."""
         try:
             for name, value in content.items():
-                if (wanted := wanted_instead(name, value)) is not None:
-                    raise TypeError(f"{name} must be {wanted}")
+                if (expected := entry_mismatch(name, value)) is not None:
+                    raise TypeError(f"{name} must be {expected}")
             for name in ("graph", "model", "settings", "splits", "seeds", "metric"):
                 if content.get(name) is None:
                     raise KeyError(name)

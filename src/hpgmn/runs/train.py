@@ -14,8 +14,7 @@ from hpgmn.base.errors import HPGMNError, Remedy, SettingError
 from hpgmn.base.locking import lock_folder
 from hpgmn.graph import Graph, Split
 from hpgmn.graph.datasets import DATASETS, load
-from hpgmn.models import find_model
-from hpgmn.models.own import is_own
+from hpgmn.models import find_model, is_custom
 from hpgmn.models.shipped import has_settings_for, read_config
 from hpgmn.runs.fit import fit_run
 from hpgmn.runs.folder import (
@@ -114,7 +113,7 @@ def train(
         deterministic=deterministic,
         calibrate=calibrate,
     )
-    if model is None and is_own(options.get("model", "")):
+    if model is None and is_custom(options.get("model", "")):
         raise SettingError(
             f"The config names a model of your own, '{options['model']}', and code is imported "
             "only when you name it.",
@@ -358,7 +357,7 @@ class Job:
                 raise HPGMNError(failures[folder])
             metrics = finished_run(folder)
         if metrics is not None:  # only the report is missing
-            run = open_run(folder, spec.model if is_own(spec.model) else None)
+            run = open_run(folder, spec.model if is_custom(spec.model) else None)
             run = Run(folder, spec, run.model, graph=graph, metrics=metrics, device=spec.device)
         else:
             earlier = list(self.records)
@@ -379,8 +378,8 @@ class Job:
 
 def explain_run(run: Run, monitor: Monitor) -> None:
     """Write the audit, the explanations and the report of a finished run."""
-    from hpgmn.report import write_report
     from hpgmn.runs.explorer import write_explorer
+    from hpgmn.runs.report_data import write_report
     from hpgmn.runs.understanding import write_understanding
 
     spec = run.spec
