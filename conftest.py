@@ -9,6 +9,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -193,6 +194,73 @@ def small_graph() -> Graph:
         test_mask=role == 2,
         name="small",
     )
+
+
+def _ring(nodes: int, *, both_ways: bool = False, splits: int = 4, val: int = 3) -> Graph:
+    """A ring of nodes with so many validation nodes in each split."""
+    from hpgmn.graph import Graph
+
+    following = (np.arange(nodes) + 1) % nodes
+    edges = np.stack([np.arange(nodes), following])
+    if both_ways:
+        edges = np.concatenate([edges, edges[::-1]], axis=1)
+    train, held = np.zeros((nodes, splits), bool), np.zeros((nodes, splits), bool)
+    train[:4], held[4 : 4 + val] = True, True
+    return Graph(
+        np.eye(2, dtype=np.float32)[np.arange(nodes) % 2],
+        edges,
+        np.arange(nodes) % 2,
+        train_mask=train,
+        val_mask=held,
+        test_mask=~(train | held),
+        directed=True,
+    )
+
+
+@pytest.fixture
+def ring() -> Callable[..., Graph]:
+    """Makes rings of nodes."""
+    return _ring
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command left behind: exit code, standard output and standard error."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Answer]
+
+
+@pytest.fixture
+def hpgmn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    """Runs ``hpgmn …`` in ``tmp_path``."""
+    from hpgmn.cli import main
+
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: object) -> Answer:
+        capsys.readouterr()
+        code = main([str(argument) for argument in arguments])
+        printed = capsys.readouterr()
+        return Answer(code, printed.out, printed.err)
+
+    return run
+
+
+@pytest.fixture
+def graph_file(small_graph: Graph, tmp_path: Path) -> Path:
+    """Write the small graph to a file."""
+    from hpgmn.graph.files import write_graph
+
+    path = tmp_path / "small.npz"
+    write_graph(small_graph, path)
+    return path
 
 
 PASSING = (

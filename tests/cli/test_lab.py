@@ -1,23 +1,51 @@
-"""The commands of the laboratory, which the product forwards."""
+"""The laboratory's commands: forwarded where it is installed, an install line where it is not."""
+
+from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
-from hpgmn.cli import main
+if TYPE_CHECKING:
+    from .conftest import Command
 
 
-@pytest.mark.parametrize("command", ["reproduce", "bench"])
-def test_missing_laboratory_names_the_install_line(
-    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_bench_is_forwarded(hpgmn: Command) -> None:
+    answer = hpgmn("bench")
+    assert answer.code == 0
+    assert "growth" in answer.out
+
+
+def test_options_are_left_to_the_laboratory(hpgmn: Command) -> None:
+    answer = hpgmn("bench", "growth", "--help")
+    assert answer.code == 0
+    assert "--nodes" in answer.out
+    answer = hpgmn("reproduce", "--help")
+    assert answer.code == 0
+    assert "--quick" in answer.out
+
+
+def test_a_usage_error_exits_with_code_2(hpgmn: Command) -> None:
+    answer = hpgmn("bench", "growth", "--nods", "3")
+    assert answer.code == 2
+    assert "--nods" in answer.err
+
+
+@pytest.mark.parametrize("command", ["bench", "reproduce"])
+def test_without_the_laboratory_the_install_line_is_printed(
+    hpgmn: Command, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    for name in [name for name in sys.modules if name.split(".")[0] == "hpgmn_lab"]:
+    class Hidden:
+        @staticmethod
+        def find_spec(name: str, *_: object) -> None:
+            if name == "hpgmn_lab":
+                raise ModuleNotFoundError(name=name)
+
+    for name in [name for name in sys.modules if name.partition(".")[0] == "hpgmn_lab"]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "hpgmn_lab", None)
-    assert main([command]) == 2
-    assert "pip install ./lab" in capsys.readouterr().err
-
-
-def test_bench_lists_the_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench"]) == 0
-    assert "growth" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "meta_path", [Hidden, *sys.meta_path])
+    answer = hpgmn(command)
+    assert answer.code == 2
+    assert "pip install ./lab" in answer.err
+    assert len(answer.err.splitlines()) == 1

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import hpgmn
+import hpgmn_lab
 from hpgmn.base.errors import HPGMNError
 from hpgmn_lab.bench import processes
 from hpgmn_lab.bench.processes import ProcessFailed, measured, required
@@ -78,8 +79,8 @@ def test_a_process_beyond_its_limit_is_ended(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_process_finds_this_package_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "elsewhere")
-    source = str(Path(hpgmn.__file__).parents[1])
-    assert processes.environment()["PYTHONPATH"].split(":") == [source, "elsewhere"]
+    sources = [str(Path(package.__file__).parents[1]) for package in (hpgmn, hpgmn_lab)]
+    assert processes.environment()["PYTHONPATH"].split(":") == [*sources, "elsewhere"]
 
 
 def test_a_process_may_be_given_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ def test_the_record_is_what_the_processes_measured_and_the_page_shows_it(
             "cores_taken_by_others": 0.01 * len(asked),
         }
 
-    results = tmp_path / "results" / "benchmarks"
+    results = tmp_path / "lab" / "results" / "benchmarks"
     results.mkdir(parents=True)
     for name in GRAPHS:
         kept = json.dumps({"accuracy_mean": 60.0, "accuracy_std": 2.0})
@@ -93,7 +93,7 @@ def test_on_a_gpu_both_sides_train_in_full(compare, tmp_path, monkeypatch):
         slow, timed = ({"seconds_total": t, "seconds_epochs": e} for t, e in ((9, 8), (3, 2.5)))
         return record | {"seconds_shared": 6.0, "runs": [slow, timed, timed, timed]}
 
-    results = tmp_path / "results" / "benchmarks"
+    results = tmp_path / "lab" / "results" / "benchmarks"
     results.mkdir(parents=True)
     for name in GRAPHS:
         kept = json.dumps({"accuracy_mean": 60.0, "accuracy_std": 2.0})

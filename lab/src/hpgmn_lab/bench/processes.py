@@ -11,6 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import hpgmn
+import hpgmn_lab
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.parsing import read_json
 from hpgmn_lab.bench.records import Record
@@ -83,7 +85,7 @@ def environment(threads: int | None = None) -> dict[str, str]:
     Args:
         threads: of each process; None for as many as it would have.
     """
-    source = str(Path(__file__).parents[2])
-    path = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
+    sources = [str(Path(str(package.__file__)).parents[1]) for package in (hpgmn, hpgmn_lab)]
+    path = [*dict.fromkeys(sources), *filter(None, [os.environ.get("PYTHONPATH")])]
     own = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
     return os.environ | {"PYTHONPATH": os.pathsep.join(path)} | own
