@@ -19,10 +19,10 @@ from hpgmn.base.errors import GraphError
 from hpgmn.base.text import count_noun
 from hpgmn.graph import validation
 from hpgmn.graph.conversion import Conversions
+from hpgmn.graph.edges import Array as Array
 from hpgmn.graph.edges import SortedEdges, sorted_csr
 from hpgmn.graph.splits import Split as Split
 from hpgmn.graph.splits import Splits as Splits
-from hpgmn.graph.validation import Array as Array
 from hpgmn.graph.validation import Attributes as Attributes
 
 NEIGHBORS = ("out", "in", "undirected", "both")
