@@ -23,7 +23,7 @@ from hpgmn.base.metrics import class_loss
 from hpgmn.base.metrics import metric as metric_of
 from hpgmn.base.randomness import Noise
 from hpgmn.base.sparse import at_least_single
-from hpgmn.models.hpgmn import HPGMN, stage_on
+from hpgmn.models.hpgmn import HPGMN, stage_on_statistics
 from hpgmn.models.layers import Output, initialise
 from hpgmn.models.stage import Rates, Replica, load_parameters, replica_keys
 from hpgmn.statistics import Statistic, statistic_names
@@ -120,7 +120,7 @@ class ParallelTraining:
             name: rows.statistic(name, device) for name in statistic_names(settings[0])
         }
         self._size = 0
-        self.stage = stage_on(
+        self.stage = stage_on_statistics(
             self.inputs, num_classes, settings, device, node_reduction=self._reduce_nodes
         )
         assert isinstance(self.stage.model, HPGMN)

@@ -28,8 +28,8 @@ from hpgmn.base.machine import free_gpu_bytes
 from hpgmn.base.parsing import read_json
 from hpgmn.base.settings import per_replica_names, settings_dict
 from hpgmn.graph import Array, Graph
+from hpgmn.models import is_custom
 from hpgmn.models.memory import NODE_PENALTIES
-from hpgmn.models.own import is_own
 from hpgmn.models.stage import (
     ModelEntry,
     Parameters,
@@ -218,7 +218,7 @@ def fit_replicas(
             "model that reads neighbours only."
         ) from None
     except RuntimeError as error:
-        if not is_own(entry.name):
+        if not is_custom(entry.name):
             raise
         raise HPGMNError(f"Training {entry.name} failed: {error}") from error
 
