@@ -14,12 +14,13 @@ import pyarrow as pa
 import pytest
 
 from hpgmn.base.errors import GraphError, HPGMNError
-from hpgmn.tables.preparation import HASHED, ONE_HOT, Preparation, days, fit, original_ids
-from hpgmn.tables.sources import HeldTable, Table, open_table
+from hpgmn.tables.column_types import HASHED, ONE_HOT, days
+from hpgmn.tables.preparation import Preparation, fit
+from hpgmn.tables.sources import MemoryTable, Table, open_table
 
 
-def held(columns: dict[str, Any]) -> HeldTable:
-    return HeldTable(Path("nodes"), pa.table(columns), "nodes")
+def held(columns: dict[str, Any]) -> MemoryTable:
+    return MemoryTable(Path("nodes"), pa.table(columns), "nodes")
 
 
 class Fitted:
@@ -285,18 +286,9 @@ def test_dates_of_a_csv_file_are_seen(tmp_path: Path) -> None:
     assert fitted.columns == {"day": [-1, 0, 1], "day is missing": [0, 1, 0]}
 
 
-def test_ids_have_the_type_of_their_table() -> None:
-    ids = np.array(["7", "10"])
-    assert original_ids(ids, {"roles": {"has_whole_ids": True}}).dtype == np.int64
-    for other in (None, {"roles": {}}, {"roles": {"has_whole_ids": False}}):
-        assert original_ids(ids, other).tolist() == ["7", "10"]
-    mixed = np.array(["7", "x"])
-    assert original_ids(mixed, {"roles": {"has_whole_ids": True}}).tolist() == ["7", "x"]
-
-
 def test_truth_as_a_category_has_one_spelling() -> None:
     table = held({"ok": ["TRUE", "false", None, "True"]})
-    preparation, x = fit(table, ["ok"], ["ok"], lambda line: None, lambda line: None)
+    preparation, x = fit(table, ["ok"], ["ok"], lambda line: None)
     assert preparation.feature_names == ["ok=False", "ok=True", "ok is missing"]
     assert x is not None
     assert x.tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 1], [0, 1, 0]]

@@ -40,9 +40,7 @@ class Conversions:
         optional = ("edge_weight", *(f"{part}_mask" for part in PARTS))
         options = {key: getattr(data, key, None) for key in optional}
         make: Any = cls
-        graph: Self = make(
-            data.x, data.edge_index, getattr(data, "y", None), name=name, **options
-        )
+        graph: Self = make(data.x, data.edge_index, getattr(data, "y", None), name=name, **options)
         return graph
 
     def to_pyg(self: Any) -> Any:
@@ -144,7 +142,7 @@ class Conversions:
         columns, options = reading_options(columns, prepare, like, onto)
         node_table, edge_table = memory_table(nodes, "nodes"), memory_table(edges, "edges")
         tables = assign_roles(node_table, edge_table, columns, **options)
-        ids = None if like is None else like.node_ids
+        ids = getattr(like, "node_ids", None)
         graph: Self = read_graph_tables(cls, tables, name, onto=onto, earlier_ids=ids)
         return graph
 
@@ -219,9 +217,7 @@ def reading_options(
     if like is not None:
         preparation = like.preparation
         if preparation is None:
-            raise SettingError(
-                "like takes a graph whose tables were prepared.", "Leave it out"
-            )
+            raise SettingError("like takes a graph whose tables were prepared.", "Leave it out")
     if onto is not None:
         columns, preparation = _as_in(onto, columns), onto.preparation
         prepare = preparation is not None
@@ -247,7 +243,7 @@ def _as_in(graph: Any, columns: Columns) -> Columns:
 def read_graph_tables(
     cls: Any,
     tables: Tables,
-    name: str,
+    name: str = "graph",
     *,
     onto: Any | None = None,
     earlier_ids: Array | None = None,
@@ -307,13 +303,14 @@ def _extended(graph: Any, new: TableData, name: str) -> Any:
         degree = Preparation.from_dict(graph.preparation).degree
         if degree is not None:  # new edges change degrees of old nodes
             x = degree.attributes(log_degrees(edge_index, len(x))).astype(np.float32)
-    old_weight, new_weight = graph.edge_weight, new.edge_weight
-    is_weighted = old_weight is not None and new_weight is not None
+    weight = None
+    if graph.edge_weight is not None and new.edge_weight is not None:
+        weight = np.append(graph.edge_weight, new.edge_weight)
     larger = type(graph)(
         x,
         edge_index,
         np.append(graph.y, np.full(count, -1) if new.y is None else new.y),
-        edge_weight=np.append(old_weight, new_weight) if is_weighted else None,
+        edge_weight=weight,
         directed=graph.directed,
         node_ids=np.concatenate([graph.node_ids, new.node_ids]),
         class_names=new.class_names or graph.class_names,

@@ -32,7 +32,7 @@ COLUMN_OPTIONS = (
     *("id", "label", "split", "source", "target", "weight", "attributes", "drop", "directed"),
     *("categories", "split_by", "drop_unknown_edges"),
 )
-"""The keywords of :func:`load` about the columns of tables, and the keys of a config's ``tables``."""
+"""The keywords of :func:`load` about columns, and the keys of ``tables`` in a config file."""
 
 _TABLES = (".csv", ".tsv", ".parquet")
 
@@ -209,7 +209,7 @@ def load(
     Returns:
         The graph, with splits if at least two classes have labels.
     """
-    options = {
+    options: dict[str, Any] = {
         "id": id,
         "label": label,
         "split": split,
@@ -228,7 +228,7 @@ def load(
     tables_path = _tables_path(graph)
     if tables_path is None:
         _refuse_table_options(graph, options, onto)
-        loaded = read_graph(_graph_path(graph))
+        loaded: Graph = read_graph(_graph_path(graph))
     else:
         from hpgmn.tables.columns import Columns, open_tables
 

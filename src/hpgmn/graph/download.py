@@ -25,8 +25,8 @@ import scipy.sparse as sp
 from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.base.files import WriteError, atomic_write, cache_folder
 from hpgmn.graph.datasets import Dataset, known_dataset, supply_file
-from hpgmn.graph.files import read_graph, write_graph
 from hpgmn.graph.edges import Array
+from hpgmn.graph.files import read_graph, write_graph
 from hpgmn.graph.graph import Graph
 from hpgmn.graph.splits import PARTS, Splits
 
@@ -159,9 +159,9 @@ def _check_sizes(graph: Graph, dataset: Dataset) -> None:
     known_edges = {dataset.num_edges, dataset.download and dataset.download.merged_edges}
     if received != expected or not known_edges & {listed, distinct}:
         raise HPGMNError(
-            f"its source has changed: {dataset.num_nodes} nodes, {dataset.num_edges} edges, "
-            f"{dataset.num_features} attributes and {dataset.num_classes} classes were expected, "
-            f"but {graph.num_nodes}, {listed}, {graph.num_features} and {graph.num_classes} received"
+            f"its source has changed: expected {dataset.num_nodes} nodes, {dataset.num_edges} "
+            f"edges, {dataset.num_features} attributes and {dataset.num_classes} classes, received "
+            f"{graph.num_nodes}, {listed}, {graph.num_features} and {graph.num_classes}"
         )
 
 

@@ -132,9 +132,8 @@ def edges(edge_index: Any, num_nodes: int) -> Array:
     if array.dtype.kind == "f":
         wrong = np.flatnonzero(~np.isfinite(array) | (array != np.trunc(array)))
         if wrong.size:
-            raise GraphError(
-                f"edge_index must hold integers, the positions of nodes (got {array.flat[wrong[0]]})."
-            )
+            value = array.flat[wrong[0]]
+            raise GraphError(f"edge_index must hold integers, positions of nodes (got {value}).")
     if array.min() < 0 or array.max() >= num_nodes:
         outside = ((array < 0) | (array >= num_nodes)).any(axis=0)
         edge = int(np.flatnonzero(outside)[0])
@@ -346,7 +345,9 @@ def optional_splits(train: Any, val: Any, test: Any, y: Array) -> Splits | None:
     if train is None and val is None and test is None:
         return None
     if train is None:
-        raise GraphError("val_mask or test_mask is given without train_mask.", "Pass train_mask too")
+        raise GraphError(
+            "val_mask or test_mask is given without train_mask.", "Pass train_mask too"
+        )
     return splits(train, val, test, y)
 
 

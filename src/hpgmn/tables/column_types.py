@@ -136,7 +136,8 @@ class Column:
     @staticmethod
     def from_dict(content: Mapping[str, Any]) -> Column:
         """Rebuild what :meth:`as_dict` returned."""
-        types = {column_type.kind: column_type for column_type in (*COLUMN_TYPES, Degree)}
+        every: tuple[type[Column], ...] = (*COLUMN_TYPES, Degree)
+        types = {column_type.kind: column_type for column_type in every}
         fields = {name: value for name, value in content.items() if name != "kind"}
         return types[content["kind"]](**{**fields, "values": tuple(content["values"])})
 

@@ -183,6 +183,8 @@ def open_tables(
     """
     source = Path(source).expanduser()
     is_graphml = source.suffix == ".graphml"
+    node_table: Table
+    edge_table: Table
     if is_graphml:
         from hpgmn.tables.memory import read_graphml
 
@@ -251,7 +253,7 @@ def assign_roles(
         attributes=attributes,
         directed=columns.directed is not False,
         categories=tuple(_known(node_table, "categories", name) for name in columns.categories),
-        split_by=columns.split_by and (columns.split_by[0], columns.split_by[1]),
+        split_by=None if columns.split_by is None else (columns.split_by[0], columns.split_by[1]),
         drop_unknown_edges=columns.drop_unknown_edges,
         prepare=prepare,
         preparation=preparation,

@@ -11,9 +11,7 @@ import pytest
 import scipy.sparse as sp
 
 from hpgmn.base.errors import HPGMNError, SettingError
-from hpgmn.graph import Graph
-from hpgmn.tables import Columns, from_tables
-from hpgmn.tables.joining import NewNodes, as_in, joined, preparation_of
+from hpgmn.graph import Graph, from_tables
 
 Table = dict[str, list[Any]]
 TODAY: Table = {
@@ -90,27 +88,24 @@ def numbers(nodes: Table) -> Table:
 
 def test_attributes_as_they_are_keep_their_columns_and_sparseness() -> None:
     today = from_tables(numbers(TODAY), EDGES, prepare=False)
-    assert preparation_of(today) is None
+    assert today.preparation is None
     new = {"shoe": [44, 45], "height": [3.0, 0.0], "id": [11, 12], "age": [0.0, 5.0]}
     tomorrow = from_tables(new, NEW_EDGES, onto=today)
     assert tomorrow.x[4:].tolist() == [[0, 3], [5, 0]]
     thin = Graph(sp.csr_array(today.x), today.edge_index, node_ids=today.node_ids)
-    assert as_in(thin, Columns()) == Columns(weight="")
     grown = from_tables(new, NEW_EDGES, onto=thin, drop=["shoe"])
     assert grown.has_sparse_attributes
     assert grown.x.toarray()[4:].tolist() == [[3, 0], [0, 5]]  # no names: as the columns stand
     assert grown.splits is None
-    told = (
-        r"^The numbers of attributes differ: 3 of the new nodes, 2 of graph 'graph'\. Give the same"
-    )
+    told = r"^The numbers of attributes differ: 3 of the new nodes, 2 of graph 'graph'"
     with pytest.raises(HPGMNError, match=told):
         from_tables(new, NEW_EDGES, onto=thin)
 
 
 def test_no_label_at_all_is_unknown() -> None:
     today = Graph([[1.0], [2.0]], [[0], [1]], [0, 1], node_ids=["a", "b"])
-    new = NewNodes(np.ones((1, 1)), None, None, np.array(["long name"]), np.array([[2], [0]]), None)
-    grown = joined(today, new, "grown")
+    new = {"id": ["long name"], "x": [1.0]}
+    grown = from_tables(new, {"source": ["long name"], "target": ["a"]}, onto=today)
     assert grown.y.tolist() == [0, 1, -1]
     assert grown.class_names == ("0", "1")
     assert grown.node_ids is not None
@@ -124,11 +119,11 @@ def test_no_label_at_all_is_unknown() -> None:
         (
             {"id": [11, 9]},
             {},
-            "nodes: row 2 has the id '9', which graph 'graph' has already. Leave such rows out; or",
+            "nodes: row 2 has the id '9', which graph 'graph' has already. Leave such rows out, or",
         ),
         ({"id": [8, 9]}, {}, r"row 1 has the id '8', which .* already (2 such rows in all)."),
         ({"id": [11, 11]}, {}, "nodes: row 2 repeats the id '11' of row 1"),
-        ({}, {"source": [11, 7, 99]}, "edges: row 3 has the source '99', no id in nodes. Add the"),
+        ({}, {"source": [11, 7, 99]}, "edges: row 3 has the source '99', not an id in nodes. Add"),
         ({"age": None}, {}, "nodes has no column 'age', which the model was trained with."),
     ],
 )
@@ -146,7 +141,7 @@ def test_what_cannot_be_added_is_one_sentence(
 
 def test_a_graph_without_names_cannot_be_added_to() -> None:
     nameless = Graph([[1.0], [2.0]], [[0], [1]])
-    with pytest.raises(HPGMNError, match=r"new edges cannot name its nodes\..*without onto\."):
+    with pytest.raises(HPGMNError, match="has no node_ids, so new edges cannot name its nodes"):
         from_tables({"id": ["c"], "age": [1.0]}, {"source": ["c"], "target": ["0"]}, onto=nameless)
 
 
@@ -158,31 +153,29 @@ def test_only_one_graph_is_followed() -> None:
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_edges_to_an_earlier_graph_name_the_way_to_add(
-    ending: str, tmp_path: Path, write_table: Callable[..., Path]
+    ending: str,
+    tmp_path: Path,
+    write_table: Callable[..., Path],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     from hpgmn.graph.datasets import load
 
     today = from_tables(TODAY, EDGES)
     for name, table in (("nodes", NEW), ("edges", changed(NEW_EDGES, target=[8, 12, 99]))):
         write_table(tmp_path / f"{name}.{ending}", table)
-    told = (
-        r"The model was trained on 2 of the nodes that are missing: give --add if the tables hold "
-        r"only what is new\. Otherwise add the node, or remove the edge"
-    )
-    given: dict[str, Any] = {"preparation": today.preparation, "known": today.node_ids}
-    with pytest.raises(HPGMNError, match=told):
-        load(tmp_path, **given)
-    said: list[str] = []
-    columns = Columns(drop_unknown_edges=True)
-    assert load(tmp_path, **given, columns=columns, tell=said.append).num_listed_edges == 0
-    assert said[-1].endswith(
-        "left out. The model was trained on 2 of the nodes that are missing: "
-        "give --add if the tables hold only what is new."
-    )
-    strangers = dict(given, known=np.array(["x"]))
-    with pytest.raises(HPGMNError, match=r"no id in nodes\.\w+ \(3 such edges in all\)\. Add the"):
-        load(tmp_path, **strangers)
-    with pytest.raises(HPGMNError, match=r"give onto if the tables hold only what is new"):
+    options: dict[str, Any] = {"preparation": today.preparation}
+    with pytest.raises(HPGMNError, match="trained on 2 of the unknown nodes") as caught:
+        load(tmp_path, **options, earlier_ids=today.node_ids)
+    assert "(--add), add the node, or leave out such edges" in caught.value.render(cli=True)
+    assert "(onto=...)" in str(caught.value)
+    options["earlier_ids"] = today.node_ids
+    graph = load(tmp_path, **options, drop_unknown_edges=True)
+    assert graph.num_listed_edges == 0
+    assert "trained on 2 of the unknown nodes" in caplog.text
+    options["earlier_ids"] = np.array(["x"])
+    with pytest.raises(HPGMNError, match=r"\(3 such edges in all\)\. Add the node"):
+        load(tmp_path, **options)
+    with pytest.raises(HPGMNError, match="trained on 2 of the unknown nodes"):
         from_tables(NEW, NEW_EDGES, like=today)
 
 
@@ -199,7 +192,7 @@ def test_tables_are_added_to_a_graph_and_files_are_not(
     assert tomorrow.name == "new"
     assert tomorrow.fingerprint == from_tables(NEW, NEW_EDGES, onto=today).fingerprint
     write_graph(today, tmp_path / "today.npz")
-    with pytest.raises(SettingError, match=r"--add takes a folder with tables.*Leave out --add\."):
+    with pytest.raises(SettingError, match="only tables of new nodes and edges can be added"):
         load(tmp_path / "today.npz", onto=today)
 
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from hpgmn.base.errors import GraphError, HPGMNError
-from hpgmn.tables import Columns, Preparation, open_tables
-from hpgmn.tables.preparation import Column
+from hpgmn.tables.columns import Columns, open_tables
+from hpgmn.tables.preparation import Preparation
 
 WriteTables = Callable[..., Path]
 
@@ -323,7 +323,7 @@ def fitted(**roles: Any) -> Preparation:
     usual = {"id": "id", "label": "label", "split": "split", "source": "source"}
     usual |= {"target": "target", "weight": None, "split_by": None}
     every: dict[str, Any] = usual | {"drop_unknown_edges": False, "directed": True} | roles
-    return Preparation((Column("age", "number"),), roles=every)
+    return Preparation((Number("age"),), roles=every)
 
 
 def test_later_tables_have_the_roles_of_the_first(write_tables: WriteTables) -> None:

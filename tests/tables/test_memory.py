@@ -5,14 +5,22 @@ from __future__ import annotations
 import math
 import sys
 from pathlib import Path
+from typing import Any
 from xml.sax.saxutils import escape
 
 import numpy as np
 import pytest
 
 from hpgmn.base.errors import GraphError, HPGMNError
-from hpgmn.tables import Columns, open_tables, read_tables
-from hpgmn.tables.graphml import network_tables
+from hpgmn.graph import Graph
+from hpgmn.graph.conversion import read_graph_tables
+from hpgmn.tables.columns import Columns, open_tables
+
+
+def read_tables(tables: Any, **options: Any) -> Graph:
+    graph: Graph = read_graph_tables(Graph, tables, **options)
+    return graph
+
 
 KEYS = """
  <key id="d0" for="node" attr.name="age" attr.type="double"><default>3.5</default></key>
@@ -143,5 +151,10 @@ def test_missing_values_among_others_are_missing() -> None:
     values = [None, math.nan, np.float32("nan"), pd.NaT, pd.NA, np.timedelta64("NaT")]
     for place, value in enumerate([*values, "nan", "None", 3, 2.5]):
         network.add_node(place, mixed=value)
-    nodes, _, _ = network_tables(network)
-    assert nodes["mixed"].to_pylist() == [None] * len(values) + ["nan", "None", "3", "2.5"]
+    (nodes, _, _, _), _ = read_networkx(network)
+    assert next(nodes.batches({"mixed": TEXT})).column(0).to_pylist() == [None] * len(values) + [
+        "nan",
+        "None",
+        "3",
+        "2.5",
+    ]

@@ -12,13 +12,21 @@ import pyarrow as pa
 import pytest
 
 from hpgmn.base.errors import GraphError, HPGMNError, SettingError
-from hpgmn.tables import from_networkx as any_network
-from hpgmn.tables import from_tables as any_tables
-from hpgmn.tables import open_tables, read_tables
+from hpgmn.graph import Graph
+from hpgmn.graph import from_networkx as any_network
+from hpgmn.graph import from_tables as any_tables
+from hpgmn.graph.conversion import read_graph_tables
+from hpgmn.tables.columns import Columns, open_tables
 
 networkx = pytest.importorskip("networkx")
 from_tables = partial(any_tables, prepare=False)  # numbers as they are; what follows is prepared
 from_networkx = partial(any_network, prepare=False)
+
+
+def read_tables(tables: Any, **options: Any) -> Graph:
+    graph: Graph = read_graph_tables(Graph, tables, **options)
+    return graph
+
 
 NODES: dict[str, Any] = {
     "id": ["a", "b", "c", "d"],
@@ -55,7 +63,7 @@ def test_tables_in_memory_give_the_graph_of_the_files(
     write_tables: Callable[..., Path], kind: Callable[..., Any], directed: bool
 ) -> None:
     folder = write_tables("parquet", edges={"weight": EDGES["weight"]})
-    expected = read_tables(open_tables(folder, directed=directed), "mine")
+    expected = read_tables(open_tables(folder, Columns(directed=directed)), name="mine")
     found = from_tables(kind(NODES), kind(EDGES), directed=directed, name="mine")
     assert found.fingerprint == expected.fingerprint
     assert found.node_ids is not None

@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 
 from hpgmn.base.errors import GraphError
-from hpgmn.tables import Columns, open_tables, read_tables
+from hpgmn.graph import Graph
+from hpgmn.graph.conversion import read_graph_tables
+from hpgmn.tables.columns import Columns, open_tables
+
+
+def read_tables(tables: Any, **options: Any) -> Graph:
+    graph: Graph = read_graph_tables(Graph, tables, **options)
+    return graph
+
 
 ADD = r"Add the node, or remove the edge \(--drop-unknown-edges does\)\.$"
 
@@ -56,7 +64,7 @@ def test_one_wrong_edge_among_many_is_no_riddle(write_tables: Callable[..., Path
 def test_the_guess_is_told_when_edges_are_left_out(write_tables: Callable[..., Path]) -> None:
     folder = write_tables("csv", edges={"source": ["A", "B"], "target": ["b", "C"]})
     told: list[str] = []
-    read_tables(open_tables(folder, Columns(drop_unknown_edges=True)), tell=told.append)
+    read_tables(open_tables(folder, Columns(drop_unknown_edges=True)), log=told.append)
     assert told[-1].endswith(
         "; left out. Ids are spelt in two ways, 'A' in edges.csv and 'a' in nodes.csv. Write them "
         "alike."
@@ -68,9 +76,9 @@ def test_another_column_comes_before_nodes_of_an_earlier_graph(
 ) -> None:
     folder = write_tables("csv", {"id": [1, 2, 3, 4], "name": ["a", "b", "c", "d"]})
     with pytest.raises(GraphError, match=r"Give --id name\.$"):
-        read_tables(open_tables(folder, prepare=True), known=np.array(["a", "b", "c", "d"]))
+        read_tables(open_tables(folder, prepare=True), earlier_ids=np.array(["a", "b", "c", "d"]))
     other = write_tables("csv", {"id": ["x", "y", "z", "w"]}, folder="other")
     with pytest.raises(
         GraphError, match=r"trained on 2 of the nodes .* Otherwise add the node, or"
     ):
-        read_tables(open_tables(other), known=np.array(["a", "b"]))
+        read_tables(open_tables(other), earlier_ids=np.array(["a", "b"]))
