@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from hpgmn.base.errors import GraphError, HPGMNError
+from hpgmn.tables.column_types import Number
 from hpgmn.tables.columns import Columns, open_tables
 from hpgmn.tables.preparation import Preparation
 
