@@ -9,6 +9,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:  # imported late below, so that coverage sees every line of th
 
 DATA_VARIABLE = "HPGMN_DATA"
 SOAK_VARIABLE = "HPGMN_SOAK"
-"""Names the folder for the figures of a long run; unset, tests run in their short form."""
+"""Names the .jsonl file for the figures of a long run; unset, tests run in their short form."""
 NO_DATA = f"{DATA_VARIABLE} is not set"
 
 hypothesis.settings.register_profile(
@@ -105,13 +106,13 @@ class Soak:
     """The form in which a test runs, and what a long run leaves behind.
 
     Args:
-        folder: for the records of a long run; None in the short form.
+        path: the .jsonl file of a long run's records; None in the short form.
         test: the name of the test, as pytest writes it.
     """
 
-    def __init__(self, folder: Path | None, test: str) -> None:
-        self.is_long = folder is not None
-        self._folder, self._test, self._began = folder, test, time.monotonic()
+    def __init__(self, path: Path | None, test: str) -> None:
+        self.is_long = path is not None
+        self._path, self._test, self._began = path, test, time.monotonic()
 
     def amount(self, short: int, long: int) -> int:
         """How many times, in this form."""
@@ -121,23 +122,23 @@ class Soak:
         """Keep the figures of a long run for docs/RELIABILITY.md; does nothing in the short form.
 
         Args:
-            name: of the record's file.
+            name: of the record.
             promise: what was held, one sentence.
             figures: what was counted; ``kills_survived=50`` is shown as "50 kills survived".
         """
-        if self._folder is None:
+        if self._path is None:
             return
-        from hpgmn_lab.bench.reliability import write_soak_record
+        from hpgmn_lab.bench.page import append_soak_record
 
         seconds = time.monotonic() - self._began
-        write_soak_record(self._folder / f"{name}.json", promise, self._test, seconds, figures)
+        append_soak_record(self._path, name, promise, self._test, seconds, figures)
 
 
 @pytest.fixture
 def soak(request: pytest.FixtureRequest) -> Soak:
     """Whether the long form is asked for; takes the figures of one."""
-    folder = os.environ.get(SOAK_VARIABLE)
-    return Soak(Path(folder).resolve() if folder else None, request.node.nodeid)
+    path = os.environ.get(SOAK_VARIABLE)
+    return Soak(Path(path).resolve() if path else None, request.node.nodeid)
 
 
 @pytest.fixture(autouse=True)
@@ -193,6 +194,73 @@ def small_graph() -> Graph:
         test_mask=role == 2,
         name="small",
     )
+
+
+def _ring(nodes: int, *, both_ways: bool = False, splits: int = 4, val: int = 3) -> Graph:
+    """A ring of nodes with so many validation nodes in each split."""
+    from hpgmn.graph import Graph
+
+    following = (np.arange(nodes) + 1) % nodes
+    edges = np.stack([np.arange(nodes), following])
+    if both_ways:
+        edges = np.concatenate([edges, edges[::-1]], axis=1)
+    train, held = np.zeros((nodes, splits), bool), np.zeros((nodes, splits), bool)
+    train[:4], held[4 : 4 + val] = True, True
+    return Graph(
+        np.eye(2, dtype=np.float32)[np.arange(nodes) % 2],
+        edges,
+        np.arange(nodes) % 2,
+        train_mask=train,
+        val_mask=held,
+        test_mask=~(train | held),
+        directed=True,
+    )
+
+
+@pytest.fixture
+def ring() -> Callable[..., Graph]:
+    """Makes rings of nodes."""
+    return _ring
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command left behind: exit code, standard output and standard error."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Answer]
+
+
+@pytest.fixture
+def hpgmn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    """Runs ``hpgmn …`` in ``tmp_path``."""
+    from hpgmn.cli import main
+
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: object) -> Answer:
+        capsys.readouterr()
+        code = main([str(argument) for argument in arguments])
+        printed = capsys.readouterr()
+        return Answer(code, printed.out, printed.err)
+
+    return run
+
+
+@pytest.fixture
+def graph_file(small_graph: Graph, tmp_path: Path) -> Path:
+    """Write the small graph to a file."""
+    from hpgmn.graph.files import write_graph
+
+    path = tmp_path / "small.npz"
+    write_graph(small_graph, path)
+    return path
 
 
 PASSING = (

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 if TYPE_CHECKING:  # imported late: collecting tests stays quick
-    from hpgmn.graph import Graph
     from hpgmn_lab.reproduction.cells import Cell, CellRecord
     from hpgmn_lab.reproduction.plan import Experiment
 
@@ -93,36 +92,6 @@ def _cells(text: str, *start: str) -> list[str]:
 def cells() -> Callable[..., list[str]]:
     """Finds a line of a Markdown table by its first cells."""
     return _cells
-
-
-# Graphs.
-
-
-def _ring(nodes: int, *, both_ways: bool = False, splits: int = 4, val: int = 3) -> Graph:
-    """A ring of nodes with so many validation nodes in each split."""
-    from hpgmn.graph import Graph
-
-    following = (np.arange(nodes) + 1) % nodes
-    edges = np.stack([np.arange(nodes), following])
-    if both_ways:
-        edges = np.concatenate([edges, edges[::-1]], axis=1)
-    train, held = np.zeros((nodes, splits), bool), np.zeros((nodes, splits), bool)
-    train[:4], held[4 : 4 + val] = True, True
-    return Graph(
-        np.eye(2, dtype=np.float32)[np.arange(nodes) % 2],
-        edges,
-        np.arange(nodes) % 2,
-        train_mask=train,
-        val_mask=held,
-        test_mask=~(train | held),
-        directed=True,
-    )
-
-
-@pytest.fixture
-def ring() -> Callable[..., Graph]:
-    """Makes rings of nodes."""
-    return _ring
 
 
 # Records of cells, as ``hpgmn reproduce`` writes them.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,45 +45,6 @@ def assignments(**changes: Any) -> list[str]:
 def tiny() -> Tiny:
     """Gives tiny settings, some of them changed, as repeated ``--set`` options."""
     return assignments
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a command left behind: exit code, standard output and standard error."""
-
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Answer]
-
-
-@pytest.fixture
-def hpgmn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Command:
-    """Runs ``hpgmn …`` in ``tmp_path``."""
-    from hpgmn.cli import main
-
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: object) -> Answer:
-        capsys.readouterr()
-        code = main([str(argument) for argument in arguments])
-        printed = capsys.readouterr()
-        return Answer(code, printed.out, printed.err)
-
-    return run
-
-
-@pytest.fixture
-def graph_file(small_graph: Graph, tmp_path: Path) -> Path:
-    from hpgmn.graph.files import write_graph
-
-    path = tmp_path / "small.npz"
-    write_graph(small_graph, path)
-    return path
 
 
 @pytest.fixture(scope="session")

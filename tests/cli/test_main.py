@@ -85,7 +85,7 @@ def test_the_exit_code_reaches_the_shell(arguments: list[str], code: int) -> Non
 
 
 def test_a_bug_of_ours_exits_with_1() -> None:
-    code = "import hpgmn.cli as c; c.app = lambda **_: 1 / 0; raise SystemExit(c.main(['models']))"
+    code = "import hpgmn.cli as c; c.make_app = lambda names: 1 / 0; exit(c.main(['models']))"
     done = python("-c", code)
     assert done.returncode == 1
     assert "ZeroDivisionError" in done.stderr

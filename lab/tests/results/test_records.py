@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from hpgmn.base.errors import HPGMNError
+from hpgmn.base.text import format_setting
 from hpgmn.evaluation.scores import Difference
 from hpgmn_lab.paper import Published, Target
 from hpgmn_lab.results.records import (
@@ -24,7 +25,6 @@ from hpgmn_lab.results.records import (
     runs_words,
     score_words,
     validation_words,
-    word,
 )
 
 Write = Callable[..., Path]
@@ -70,10 +70,10 @@ def test_record_that_contradicts_itself_fails(
 def test_incomplete_record_is_named(write_run: Write, tmp_path: Path) -> None:
     path = write_run(tmp_path, "texas", "hpgmn", [80.0, 81.0] * 5) / "metrics.json"
     path.write_text('{"graph": "texas"}')
-    with pytest.raises(HPGMNError, match=r"texas-hpgmn.base.metrics\.json lacks model, metric"):
+    with pytest.raises(HPGMNError, match=r"texas-hpgmn.metrics\.json lacks model, metric"):
         read_records(tmp_path / "runs")
     path.write_text("{")
-    with pytest.raises(HPGMNError, match=r"texas-hpgmn.base.metrics\.json is not valid JSON"):
+    with pytest.raises(HPGMNError, match=r"texas-hpgmn.metrics\.json is not valid JSON"):
         read_records(tmp_path / "runs")
 
 
@@ -128,7 +128,7 @@ def test_the_command_of_a_baseline_names_its_model(write_run: Write, tmp_path: P
 
 
 def test_words_and_tables() -> None:
-    assert [word(value) for value in (["a", "b"], True, None, 0.5)] == [
+    assert [format_setting(value) for value in (["a", "b"], True, None, 0.5)] == [
         "a,b",
         "true",
         "none",

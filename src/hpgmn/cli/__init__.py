@@ -1,63 +1,58 @@
-"""The command line: parsing and printing only.
+"""The command line: parsing and printing only; one module per command, imported when it is called.
 
-``main`` turns every mistake of the user into one sentence and exit code 2; the libraries that do
-the work are imported by the command that needs them, so that ``hpgmn --help`` answers at once.
+``main`` prints user errors as one line and exits with code 2.
 """
 
 from __future__ import annotations
 
+import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import typer
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.files import refused
-from hpgmn.cli import (
-    audit,
-    convert,
-    datasets,
-    explain,
-    lab,
-    models,
-    settings,
-    shard,
-    train,
-    train_shards,
-    tune,
-    use,
-)
+from hpgmn.base.files import describe_os_error
 from hpgmn.cli.console import err, set_up_logging
 
 _INTERRUPTED = 130
 
-app = typer.Typer(
-    name="hpgmn",
-    help="Node classification on graphs where linked nodes differ (heterophily).",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-for command in (
-    train.demo,
-    train.train,
-    train_shards.train_shards,
-    tune.tune,
-    use.predict,
-    use.evaluate,
-    explain.explain,
-    use.statistics,
-    audit.audit,
-    convert.convert,
-    shard.shard,
-    datasets.datasets,
-    models.models,
-    settings.settings,
-):
-    app.command()(command)
-for forwarded in (lab.reproduce, lab.bench):
-    app.command(context_settings=lab.FORWARDED)(forwarded)
+COMMANDS = {
+    "demo": "demo",
+    "train": "train",
+    "train-shards": "train_shards",
+    "tune": "tune",
+    "predict": "predict",
+    "evaluate": "evaluate",
+    "explain": "explain",
+    "statistics": "statistics",
+    "audit": "audit",
+    "convert": "convert",
+    "shard": "shard",
+    "datasets": "datasets",
+    "models": "models",
+    "settings": "settings",
+    "reproduce": "lab",
+    "bench": "lab",
+}
+"""Command → module of this package that holds a function of the same name."""
+
+
+def make_app(names: Iterable[str] = tuple(COMMANDS)) -> typer.Typer:
+    """Build the parser of some commands; importing only their modules keeps start-up short."""
+    app = typer.Typer(
+        name="hpgmn",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    app.callback()(_options)
+    for name in names:
+        module = importlib.import_module(f"hpgmn.cli.{COMMANDS[name]}")
+        settings = getattr(module, "FORWARDED", None)
+        app.command(name, context_settings=settings)(getattr(module, name.replace("-", "_")))
+    return app
 
 
 def _print_version(value: bool) -> None:
@@ -68,7 +63,6 @@ def _print_version(value: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _options(
     version: bool = typer.Option(
         False, "--version", callback=_print_version, is_eager=True, help="Print the version."
@@ -78,20 +72,22 @@ def _options(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit code.
+    """Run a command and return its exit code.
 
-    0 done; 2 the user's mistake; 130 interrupted; an exception of ours is a bug and passes (1).
+    0: done; 2: user error; 130: interrupted; any other exception is a bug and propagates (1).
     """
     set_up_logging()
-    given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    command = next((word for word in words if not word.startswith("-")), "")
     try:
-        result = app(args=given, prog_name="hpgmn", standalone_mode=False)
+        app = make_app([command] if command in COMMANDS else COMMANDS)
+        result = app(args=words, prog_name="hpgmn", standalone_mode=False)
     except HPGMNError as error:
-        return _refuse(error.render(cli=True))
+        return _print_error(error.render(cli=True))
     except OSError as error:
-        if (refusal := refused(error)) is None:
+        if (refusal := describe_os_error(error)) is None:
             raise
-        return _refuse(refusal.render(cli=True))
+        return _print_error(refusal.render(cli=True))
     except (KeyboardInterrupt, typer.Abort):
         result = _INTERRUPTED
     except typer.Exit as stop:
@@ -100,33 +96,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message = getattr(error, "format_message", None)  # a usage error of the parser
         if message is None:
             raise
-        return _refuse(_with_nearest(message(), given))
+        return _print_error(_usage_error(message(), command))
     if result == _INTERRUPTED:  # some versions of the parser catch the interrupt themselves
         err.print("Interrupted.")
     return result if isinstance(result, int) else 0
 
 
-def _refuse(message: str) -> int:
+def _print_error(message: str) -> int:
     err.print(f"Error: {message}", highlight=False, soft_wrap=True)
     return 2
 
 
-def _with_nearest(message: str, given: Sequence[str]) -> str:
-    """The parser's message in one line, with where to look next."""
+def _usage_error(message: str, command: str) -> str:
+    """Return the parser's message as one line, with the help to read."""
     text = " ".join(line.strip() for line in message.splitlines() if line.strip())
     if not text.endswith((".", "?")):
         text += "."
-    names = _commands(app)
-    chosen = next((name for name in given if name in names), None)
-    where = f"hpgmn {chosen} --help" if chosen else "hpgmn --help"
-    return f"{text} See `{where}`."
-
-
-def _commands(group: typer.Typer) -> list[str]:
-    """The names of a group's commands and of the groups inside it."""
-    named = [
-        command.callback.__name__.replace("_", "-")
-        for command in group.registered_commands
-        if command.callback
-    ]
-    return named + [str(inner.name) for inner in group.registered_groups]
+    words = ["hpgmn", *([command] if command in COMMANDS else []), "--help"]
+    return f"{text} See `{' '.join(words)}`."

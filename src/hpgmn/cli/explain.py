@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from hpgmn.cli.console import out
-from hpgmn.cli.use import OWN, opened, seeds_of
+from hpgmn.cli.predict import OWN, opened, seeds_of
 
 
 def explain(

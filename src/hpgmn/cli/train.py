@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,17 +13,15 @@ import typer
 from rich.table import Column, Table
 
 from hpgmn.base.errors import HPGMNError, SettingError
-from hpgmn.base.locking import only_one
+from hpgmn.base.text import mean_and_deviation
 from hpgmn.cli.choice import NOT_TRIED, chosen_or_kept, known_assignments, wants_portfolio
-from hpgmn.cli.console import METRIC_HELP, note, out, percent, refuse_url, say, step_progress
+from hpgmn.cli.console import METRIC_HELP, note, out, refuse_url, say, step_progress
 from hpgmn.cli.engines import Address, EngineName, Place, check_engine, opened
 from hpgmn.cli.several import (
     folder_name,
     how_to_go_on,
     model_names,
-    run_and_report,
     shared_assignments,
-    telling_kept,
     train_one,
     train_several,
 )
@@ -46,7 +43,7 @@ from hpgmn.cli.tables import (
 
 if TYPE_CHECKING:
     from hpgmn.graph import Graph
-    from hpgmn.runs.run import RunSpec
+    from hpgmn.runs.spec import RunSpec
 
 logger = logging.getLogger(__name__)
 
@@ -231,7 +228,7 @@ def _named_graph(graph: str | None, given: Mapping[str, Any], config: str | None
 
 def _tell_changes(given: Mapping[str, Any], spec: RunSpec, graph: Graph) -> None:
     """Say what has changed since the run of the config, where its graph is trained on again."""
-    from hpgmn.runs.provenance import changes, made_with
+    from hpgmn.runs.spec import changes, made_with
 
     if given.get("made_with") and given.get("graph") == spec.graph:
         for line in changes(given, made_with(graph, spec.splits, spec.device)):
@@ -267,7 +264,7 @@ def _train(
     asked: _Asked, specs: list[RunSpec], graph: Graph, out_folder: Path | None, place: Place
 ) -> None:
     """Train what is asked for, wherever that is, and print the scores."""
-    from hpgmn.runs.run import resolve_device
+    from hpgmn.runs.spec import resolve_device
 
     names, cluster = asked.names, None if place.engine.is_local else place.engine
     after = {"resume": asked.resume, "overwrite": asked.overwrite}
@@ -284,7 +281,7 @@ def _train(
         names = [choice.model]
         best = {**asked.given, "model": choice.model, "settings": choice.settings}
         own = known_assignments(choice.model, asked.set_)
-        specs = [_specification(asked.source, graph, best, own)]
+        specs = [specification(asked.source, graph, best, own)]
     folder = out_folder or _default_folder(graph.name, names)
     if len(specs) > 1:
         train_several(specs, graph, folder, cluster=cluster, **after)
@@ -301,13 +298,13 @@ def _train(
 
 def _specifications(asked: _Asked, graph: Graph) -> tuple[list[RunSpec], list[str]]:
     """A run for each model, and warnings, the same for all; what can be refused is refused here."""
-    from hpgmn.runs.run import check_run
+    from hpgmn.runs.spec import check_run
 
     specs = []
     for name in asked.names:
         own = {**asked.given, "model": name}
         try:
-            spec = _specification(asked.source, graph, own, asked.assignments[name])
+            spec = specification(asked.source, graph, own, asked.assignments[name])
             _, warnings = check_run(spec, graph)
         except SettingError as error:
             raise (error.prefixed(f"{name}: ") if len(asked.names) > 1 else error) from None
@@ -315,7 +312,7 @@ def _specifications(asked: _Asked, graph: Graph) -> tuple[list[RunSpec], list[st
     return specs, warnings
 
 
-def _specification(
+def specification(
     source: str, graph: Graph, given: Mapping[str, Any], assignments: list[str]
 ) -> RunSpec:
     """The run that is asked for.
@@ -330,7 +327,7 @@ def _specification(
     from hpgmn.graph.datasets import DATASETS
     from hpgmn.models import find_model
     from hpgmn.models.shipped import settings_for
-    from hpgmn.runs.run import RunSpec
+    from hpgmn.runs.spec import RunSpec
     from hpgmn.training.checks import positive_class, seen_labels
 
     name = given.get("model", "hpgmn")
@@ -399,7 +396,7 @@ def print_scores(row: dict[str, Any]) -> None:
     from hpgmn.base.metrics import metric_words
 
     runs = len(row["val_score"])
-    test = percent(row["test_score_mean"], row["test_score_std"])
+    test = mean_and_deviation(row["test_score_mean"], row["test_score_std"])
     cells = {
         "graph": row["graph"],
         "model": row["model"],
@@ -408,7 +405,7 @@ def print_scores(row: dict[str, Any]) -> None:
         "validation": f"{100 * sum(row['val_score']) / runs:.1f}",
     }
     if estimator := row["label_estimator"]:
-        guess = percent(estimator["test_accuracy_mean"], estimator["test_accuracy_std"])
+        guess = mean_and_deviation(estimator["test_accuracy_mean"], estimator["test_accuracy_std"])
         about = "" if row["metric"] == "accuracy" else "accuracy "  # beside another metric
         cells["label estimator"] = f"{about}{guess}"
     cells["seconds"] = f"{row['seconds']:.1f}"
@@ -422,64 +419,3 @@ def _broken(metric: str) -> str:
     """A metric before its score: a long one on lines of its own, so that the table fits."""
     short = len("accuracy")
     return f"{metric} " if len(metric) <= short else metric.replace(" of ", "\nof ") + "\n"
-
-
-def demo(
-    out_folder: Annotated[Path, typer.Option("--out", help="The run folder.")] = Path("runs/demo"),
-    nodes: Annotated[int, typer.Option(help="Nodes of the generated graph.")] = 2000,
-    seed: Annotated[int, typer.Option(help="Seed of the generated graph.")] = 0,
-) -> None:
-    """The built-in trading network, end to end: generate, train, score, explain."""
-    from hpgmn.graph.files import write_graph
-    from hpgmn.graph.homophily import node_homophily
-    from hpgmn.graph.synthetic import trading_network
-    from hpgmn.runs.folder import prepare_folder
-    from hpgmn.runs.run import resolve_device
-
-    path = out_folder / "trading-network.npz"
-    made = trading_network(num_nodes=nodes, seed=seed)
-    graph = made.graph
-    say(f"{graph}, node homophily {node_homophily(graph):.2f}: most trades are between classes.")
-    started = time.perf_counter()
-    runs = {}
-    with only_one(out_folder, "demo"):
-        ours = _is_demo(out_folder, path)
-        for name, folder in (
-            ("hpgmn", out_folder),
-            ("mlp", out_folder / "mlp"),
-            ("gcn", out_folder / "gcn"),
-        ):
-            given = {"splits": [0, 1, 2], "model": name, "device": resolve_device("auto")}
-            spec = _specification(str(path), graph, given, [])
-            with telling_kept(folder):
-                prepare_folder(folder, spec, resume=False, overwrite=ours)
-                if name == "hpgmn":
-                    write_graph(graph, path)
-                runs[name] = run_and_report(spec, graph, folder)
-    estimator = runs["hpgmn"]["label_estimator"]
-    table = Table("model", "test accuracy %", title=f"{graph.name}: 3 splits")
-    table.add_row(
-        "label estimator (attributes only)",
-        percent(estimator["test_accuracy_mean"], estimator["test_accuracy_std"]),
-    )
-    for name, words in (
-        ("mlp", "MLP (attributes only)"),
-        ("gcn", "GCN (averages neighbours)"),
-        ("hpgmn", "HP-GMN"),
-    ):
-        row = runs[name]
-        table.add_row(words, percent(row["test_score_mean"], row["test_score_std"]))
-    table.add_row("best attainable", f"{100 * made.best_accuracy:.1f}")
-    out.print(table)
-    seconds = time.perf_counter() - started
-    say(f"{seconds:.0f} seconds. The page: {out_folder / 'report.html'}")
-
-
-def _is_demo(folder: Path, graph: Path) -> bool:
-    """Whether a run folder is an earlier demo's, which the next one replaces; no other is."""
-    from hpgmn.runs.run import read_spec
-
-    try:
-        return Path(read_spec(folder).graph).name == graph.name
-    except HPGMNError:
-        return graph.exists()

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from hpgmn.base.calibration import mean_logits
 from hpgmn.base.errors import HPGMNError
 from hpgmn.graph import Array, Graph
-from hpgmn.models.head import MemoryHead
 from hpgmn.models.hpgmn import HPGMN, label_guesses, trained_on
 from hpgmn.models.label_estimator import labels_for_statistics
+from hpgmn.models.memory import MemoryHead
 from hpgmn.models.propagated import PropagatedHPGMN
 from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, load_parameters
 from hpgmn.statistics import base_name

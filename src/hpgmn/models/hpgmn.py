@@ -13,7 +13,6 @@ from hpgmn.base.errors import SettingError
 from hpgmn.base.randomness import DropRate, Noise
 from hpgmn.base.settings import BatchSettings, dropout_setting, setting
 from hpgmn.graph import Graph
-from hpgmn.models.head import MemoryHead, MemorySettings, penalty_weights
 from hpgmn.models.label_estimator import (
     EstimatorSettings,
     estimator_logits,
@@ -21,8 +20,14 @@ from hpgmn.models.label_estimator import (
     guessed_logits,
     labels_for_statistics,
 )
-from hpgmn.models.layers import Initialised, StatisticMLP
-from hpgmn.models.output import Output
+from hpgmn.models.layers import Initialised, Output, StatisticMLP
+from hpgmn.models.memory import (
+    MemoryHead,
+    MemorySettings,
+    NodeReduction,
+    penalty_weights,
+    reduce_nodes,
+)
 from hpgmn.models.stage import (
     ModelEntry,
     Parameters,
@@ -124,6 +129,7 @@ class HPGMN(nn.Module):
         settings: one for all replicas, or a sequence with one each.
         replicas: R, where ``settings`` is a single one.
         device: where the dropout rates live.
+        node_reduction: see :class:`~hpgmn.models.memory.Memory`.
     """
 
     def __init__(
@@ -134,6 +140,7 @@ class HPGMN(nn.Module):
         *,
         replicas: int = 1,
         device: torch.device | str = "cpu",
+        node_reduction: NodeReduction = reduce_nodes,
     ) -> None:
         super().__init__()
         if settings is None:
@@ -160,6 +167,7 @@ class HPGMN(nn.Module):
             first,
             self.drop_rate,
             in_batches=first.batch_size > 0,
+            node_reduction=node_reduction,
         )
 
     def query(
@@ -246,33 +254,27 @@ def stage_on(
     num_classes: int,
     settings: Sequence[HPGMNSettings],
     device: torch.device,
+    node_reduction: NodeReduction = reduce_nodes,
 ) -> TrainingStage:
-    """The stage that reads given statistics.
-
-    Args:
-        inputs: a statistic for each name of ``statistic_names``.
-        num_classes: C.
-        settings: one per replica.
-        device: where it is trained.
-    """
+    """Build the stage that reads the statistics of ``statistic_names``."""
     widths = {name: inputs[name].width for name in statistic_names(settings[0])}
     with device:  # made where it is used: parameters can take gigabytes
-        model = HPGMN(widths, num_classes, settings, device=device)
+        model = HPGMN(widths, num_classes, settings, device=device, node_reduction=node_reduction)
     return stage_of(
         settings,
         model,
         inputs,
         penalty_weights=penalty_weights(settings),
         frozen=("head.memory.use",) if settings[0].batch_size else (),
-        after_step=_keep_use if settings[0].batch_size else None,
+        after_step=_update_use if settings[0].batch_size else None,
         reads_rows=True,
     )
 
 
-def _keep_use(model: nn.Module) -> None:
+def _update_use(model: nn.Module) -> None:
     assert isinstance(model, HPGMN)
     if model.head.memory is not None:
-        model.head.memory.keep_use()
+        model.head.memory.update_use()
 
 
 STAGES: dict[str, StageBuilder] = {

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from hpgmn.base.randomness import DropRate, Noise
 from hpgmn.base.settings import dropout_setting, setting
 from hpgmn.graph import Array
-from hpgmn.models.layers import StatisticMLP
-from hpgmn.models.output import Output
+from hpgmn.models.layers import Output, StatisticMLP
 from hpgmn.models.stage import Parameters, TrainingStage, TrainingTask, load_parameters
 from hpgmn.statistics import Statistic
 from hpgmn.statistics.labelwise import one_hot

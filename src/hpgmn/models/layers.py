@@ -6,6 +6,7 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import reduce
 
 import torch
@@ -17,6 +18,21 @@ from hpgmn.statistics.operators import Statistic, apart, side_by_side
 
 NORM_EPSILON = 1e-5
 """Added to the variance in :class:`BatchNorm`, so that a constant column becomes zeros."""
+
+
+@dataclass
+class Output:
+    """What every model returns.
+
+    Attributes:
+        logits: (R, B, C).
+        penalties: each (R,), by name; weighted by ``TrainingStage.penalty_weights``.
+        details: attention, gate and the like, by name; empty unless requested.
+    """
+
+    logits: Tensor
+    penalties: dict[str, Tensor] = field(default_factory=dict)
+    details: dict[str, Tensor] = field(default_factory=dict)
 
 
 class Initialised(nn.Module, ABC):

@@ -35,8 +35,7 @@ from hpgmn.base.randomness import Noise
 from hpgmn.base.settings import TrainSettings, setting, settings_dict
 from hpgmn.graph import Graph
 from hpgmn.models.baselines.baseline import NodeModel
-from hpgmn.models.layers import Initialised
-from hpgmn.models.output import Output
+from hpgmn.models.layers import Initialised, Output
 from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, main_stage
 
 _WIDTHS = ("num_features", "num_classes")

@@ -20,10 +20,9 @@ from hpgmn.base.randomness import DropRate, Noise, dropout, relu_dropout
 from hpgmn.base.settings import TrainSettings, dropout_setting, setting
 from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Array, Graph
-from hpgmn.models.head import MemoryHead, MemorySettings, penalty_weights
 from hpgmn.models.hpgmn import CITATION
-from hpgmn.models.layers import BatchNorm, Linear, StatisticLinear, propagate
-from hpgmn.models.output import Output
+from hpgmn.models.layers import BatchNorm, Linear, Output, StatisticLinear, propagate
+from hpgmn.models.memory import MemoryHead, MemorySettings, penalty_weights
 from hpgmn.models.stage import (
     ModelEntry,
     Parameters,

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from hpgmn.base.randomness import DropRate, stable_key
 from hpgmn.base.settings import TrainSettings
 from hpgmn.graph import Array, Graph
+from hpgmn.models.memory import NODE_PENALTIES
 from hpgmn.statistics import LocalStatistics
 
 Parameters: TypeAlias = dict[str, Tensor]
@@ -188,9 +189,8 @@ class TrainingStage:
         """Whether a train step must see more than the train nodes."""
         if self.batch_size:
             return False
-        over_nodes = ("kpattern", "entropy")
         return self.consistency is not None or any(
-            any(self.penalty_weights.get(name, ())) for name in over_nodes
+            any(self.penalty_weights.get(name, ())) for name in NODE_PENALTIES
         )
 
 

@@ -19,7 +19,8 @@ from hpgmn.base.files import write_text
 from hpgmn.explain.overview import model_overview
 from hpgmn.graph import Graph
 from hpgmn.models.own import is_own
-from hpgmn.runs.run import AUDIT_FILE, UNDERSTANDING_FILE, RunSpec
+from hpgmn.runs.folder import AUDIT_FILE, UNDERSTANDING_FILE
+from hpgmn.runs.spec import RunSpec
 from hpgmn.training.saved import MODEL_FILE, SavedModel
 
 LARGEST_AUDIT = 5_000_000

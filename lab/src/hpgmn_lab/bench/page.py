@@ -156,12 +156,11 @@ def _totals(runs: Any, names: Sequence[str] | None = TOTALS) -> list[str]:
             if name != "seed" and (names is None or name in names):
                 sums[name] = sums.get(name, 0) + value
     ordered = sums if names is None else {name: sums[name] for name in names if name in sums}
-    return [
-        f"{value:,} {name.replace('_', ' ')}"
-        if isinstance(value, int)
-        else f"{value:,.2f} {name.replace('_', ' ')}"
-        for name, value in ordered.items()
-    ]
+    texts = []
+    for name, value in ordered.items():
+        label = name.replace("_told", "_detected").replace("_", " ")
+        texts.append(f"{value:,} {label}" if isinstance(value, int) else f"{value:,.2f} {label}")
+    return texts
 
 
 def append_soak_record(

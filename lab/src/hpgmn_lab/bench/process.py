@@ -149,7 +149,7 @@ class OtherLoad:
 
     def _seconds(self) -> float:
         """Return the processor time of the machine without that of this process."""
-        import psutil  # type: ignore[import-untyped]
+        import psutil
 
         times = psutil.cpu_times()
         fields = ("user", "nice", "system", "irq", "softirq")

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpgmn.base.files import sealed, unsealed, write_text
-from hpgmn.base.formats import CELL_FORMAT, refuse_newer
+from hpgmn.base.files import CELL_FORMAT, check_format, verify_checksum, with_checksum, write_text
 from hpgmn.base.parsing import read_json
 from hpgmn.base.settings import plain
 
@@ -112,8 +111,8 @@ def read_cell(folder: Path, name: str) -> CellRecord | None:
     """A cell's record; None where there is none, or none that can be read."""
     try:
         content = read_json(record_path(folder, name))
-        refuse_newer(record_path(folder, name), content.get("format"), CELL_FORMAT)
-        content = unsealed(content)
+        check_format(record_path(folder, name), content.get("format"), CELL_FORMAT)
+        content = verify_checksum(content)
         return CellRecord(
             content["cell"], content["identity"], content["search"], content["metrics"]
         )
@@ -124,5 +123,7 @@ def read_cell(folder: Path, name: str) -> CellRecord | None:
 def write_cell(folder: Path, record: CellRecord) -> None:
     """Write a record whole: a crash leaves the old one or the new one."""
     folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(sealed({"format": CELL_FORMAT, **dataclasses.asdict(record)}), indent=1)
+    text = json.dumps(
+        with_checksum({"format": CELL_FORMAT, **dataclasses.asdict(record)}), indent=1
+    )
     write_text(record_path(folder, record.name), text + "\n")

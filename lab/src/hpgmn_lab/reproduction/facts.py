@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hpgmn.base.files import sealed, unsealed, write_text
+from hpgmn.base.files import verify_checksum, with_checksum, write_text
 from hpgmn.base.parsing import read_json
 from hpgmn.graph import Array, Graph
 from hpgmn.graph.datasets import find_file, load
@@ -229,7 +229,7 @@ def facts_path(folder: Path, graph: str) -> Path:
 def read_facts(folder: Path, graph: str) -> Facts | None:
     """A graph's facts; None where there are none, or none that can be read."""
     try:
-        return Facts(**unsealed(read_json(facts_path(folder, graph))))
+        return Facts(**verify_checksum(read_json(facts_path(folder, graph))))
     except (OSError, ValueError, TypeError):
         return None
 
@@ -249,6 +249,6 @@ def do_facts(name: str, folder: Path) -> Facts:
         return kept
     facts = graph_facts(graph, twin)
     folder.mkdir(parents=True, exist_ok=True)
-    content = json.dumps(sealed(dataclasses.asdict(facts)), indent=1)
+    content = json.dumps(with_checksum(dataclasses.asdict(facts)), indent=1)
     write_text(facts_path(folder, name), content + "\n")
     return facts

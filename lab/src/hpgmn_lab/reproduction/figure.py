@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpgmn.base.files import whole
+from hpgmn.base.files import atomic_write
 from hpgmn_lab.reproduction.grids import shown_label
 from hpgmn_lab.reproduction.tables import Line, Table
 from hpgmn_lab.results.records import score_words
@@ -68,10 +68,10 @@ def write_figure(table: Table, path: Path) -> list[Path]:
     """
     files = [path.with_suffix(".png"), path.with_suffix(".svg")]
     with drawn(table) as figure:
-        with whole(files[0]) as draft:
+        with atomic_write(files[0]) as draft:
             figure.savefig(draft, dpi=200, metadata={"Software": None})
         nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        with whole(files[1]) as draft:
+        with atomic_write(files[1]) as draft:
             figure.savefig(draft, metadata=nothing)
     return files
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpgmn.base.files import unwritable, write_text
+from hpgmn.base.files import write_error, write_text
 from hpgmn.report.page import page, panel, table, text, tiles
 from hpgmn.report.plots import inline_svg
 from hpgmn_lab.reproduction.cells import TUNED
@@ -72,7 +72,7 @@ def write_page(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise unwritable(path, error) from None
+        raise write_error(path, error) from None
     write_text(path, content)
     return path
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from hpgmn.base.files import unwritable, write_text
+from hpgmn.base.files import write_error, write_text
 from hpgmn_lab.reproduction.documents import document
 from hpgmn_lab.reproduction.figure import write_figure
 from hpgmn_lab.reproduction.plan import Experiment
@@ -42,5 +42,5 @@ def write_outputs(
             if experiment.name == FIGURE and found.table is not None:
                 written += write_figure(found.table, folder / FIGURE)
     except OSError as error:
-        raise unwritable(folder, error) from None
+        raise write_error(folder, error) from None
     return written

@@ -51,7 +51,7 @@ def reproduction_sections(folder: Path) -> list[str]:
     shown = [one for one in found if one.count]
     if not shown:
         return []
-    pictures = f"../{folder.parent.name}/{folder.name}/"  # as seen from docs
+    pictures = f"../lab/{folder.parent.name}/{folder.name}/"  # as seen from docs
     sections = [markdown(one, level=2, pictures=pictures).strip() for one in shown]
     absent = [f"`hpgmn reproduce {one.name}`" for one in found if not one.count]
     if absent:

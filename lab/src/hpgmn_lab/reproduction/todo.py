@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hpgmn.base import locking
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.files import sweep_folder
+from hpgmn.base.files import remove_stale_drafts
 from hpgmn.engines.tasks import done
 from hpgmn.graph import Graph
 from hpgmn.graph.datasets import DATASETS, find_file, load
@@ -124,11 +124,11 @@ def only_one(folder: Path) -> Iterator[None]:
 
     Processes whose first one was killed end by themselves; they are waited for.
     """
-    with locking.only_one(folder, "reproduction"):
+    with locking.lock_folder(folder):
         with (folder / WORKERS_LOCK_FILE).open("a") as orphans:
             fcntl.flock(orphans, fcntl.LOCK_EX)
         for place in (folder, folder / CELLS_FOLDER, folder / SEARCH_FOLDER):
-            sweep_folder(place)
+            remove_stale_drafts(place, older_than=0)
         yield
 
 

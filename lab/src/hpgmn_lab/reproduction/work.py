@@ -19,15 +19,16 @@ import numpy as np
 import torch
 
 from hpgmn.base.errors import HPGMNError, SettingError
-from hpgmn.base.files import sealed, unsealed, write_text
+from hpgmn.base.files import verify_checksum, with_checksum, write_text
 from hpgmn.base.parsing import read_json
 from hpgmn.base.settings import make_settings, per_replica_names, plain, settings_dict
 from hpgmn.graph import Graph
 from hpgmn.graph.datasets import load
 from hpgmn.models import find_model
 from hpgmn.runs.folder import finished_run, prepare_folder
-from hpgmn.runs.run import RunSpec, run
 from hpgmn.runs.search import best_trials, planned_trials, run_trials
+from hpgmn.runs.spec import RunSpec
+from hpgmn.runs.train import train_folder
 from hpgmn.training.replicas import Progress
 from hpgmn_lab.reproduction.cells import Cell, CellRecord, identity, read_cell, write_cell
 
@@ -208,7 +209,7 @@ def _search(
         records = _train_group(cell, graph, [trials[place] for place in missing], way)
         found |= dict(zip(missing, records, strict=True))
         path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(sealed({**start, "trials": found}), indent=1) + "\n"
+        text = json.dumps(with_checksum({**start, "trials": found}), indent=1) + "\n"
         write_text(path, text)
         way.keep(text)
     every = [found[place] for place in range(len(trials))]
@@ -229,7 +230,7 @@ def _search(
 def _begun(path: Path, cell: Cell, graph: Graph) -> dict[int, dict[str, Any]]:
     """The finished trials of a search that was killed, by their number."""
     try:
-        content = unsealed(read_json(path))
+        content = verify_checksum(read_json(path))
         every = {int(place): trial for place, trial in content["trials"].items()}
         return _still_valid(cell, graph, content, every)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -299,7 +300,7 @@ def _final_run(
             shutil.rmtree(other)
     prepare_folder(place, spec, resume=True, overwrite=False)
     metrics = finished_run(place)
-    return run(spec, graph, place, **way.options) if metrics is None else metrics
+    return train_folder(spec, graph, place, **way.options) if metrics is None else metrics
 
 
 def tidy(cell: Cell, folder: Path) -> None:

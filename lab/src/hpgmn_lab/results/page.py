@@ -16,7 +16,7 @@ from typing import Any
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.files import write_text
 from hpgmn.base.settings import read_yaml
-from hpgmn.base.text import setting_text
+from hpgmn.base.text import format_setting
 from hpgmn.graph.datasets import DATASETS
 from hpgmn.models import MODELS
 from hpgmn.models.shipped import settings_for
@@ -289,7 +289,7 @@ def _settings(rows: Rows, trials: Sequence[Mapping[str, Any]]) -> str:
     lines = ["What differs from the defaults that `hpgmn settings --model MODEL` lists:", ""]
     for record in filter(None, rows.values()):
         differing = unlike(record, settings_for(None, record.model))
-        values = [f"`{name}={setting_text(value)}`" for name, value in differing.items()]
+        values = [f"`{name}={format_setting(value)}`" for name, value in differing.items()]
         lines.append(f"- **{record.graph}-{record.model}**: {', '.join(values) or 'nothing'}.")
     return "\n\n".join([_SEARCH, _search_table(rows, trials), "\n".join(lines)])
 

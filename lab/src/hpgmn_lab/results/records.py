@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.formats import RUN_FORMAT, refuse_newer, unsealed_of_run
+from hpgmn.base.files import RUN_FORMAT, check_format, verify_run_checksum
 from hpgmn.base.parsing import parse_json, read_json
 from hpgmn.base.settings import make_settings, settings_dict
-from hpgmn.base.text import setting_text
+from hpgmn.base.text import format_setting
 from hpgmn.evaluation.scores import Difference, Score, independent_values
 from hpgmn.graph.datasets import DATASETS
 from hpgmn.models import MODELS
 from hpgmn.models.shipped import settings_for
-from hpgmn.runs.run import METRICS_FILE
+from hpgmn.runs.folder import METRICS_FILE
 from hpgmn.statistics import averaged
 from hpgmn_lab import paper
 
@@ -64,9 +64,9 @@ def _record(path: Path) -> Record:
         metrics = read_json(path)
     except ValueError as error:
         raise HPGMNError(f"{path} is not valid JSON ({error}). Train that run again.") from None
-    refuse_newer(path, metrics.get("format"), RUN_FORMAT)
+    check_format(path, metrics.get("format"), RUN_FORMAT)
     try:
-        metrics = unsealed_of_run(metrics)
+        metrics = verify_run_checksum(metrics)
     except ValueError as error:
         raise HPGMNError(f"{path} is damaged: {error}. Train that run again.") from None
     return checked_record(path.parent.name, metrics, path)
@@ -164,7 +164,7 @@ def command(record: Record) -> str:
         parts.append(f"--seeds {config['seeds']}")
     shipped = settings_for(graph if graph in DATASETS else None, model)
     parts += [
-        f"--set {name}={setting_text(value)}" for name, value in unlike(record, shipped).items()
+        f"--set {name}={format_setting(value)}" for name, value in unlike(record, shipped).items()
     ]
     return " ".join(parts)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.formats import unsealed_of_run
+from hpgmn.base.files import verify_run_checksum
 from hpgmn.base.parsing import read_json
 from hpgmn.evaluation.scores import Difference
 from hpgmn.runs.compare import difference
@@ -91,7 +91,7 @@ def read_untuned(folder: Path, cells: Path) -> list[Untuned]:
     found = {}
     for path in sorted(folder.glob("*.json")):
         try:
-            metrics = unsealed_of_run(read_json(path))
+            metrics = verify_run_checksum(read_json(path))
             chosen = str(metrics["portfolio"]["chosen"])
         except (ValueError, KeyError, TypeError):
             raise HPGMNError(

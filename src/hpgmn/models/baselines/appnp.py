@@ -13,8 +13,7 @@ from hpgmn.base.randomness import Noise
 from hpgmn.base.settings import setting
 from hpgmn.graph import Graph
 from hpgmn.models.baselines.baseline import GraphSettings, NodeModel, attributes_input, usual_floats
-from hpgmn.models.layers import StatisticMLP
-from hpgmn.models.output import Output
+from hpgmn.models.layers import Output, StatisticMLP
 from hpgmn.models.propagated import appnp_weights
 from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, main_stage
 from hpgmn.statistics.diffusion import diffuse

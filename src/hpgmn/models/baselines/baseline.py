@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from hpgmn.base.randomness import Noise
 from hpgmn.base.settings import TrainSettings, dropout_setting, setting
 from hpgmn.graph import Graph
-from hpgmn.models.output import Output
+from hpgmn.models.layers import Output
 from hpgmn.models.stage import TrainingTask
 from hpgmn.statistics.operators import take_nodes
 

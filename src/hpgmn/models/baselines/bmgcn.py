@@ -21,8 +21,7 @@ from hpgmn.graph import Graph
 from hpgmn.models.baselines.baseline import GraphSettings, NodeModel, attributes_input
 from hpgmn.models.baselines.edges import Edges
 from hpgmn.models.label_estimator import EstimatorSettings, LabelEstimator, estimator_stage
-from hpgmn.models.layers import Initialised, draw_glorot, product, propagate
-from hpgmn.models.output import Output
+from hpgmn.models.layers import Initialised, Output, draw_glorot, product, propagate
 from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, main_stage
 from hpgmn.statistics.labelwise import one_hot
 from hpgmn.statistics.operators import Statistic

@@ -20,8 +20,7 @@ from hpgmn.graph import Array, Graph
 from hpgmn.models.baselines import chebnet
 from hpgmn.models.baselines.baseline import NodeModel, attributes_input, usual_floats
 from hpgmn.models.baselines.mlp import AttributesMLP
-from hpgmn.models.layers import Initialised, propagate
-from hpgmn.models.output import Output
+from hpgmn.models.layers import Initialised, Output, propagate
 from hpgmn.models.stage import (
     ModelEntry,
     Parameters,

@@ -16,8 +16,7 @@ from hpgmn.base.settings import setting
 from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Graph
 from hpgmn.models.baselines.baseline import BaselineSettings, NodeModel, attributes_input
-from hpgmn.models.layers import Convolution, Linear, jump
-from hpgmn.models.output import Output
+from hpgmn.models.layers import Convolution, Linear, Output, jump
 from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, main_stage
 from hpgmn.statistics import Statistic
 

@@ -21,8 +21,7 @@ from hpgmn.base.settings import setting
 from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Graph
 from hpgmn.models.baselines.baseline import GraphSettings, NodeModel, RowModel, attributes_input
-from hpgmn.models.layers import MLP, Convolution, Initialised, Linear
-from hpgmn.models.output import Output
+from hpgmn.models.layers import MLP, Convolution, Initialised, Linear, Output
 from hpgmn.models.stage import (
     ModelEntry,
     Parameters,

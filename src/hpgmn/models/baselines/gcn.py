@@ -13,8 +13,7 @@ from typing_extensions import override
 from hpgmn.base.randomness import Noise, column_factors, relu_dropout
 from hpgmn.base.settings import setting
 from hpgmn.models.baselines.baseline import GraphSettings, NodeModel, attributes_input, usual_floats
-from hpgmn.models.layers import Convolution
-from hpgmn.models.output import Output
+from hpgmn.models.layers import Convolution, Output
 from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, main_stage
 
 

@@ -15,8 +15,7 @@ from hpgmn.base.settings import setting
 from hpgmn.graph import Graph
 from hpgmn.models.baselines.baseline import NodeModel, attributes_input
 from hpgmn.models.baselines.gcn import GCNSettings
-from hpgmn.models.layers import Convolution, Linear, jump
-from hpgmn.models.output import Output
+from hpgmn.models.layers import Convolution, Linear, Output, jump
 from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, main_stage
 
 

@@ -16,8 +16,7 @@ from hpgmn.base.settings import setting
 from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Graph
 from hpgmn.models.baselines.baseline import GraphSettings, NodeModel, attributes_input
-from hpgmn.models.layers import Initialised, Linear, StatisticLinear, draw_glorot
-from hpgmn.models.output import Output
+from hpgmn.models.layers import Initialised, Linear, Output, StatisticLinear, draw_glorot
 from hpgmn.models.stage import (
     ModelEntry,
     Parameters,

@@ -16,8 +16,7 @@ from hpgmn.base.settings import dropout_setting, setting
 from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Graph
 from hpgmn.models.baselines.baseline import GraphSettings, NodeModel, attributes_input, usual_floats
-from hpgmn.models.layers import Initialised, StatisticMLP
-from hpgmn.models.output import Output
+from hpgmn.models.layers import Initialised, Output, StatisticMLP
 from hpgmn.models.propagated import appnp_weights
 from hpgmn.models.stage import (
     ModelEntry,

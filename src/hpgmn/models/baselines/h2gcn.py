@@ -15,8 +15,7 @@ from hpgmn.base.settings import setting
 from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Graph
 from hpgmn.models.baselines.baseline import GraphSettings, NodeModel, attributes_input
-from hpgmn.models.layers import Linear, StatisticLinear, propagate
-from hpgmn.models.output import Output
+from hpgmn.models.layers import Linear, Output, StatisticLinear, propagate
 from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, main_stage
 
 

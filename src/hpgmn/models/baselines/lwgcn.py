@@ -23,8 +23,7 @@ from hpgmn.graph import Array, Graph
 from hpgmn.models.baselines import gcnii
 from hpgmn.models.baselines.baseline import GraphSettings, NodeModel, attributes_input
 from hpgmn.models.label_estimator import EstimatorSettings, estimated_labels, estimator_stage
-from hpgmn.models.layers import MLP, Initialised, StatisticLinear, draw_glorot, product
-from hpgmn.models.output import Output
+from hpgmn.models.layers import MLP, Initialised, Output, StatisticLinear, draw_glorot, product
 from hpgmn.models.stage import (
     ModelEntry,
     Parameters,

@@ -14,8 +14,7 @@ from hpgmn.base.randomness import Noise, dropout
 from hpgmn.base.settings import dropout_setting, setting
 from hpgmn.graph import Graph
 from hpgmn.models.baselines.baseline import GraphSettings, NodeModel, attributes_input
-from hpgmn.models.layers import Convolution, Linear, StatisticLinear
-from hpgmn.models.output import Output
+from hpgmn.models.layers import Convolution, Linear, Output, StatisticLinear
 from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, main_stage
 
 
