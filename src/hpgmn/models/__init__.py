@@ -8,7 +8,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpgmn.base.errors import HPGMNError, unknown_name
+from hpgmn.base.errors import HPGMNError
 
 if TYPE_CHECKING:
     from hpgmn.models.stage import ModelEntry
@@ -214,6 +214,7 @@ def find_model(name: str) -> ModelEntry:
 
         return custom_model(name)
     if name not in MODELS:
-        message = unknown_name("model", name, MODELS)
-        raise HPGMNError(f"{message} Name a model of your own as package.module:Class.")
+        error = HPGMNError.unknown("model", name, MODELS)
+        assert error.remedy is not None
+        raise HPGMNError(error.message, error.remedy | "Name your own as package.module:Class")
     return MODELS[name]
