@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +16,7 @@ from hpgmn.cli.tables import (
     SourceColumn,
     TargetColumn,
     WeightColumn,
-    named_columns,
+    column_options,
 )
 
 OWN = typer.Option("--model", help="Your own model, package.module:Class, if the run has one.")
@@ -70,12 +69,10 @@ def predict(
         raise SettingError(f"--out must end in .csv or .parquet (got '{out_file}').")
     if not 0 <= min_confidence <= 1:
         raise SettingError(f"--min-confidence must be 0 to 1 (got {min_confidence:g}).")
-    columns = None
-    names = (id_, label, source, target, weight)
-    if any(name is not None for name in names) or drop_unknown_edges:
-        columns = named_columns(id_, label, None, source, target, weight, None)
-        columns = dataclasses.replace(columns, drop_unknown_edges=drop_unknown_edges)
-    if graph is None and (add or only_new or columns is not None):
+    columns = column_options(
+        *(id_, label, None, source, target, weight, None), drop_unknown_edges=drop_unknown_edges
+    )
+    if graph is None and (add or only_new or columns):
         raise SettingError(
             "--add, --only-new and options for columns are about another graph than the trained "
             "one. Name it after the run folder."

@@ -27,7 +27,7 @@ from hpgmn.cli.tables import (
     SplitColumn,
     TargetColumn,
     WeightColumn,
-    named_columns,
+    column_options,
 )
 
 Positive = Annotated[
@@ -132,7 +132,7 @@ def train(
             "--workers is of --engine ray: here splits and seeds are trained at once. Leave it out."
         )
     refuse_url("--out", out_folder)
-    columns = named_columns(
+    columns = column_options(
         *(id_, label, split_column, source, target, weight, drop),
         *(category, split_by, drop_unknown_edges, directed),
     )

@@ -49,7 +49,6 @@ from hpgmn.runs.train import (
 
 if TYPE_CHECKING:
     from hpgmn.engines import Engine
-    from hpgmn.tables import Columns
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +124,7 @@ def compare(
     device: str | None = None,
     deterministic: bool | None = None,
     calibrate: bool | None = None,
-    columns: Columns | None = None,
+    columns: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     overwrite: bool = False,
@@ -151,7 +150,7 @@ def compare(
         device: "auto", "cpu" or "cuda" [auto].
         deterministic: bit-identical results on a GPU [no].
         calibrate: fit a temperature to the validation nodes [yes].
-        columns: the roles of columns, where the graph is read from tables.
+        columns: keywords of ``hpgmn.load`` about the columns of tables.
         out: the folder of the runs [runs/GRAPH-comparison-TIME].
         resume: finished models are kept, interrupted ones continue.
         overwrite: replace the runs of these models.

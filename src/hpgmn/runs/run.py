@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from hpgmn.explain import Explanation, ModelExplanation
-    from hpgmn.tables import Columns
 
 logger = logging.getLogger(__name__)
 
@@ -198,7 +197,7 @@ class Run:
         source: str | Path | None = None,
         *,
         add: bool = False,
-        columns: Columns | None = None,
+        columns: Mapping[str, Any] | None = None,
         notify: Callable[[str], None] = logger.info,
     ) -> Graph:
         """Load a graph whose columns are prepared like those of the trained graph.
@@ -214,13 +213,13 @@ class Run:
         if source is None:
             return self.graph
         if add:
-            return load(source, columns=columns, onto=self.graph, tell=notify)
+            return load(source, **(columns or {}), onto=self.graph, log=notify)
         graph = load(
             source,
             **self._preparation(),
-            columns=columns,
-            known=self.model.node_ids,
-            tell=notify,
+            **(columns or {}),
+            earlier_ids=self.model.node_ids,
+            log=notify,
         )
         if graph.fingerprint == self.model.about["fingerprint"] and self.spec.protocol is not None:
             return load(source, self.spec.protocol)
@@ -285,7 +284,7 @@ class Run:
         ids = loaded.node_ids if loaded.node_ids is not None else np.arange(loaded.num_nodes)
         ids = ids if nodes is None else ids[nodes]
         if loaded.preparation is not None:
-            from hpgmn.tables.preparation import original_ids
+            from hpgmn.graph.conversion import original_ids
 
             ids = original_ids(ids, loaded.preparation)
         return Predictions(

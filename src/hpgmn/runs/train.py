@@ -39,7 +39,6 @@ from hpgmn.runs.spec import (
 
 if TYPE_CHECKING:
     from hpgmn.engines import Engine
-    from hpgmn.tables import Columns
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +58,7 @@ def train(
     deterministic: bool | None = None,
     calibrate: bool | None = None,
     portfolio: bool | None = None,
-    columns: Columns | None = None,
+    columns: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     overwrite: bool = False,
@@ -89,7 +88,7 @@ def train(
         deterministic: bit-identical results on a GPU [no].
         calibrate: fit a temperature to the validation nodes [yes].
         portfolio: whether to try the portfolio [only where nothing else gives settings].
-        columns: the roles of columns, where the graph is read from tables.
+        columns: keywords of ``hpgmn.load`` about the columns of tables.
         out: the run folder [runs/GRAPH-MODEL-TIME].
         resume: continue the interrupted run in ``out``.
         overwrite: replace the run in ``out``.
@@ -191,7 +190,7 @@ def read_options(config: str | Path | None, **options: Any) -> dict[str, Any]:
 def load_source(
     graph: Graph | str | Path | None,
     options: dict[str, Any],
-    columns: Columns | None,
+    columns: Mapping[str, Any] | None,
     monitor: Monitor,
 ) -> tuple[str, Graph]:
     """Return the name or path of a graph, and the graph; ``options`` get the roles of columns."""
@@ -205,8 +204,6 @@ def load_source(
         )
     options["tables"] = options.get("tables", {}) | (columns.as_dict() if columns else {})
     if options["tables"]:
-        from hpgmn.tables import Columns
-
         columns = Columns.from_dict(options["tables"])
     loaded = load(
         source,
