@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError
 from hpgmn.base.locking import lock_folder
 from hpgmn.graph import Graph, Split
-from hpgmn.graph.datasets import DATASETS, load
+from hpgmn.graph.datasets import DATASETS, check_column_options, load
 from hpgmn.models import find_model, is_custom
 from hpgmn.models.shipped import has_settings_for, read_config
 from hpgmn.runs.fit import fit_run
@@ -202,14 +202,12 @@ def load_source(
             "No graph is given.",
             "Name a dataset, a graph file or tables, or use the config.yaml of a run",
         )
-    options["tables"] = options.get("tables", {}) | (columns.as_dict() if columns else {})
-    if options["tables"]:
-        columns = Columns.from_dict(options["tables"])
+    options["tables"] = check_column_options({**options.get("tables", {}), **(columns or {})})
     loaded = load(
         source,
         options.get("protocol"),
-        columns=columns,
-        tell=monitor.note,
+        **options["tables"],
+        log=monitor.note,
         progress=monitor.step,
     )
     return str(source), loaded
