@@ -45,7 +45,6 @@ bench: $(DEMO_READY) ## measure against the yardstick; HPGMN_DATA names the fold
 	$(BIN)/python lab/benchmarks/compare.py --data "$(HPGMN_DATA)"
 
 results: $(DEMO_READY) ## write the tables, docs/RESULTS.md, docs/BENCHMARKS.md and those of docs/SCALE.md and docs/RELIABILITY.md anew
-	$(BIN)/python -m hpgmn_lab.reproduction.html lab/results/reproduction
 	$(BIN)/python -m hpgmn_lab.results.page
 	$(BIN)/python -m hpgmn_lab.bench.page
 
