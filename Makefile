@@ -10,16 +10,19 @@ UNFINISHED := $(VENV)/.unfinished
 DATED := pyproject.toml lab/pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak lint audit format bench results docs clean
+.PHONY: help demo test test-all soak lint audit format bench results docs clean
 
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
 
 demo: $(DEMO_READY) ## train HP-GMN on the built-in graph and print the table
 	@$(BIN)/hpgmn demo
 
-test: lint ## linters, types and all tests with their coverage
-	$(BIN)/pytest -n 2 --cov --cov-report=term:skip-covered
+test: lint ## linters, types and the fast tests
+	$(BIN)/pytest -n 2 -m "not slow" --durations=20
+
+test-all: lint ## linters, types and every test, with coverage
+	$(BIN)/pytest -n 2 --durations=20 --cov --cov-report=term:skip-covered
 
 lint: $(DEV_READY) ## formatting, linters and types
 	$(BIN)/ruff format --check .
@@ -41,22 +44,23 @@ soak: $(DEV_READY) ## the long form of the tests of docs/RELIABILITY.md, up to a
 	HPGMN_SOAK=lab/results/soak $(BIN)/pytest -n 2 --durations=20 tests
 	$(BIN)/python -m hpgmn_lab.bench.page
 
-bench: $(DEMO_READY) ## measure against the yardstick; HPGMN_DATA names the folder of graph files
+bench: $(DEV_READY) ## measure against the yardstick; HPGMN_DATA names the folder of graph files
 	$(BIN)/python lab/benchmarks/compare.py --data "$(HPGMN_DATA)"
 
-results: $(DEMO_READY) ## write the tables, docs/RESULTS.md, docs/BENCHMARKS.md and those of docs/SCALE.md and docs/RELIABILITY.md anew
+results: $(DEV_READY) ## write the result pages in docs/ from the records in lab/results
 	$(BIN)/python -m hpgmn_lab.results.page
 	$(BIN)/python -m hpgmn_lab.bench.page
 
-docs: $(DEV_READY) ## build the documentation site into site/; start with site/index.html
+docs: $(DEV_READY) ## build the documentation site into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "Open it (search needs a server): $(BIN)/python -m http.server --directory site 8000"
 
 clean: ## remove .venv, caches and build outputs; runs/ stays
 	rm -rf $(VENV) build dist site .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
-# Set-up. A stamp is written only after everything was installed; what was interrupted carries the
-# mark "unfinished" and is made anew. The development set-up holds the runtime one.
+# Set-up. A stamp is written only after everything is installed; an interrupted set-up leaves the
+# mark "unfinished" and starts over. The development set-up includes the runtime one.
 
 $(DEMO_READY): $(DATED)
 	$(call set-up,.)

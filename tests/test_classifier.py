@@ -26,7 +26,8 @@ from hpgmn.base.errors import GraphError, SettingError
 from hpgmn.classifier import estimate_labels
 from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMNSettings
-from hpgmn.runs.run import RunSpec, run
+from hpgmn.runs.spec import RunSpec
+from hpgmn.runs.train import train_folder
 
 TINY: dict[str, Any] = {
     "hidden_dim": 6,
@@ -331,7 +332,7 @@ def test_a_run_folder_is_loaded_by_its_first_replica(small_graph: Graph, tmp_pat
     graph = changed(small_graph, y=small_graph.y % 2)
     settings = TINY | {"statistics": list(TINY["statistics"])}
     spec = RunSpec("small", "hpgmn", settings, splits=(1, 0), seeds=2, metric="roc_auc")
-    run(spec, graph, tmp_path)
+    train_folder(spec, graph, tmp_path)
     loaded = HPGMNClassifier.load(tmp_path)
     assert (loaded.seed, loaded.metric) == (0, "roc_auc")
     alone = classifier(metric="roc_auc").fit(graph, split=1)

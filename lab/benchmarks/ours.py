@@ -29,11 +29,12 @@ from hpgmn.base.randomness import fused
 from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.graph import Graph
 from hpgmn.graph.datasets import load
-from hpgmn.models import ModelEntry, find_model
+from hpgmn.models import find_model
 from hpgmn.models.shipped import read_config, settings_for
-from hpgmn.models.stage import Replica, TrainingStage, TrainingTask, make_task
-from hpgmn.runs.run import RunSpec, run
-from hpgmn.training.denormals import without_denormals
+from hpgmn.models.stage import ModelEntry, Replica, TrainingStage, TrainingTask, make_task
+from hpgmn.runs.spec import RunSpec
+from hpgmn.runs.train import train_folder
+from hpgmn.training.numerics import run_training_thread
 from hpgmn.training.replicas import Progress, fit_replicas
 from hpgmn.training.state import TrainState
 from hpgmn.training.trainer import train
@@ -98,7 +99,7 @@ def timed_epochs(
         places = list(range(first, min(first + at_once, len(splits))))
         clock = StageClock()
         part = task.subset(places)
-        state = without_denormals(partial(_trained, part, entry, clock))
+        state = run_training_thread(partial(_trained, part, entry, clock))
         epoch = statistics.median(clock.epochs["main"])
         rows.append(
             {
@@ -160,7 +161,7 @@ def whole_run(path: Path, values: dict[str, Any], splits: list[int] | None) -> d
     spec = RunSpec(graph=str(path), model=MODEL, settings=values, splits=numbers)
     clock = EstimatorClock()
     with tempfile.TemporaryDirectory() as folder:
-        metrics = run(spec, graph, Path(folder), report=clock)
+        metrics = train_folder(spec, graph, Path(folder), report=clock)
         seconds = time.perf_counter() - started
     return {
         "splits": list(numbers),

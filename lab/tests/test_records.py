@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.text import setting_text
+from hpgmn.base.text import format_setting
 from hpgmn.evaluation.scores import Difference
 from hpgmn_lab.paper import Published, Target
 from hpgmn_lab.results.records import (
@@ -128,7 +128,7 @@ def test_the_command_of_a_baseline_names_its_model(write_run: Write, tmp_path: P
 
 
 def test_words_and_tables() -> None:
-    assert [setting_text(value) for value in (["a", "b"], True, None, 0.5)] == [
+    assert [format_setting(value) for value in (["a", "b"], True, None, 0.5)] == [
         "a,b",
         "true",
         "none",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.2.0.dev0"
+from hpgmn.base.version import __version__
 
 if TYPE_CHECKING:
     from hpgmn import nn, transforms
@@ -54,6 +54,7 @@ __all__ = [
     "LocalStatistics",
     "Split",
     "Splits",
+    "__version__",
     "audit",
     "choose",
     "from_networkx",

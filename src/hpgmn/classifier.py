@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hpgmn.base.calibration import calibrated
 from hpgmn.base.errors import GraphError, HPGMNError, SettingError, unknown_name
-from hpgmn.base.files import unwritable, write_text
+from hpgmn.base.files import write_error, write_text
 from hpgmn.base.metrics import require_metric
 from hpgmn.base.settings import make_settings, plain, read_yaml
 from hpgmn.evaluation.scores import scores
@@ -271,7 +271,7 @@ class HPGMNClassifier:
         try:
             target.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise unwritable(target, error) from None
+            raise write_error(target, error) from None
         self.saved_.write(target / MODEL_FILE)
         content = {key: plain(value) for key, value in self.get_params().items()}
         content["positive"] = self._sought()  # which may rest on validation nodes

@@ -8,13 +8,17 @@ dropout. A ``Memory`` alone starts with random patterns and needs neither
 """
 
 from hpgmn.base.randomness import DropRate, Noise, stable_key
-from hpgmn.models.head import MemoryHead, MemorySettings
 from hpgmn.models.hpgmn import HPGMN, HPGMNSettings
 from hpgmn.models.label_estimator import LabelEstimator, pseudo_labels
-from hpgmn.models.layers import MLP, Linear, StatisticMLP, initialise
-from hpgmn.models.memory import Memory
-from hpgmn.models.output import Output
-from hpgmn.models.penalties import entropy_penalty, kpattern_penalty, norm_penalty
+from hpgmn.models.layers import MLP, Linear, Output, StatisticMLP, initialise
+from hpgmn.models.memory import (
+    Memory,
+    MemoryHead,
+    MemorySettings,
+    entropy_penalty,
+    kpattern_penalty,
+    norm_penalty,
+)
 from hpgmn.models.propagated import PropagatedHPGMN, PropagatedSettings
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""A folder is one process's at a time; the lock is gone with its holder."""
+"""A folder is locked by one process at a time; the lock ends with its holder."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.locking import LOCK_FILE, only_one
+from hpgmn.base.locking import LOCK_FILE, lock_file, lock_folder
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from hpgmn.base.locking import only_one
+from hpgmn.base.locking import lock_folder
 
-with only_one(Path(sys.argv[1]), "work"):
+with lock_folder(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)
 """
@@ -30,22 +30,22 @@ def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path: Path) -> 
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         with (
-            pytest.raises(HPGMNError, match=r"Another work is at work in .* another --out"),
-            only_one(folder, "work"),
+            pytest.raises(HPGMNError, match=rf"Another process is using {folder}\. Wait"),
+            lock_folder(folder),
         ):
             pass
-        with only_one(folder, "other work", "other.lock"):
+        with lock_file(folder / "other.lock", "taken"):
             pass
         holder.kill()
-    with only_one(folder, "work"):
+    with lock_folder(folder):
         assert (folder / ".lock").exists()
 
 
 def test_a_folder_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with (
-        pytest.raises(HPGMNError, match=r"Cannot write .*file .* Choose another place"),
-        only_one(tmp_path / "file", "work"),
+        pytest.raises(HPGMNError, match=r"Cannot write .*file .* Choose a writable path"),
+        lock_folder(tmp_path / "file"),
     ):
         pass
 
@@ -57,7 +57,7 @@ def test_a_file_system_without_locks_is_worked_on(
         raise OSError(38, "Function not implemented")
 
     monkeypatch.setattr(fcntl, "flock", missing)
-    with only_one(tmp_path, "work"):
+    with lock_folder(tmp_path):
         assert (tmp_path / ".lock").exists()
 
 
@@ -65,8 +65,8 @@ def test_no_lock_is_written_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / LOCK_FILE).symlink_to(tmp_path / "outside")
     with (
-        pytest.raises(HPGMNError, match=r"Cannot write .*symbolic links.*Choose another place"),
-        only_one(tmp_path / "run", "training"),
+        pytest.raises(HPGMNError, match=r"Cannot write .*symbolic links.*Choose a writable path"),
+        lock_folder(tmp_path / "run"),
     ):
         pass
     assert not (tmp_path / "outside").exists()

@@ -1,32 +1,51 @@
-"""What is free on this machine, by the files in which Linux says so."""
+"""Free memory in and outside containers, peak memory, the recorded hardware."""
 
 from __future__ import annotations
 
 import math
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
 
-from hpgmn.base import machine as free_memory
-from hpgmn.base.machine import free_host_bytes
+from hpgmn.base import machine
+from hpgmn.base.machine import free_host_bytes, hardware, peak_memory_mb
 
 
-def test_free_memory_is_the_least_that_anyone_says(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    memory, group = tmp_path / "meminfo", tmp_path / "group"
+def test_free_memory_is_the_smallest_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    group = tmp_path / "group"
     (group / "memory").mkdir(parents=True)
-    monkeypatch.setattr(free_memory, "_MEMORY", memory)
-    monkeypatch.setattr(free_memory, "_GROUPS", group)
+    monkeypatch.setattr(machine, "_GROUPS", group)
+    monkeypatch.setitem(sys.modules, "psutil", None)
     assert free_host_bytes() == math.inf
-    memory.write_text("MemTotal:  9000 kB\nMemFree:  10 kB\nMemAvailable:   5000 kB\n")
-    assert free_host_bytes() == 5000 * 1024
+    psutil = SimpleNamespace(virtual_memory=lambda: SimpleNamespace(available=5000))
+    monkeypatch.setitem(sys.modules, "psutil", psutil)
+    assert free_host_bytes() == 5000
     (group / "memory.current").write_text("3000\n")
     (group / "memory.stat").write_text("anon 5\ninactive_file 200\n")
     (group / "memory.max").write_text("max\n")
-    assert free_host_bytes() == 5000 * 1024
+    assert free_host_bytes() == 5000
     (group / "memory.max").write_text("4000\n")
     assert free_host_bytes() == 1200
     for name, value in (("limit_in_bytes", "700"), ("usage_in_bytes", "600"), ("stat", "")):
         (group / "memory" / f"memory.{name}").write_text(value)
     assert free_host_bytes() == 100
+
+
+def test_the_hardware_is_named() -> None:
+    found = hardware("cpu")
+    assert found["device"] == "cpu"
+    assert found["torch"] == torch.__version__
+    assert found["threads"] == torch.get_num_threads()
+    assert found["processor"]
+
+
+def test_peak_memory_is_in_megabytes() -> None:
+    before = peak_memory_mb("cpu")
+    block = np.ones(300_000_000 // 8)
+    after = peak_memory_mb("cpu")
+    assert block.sum() > 0
+    assert 20 < before <= after < before + 400

@@ -1,6 +1,6 @@
 """Text of values and names; the doctests hold the rest."""
 
-from hpgmn.base.text import setting_text, without_controls
+from hpgmn.base.text import format_setting, without_controls
 
 
 def test_tabs_and_line_breaks_stay() -> None:
@@ -12,4 +12,4 @@ def test_direction_marks_are_replaced() -> None:
 
 
 def test_booleans_are_lower_case() -> None:
-    assert setting_text(True) == "true"
+    assert format_setting(True) == "true"

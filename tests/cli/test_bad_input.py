@@ -326,7 +326,9 @@ def test_a_folder_that_is_no_run_folder_is_never_touched(
 def test_a_file_in_the_place_of_the_folder_stays(
     refused: Callable[..., str], graph_file: Path, tiny: Tiny, option: list[str]
 ) -> None:
-    assert "another place" in refused("train", graph_file, *tiny(), "--out", graph_file, *option)
+    assert "Choose a writable path" in refused(
+        "train", graph_file, *tiny(), "--out", graph_file, *option
+    )
 
 
 @pytest.mark.parametrize(
@@ -334,11 +336,11 @@ def test_a_file_in_the_place_of_the_folder_stays(
     [
         (
             "small.npz/run",
-            "(Not a directory). Choose another place, one that you may write to.",
+            "(Not a directory). Choose a writable path.",
         ),
         (
             "/proc/hpgmn/run",
-            "(No such file or directory). Make its folder, or choose another place.",
+            "(No such file or directory). Create its folder, or choose another path.",
         ),
     ],
 )
@@ -425,12 +427,12 @@ def test_predict_refuses_a_split_the_run_does_not_have(
     ("command", "name", "told"),
     [
         ("predict", "p.txt", "--out must end in .csv or .parquet (got 'p.txt')."),
-        ("predict", "no/p.csv", "Make its folder, or choose another place."),
-        ("predict", "/proc/p.csv", "choose another place."),
-        ("predict", "/proc/p.parquet", "choose another place."),
+        ("predict", "no/p.csv", "Create its folder, or choose another path."),
+        ("predict", "/proc/p.csv", "choose another path."),
+        ("predict", "/proc/p.parquet", "choose another path."),
         ("statistics", "s.txt", "--out must end in .npz (got 's.txt')."),
         ("statistics", "no/s.npz", "The folder no does not exist. Make it, or choose another --"),
-        ("statistics", "/proc/s.npz", "choose another place."),
+        ("statistics", "/proc/s.npz", "choose another path."),
     ],
 )
 def test_a_place_that_cannot_be_written_is_told(

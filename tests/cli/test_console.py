@@ -21,7 +21,7 @@ from hpgmn.cli.console import (
     stop_on_signal,
     training_progress,
 )
-from hpgmn.runs.log import log_file, warnings_among
+from hpgmn.runs.folder import log_file, warnings_among
 from hpgmn.training.replicas import Progress
 
 STEP = Progress(batch=0, batches=2, stage="main", epoch=3, epochs=9, loss=0.5, val_score=0.75)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hpgmn.base.errors import HPGMNError, SettingError
-from hpgmn.base.files import unsealed
+from hpgmn.base.files import verify_checksum
 from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.cli.several import (
     folder_name,
@@ -26,7 +26,7 @@ from hpgmn.cli.several import (
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS, find_model
 from hpgmn.runs.compare import comparison
-from hpgmn.runs.run import RunSpec
+from hpgmn.runs.spec import RunSpec
 
 Command = Callable[..., Any]
 Contents = Callable[[Path], dict[str, bytes | None]]
@@ -364,7 +364,7 @@ def test_one_model_on_a_cluster_goes_on_with_its_report(
     metrics = train_one(
         spec, small_graph, folder, resume=False, overwrite=True, cluster=engine, choice={"a": 1}
     )
-    assert metrics == unsealed(metrics_of(folder))
+    assert metrics == verify_checksum(metrics_of(folder))
     assert metrics["portfolio"] == {"a": 1}
     (folder / "report.html").unlink()
     train_one(spec, small_graph, folder, resume=True, overwrite=False, cluster=engine)

@@ -472,7 +472,7 @@ def test_a_run_whose_replacement_fails_is_kept_until_that_goes_on(
         raise end
 
     with monkeypatch.context() as patch:
-        patch.setattr("hpgmn.runs.run.fit_replicas", failing)
+        patch.setattr("hpgmn.runs.train.fit_replicas", failing)
         answer = hpgmn(*command, "--overwrite")
     assert answer.code == (2 if isinstance(end, HPGMNError) else 130)
     kept = own_run / ".replaced"

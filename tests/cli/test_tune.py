@@ -342,8 +342,7 @@ def test_a_folder_that_cannot_be_written_is_refused(hpgmn: Command, graph_file: 
     answer = hpgmn("tune", graph_file, "--study", graph_file / "a.db", "--trials", 2, *MLP)
     assert answer.code == 2
     assert answer.err == (
-        f"Error: Cannot write {graph_file} (File exists). "
-        "Choose another place, one that you may write to.\n"
+        f"Error: Cannot write {graph_file} (File exists). Choose a writable path.\n"
     )
 
 
@@ -365,8 +364,7 @@ def test_files_that_cannot_be_written_are_told(tune: Command, tmp_path: Path) ->
     answer = tune("--trials", 1, *MLP)
     assert answer.code == 2
     assert answer.err.endswith(
-        "Error: Cannot write a-best.yaml (Is a directory). "
-        "Choose another place, one that you may write to.\n"
+        "Error: Cannot write a-best.yaml (Is a directory). Choose a writable path.\n"
     )
     assert states(tmp_path / "a.db") == ["COMPLETE"]
 

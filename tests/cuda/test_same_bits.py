@@ -24,7 +24,7 @@ from hpgmn.models.stage import Replica
 from hpgmn.statistics import LocalStatistics, Statistic, StatisticsSettings
 from hpgmn.statistics.forms import FORMS, MEANS_FORMS
 from hpgmn.training import replay, running, trainer
-from hpgmn.training.repeatable import repeatable
+from hpgmn.training.numerics import deterministic_algorithms
 from hpgmn.training.replicas import Fitted, fit_replicas
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before cuBLAS is first used
@@ -49,7 +49,7 @@ def fitted(graph: Graph, name: str, **values: Any) -> Fitted:
     settings = make_settings(cls, {key: value for key, value in chosen.items() if key in known})
     replicas = [Replica(number, 5, settings) for number in (0, 1, 2)]
     masks = [(graph.split(one.split).train, graph.split(one.split).val) for one in replicas]
-    with repeatable(True, "cuda"):
+    with deterministic_algorithms(True, "cuda"):
         return fit_replicas(graph, MODELS[name], replicas, masks, device="cuda")
 
 
@@ -109,7 +109,7 @@ def test_statistics_are_the_same_bits_each_time(
     def built() -> Statistic:
         return LocalStatistics(hub, "cuda").build(hub.y[None], 4, [settings])[name]
 
-    with repeatable(True, "cuda"):
+    with deterministic_algorithms(True, "cuda"):
         first = built()
         weight = torch.randn(1, first.width, 3, device="cuda")
         expected = first.times(weight)
@@ -129,7 +129,7 @@ def test_products_by_kernel_are_those_of_cusparse(
     matrix = SparseMatrix(host, "cuda")
     weight = torch.randn(500, width, device="cuda")
     usual = matrix.product(weight)
-    with repeatable(True, "cuda"):
+    with deterministic_algorithms(True, "cuda"):
         ordered = matrix.product(weight)
         assert torch.equal(ordered, matrix.product(weight))
         monkeypatch.setattr("hpgmn.base.sparse.fused", lambda: None)

@@ -292,8 +292,10 @@ def command_of(words: list[str]) -> tuple[Any, list[str]]:
     import typer
 
     from hpgmn.cli import make_app
+    from hpgmn_lab.cli import app as lab_app
 
-    command: Any = typer.main.get_command(make_app())
+    is_lab = words[:1] in (["bench"], ["reproduce"])
+    command: Any = typer.main.get_command(lab_app if is_lab else make_app())
     rest = list(words)
     while getattr(command, "commands", None) and rest and not rest[0].startswith("-"):
         if rest[0] not in command.commands:

@@ -18,7 +18,7 @@ from hpgmn.base.errors import GraphError, HPGMNError
 from hpgmn.graph import Graph, Splits, files
 from hpgmn.graph.files import read_graph, write_graph
 
-NO_ROOM = "(No space left on device). Make room on its disk, or choose another place."
+NO_ROOM = "(No space left on device). Free disk space, or choose another path."
 
 MASKS = np.eye(3, dtype=bool)
 CSR = ("x_indptr", "x_indices", "x_data", "x_shape")
@@ -208,8 +208,7 @@ def test_a_folder_is_no_place_for_a_file(tmp_path: Path) -> None:
     with pytest.raises(HPGMNError) as caught:
         write_graph(full_graph(), tmp_path / "g.npz")
     assert str(caught.value) == (
-        f"Cannot write {tmp_path / 'g.npz'} (Is a directory). "
-        "Choose another place, one that you may write to."
+        f"Cannot write {tmp_path / 'g.npz'} (Is a directory). Choose a writable path."
     )
 
 

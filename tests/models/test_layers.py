@@ -18,6 +18,7 @@ from hpgmn.models.layers import (
     BatchNorm,
     Initialised,
     Linear,
+    Output,
     StatisticMLP,
     draw_glorot,
     initialise,
@@ -232,3 +233,12 @@ def test_a_module_must_say_how_it_starts() -> None:
 
     with pytest.raises(TypeError, match="reset_parameters"):
         Forgetful()
+
+
+def test_an_output_has_its_own_empty_penalties_and_details() -> None:
+    one, other = Output(torch.zeros(1, 2, 3)), Output(torch.ones(1, 2, 3))
+    one.penalties["entropy"] = torch.ones(1)
+    one.details["gate"] = torch.ones(1, 2)
+    assert other.penalties == {}
+    assert other.details == {}
+    assert torch.equal(one.logits, torch.zeros(1, 2, 3))

@@ -1,19 +1,35 @@
-"""The memory against an explicit softmax, pattern by pattern."""
+"""Memory, penalties and classifier against plain torch, NumPy and numbers worked out by hand."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn import functional
 
-from hpgmn.base.randomness import stable_key
+from hpgmn.base.randomness import DropRate, Noise, stable_key
 from hpgmn.models.layers import initialise
-from hpgmn.models.memory import Memory
+from hpgmn.models.memory import (
+    NODE_PENALTIES,
+    PENALTIES,
+    Memory,
+    MemoryHead,
+    MemorySettings,
+    entropy_penalty,
+    kpattern_penalty,
+    nearest_distance,
+    norm_penalty,
+    penalty_weights,
+)
 
 REPLICAS, NODES, PATTERNS, WIDTH = 2, 6, 4, 3
+HEAD_NODES, HEAD_WIDTH, HIDDEN, CLASSES = 7, 4, 5, 3
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -153,12 +169,294 @@ def test_in_batches_the_entropy_is_that_of_a_running_average() -> None:
         slope = (expected.log() + 1) / 5  # d/dp Σ p·log p, shared by the 5 nodes
         torch.testing.assert_close(gradient, slope[:, None].expand(-1, 5, -1))
         with torch.no_grad():
-            memory.keep_use()
+            memory.update_use()
         torch.testing.assert_close(memory.use.detach(), expected)
 
 
 def test_with_all_nodes_there_is_no_running_average() -> None:
     memory = Memory(1, 3, 4)
     assert memory.use is None
-    memory.keep_use()
+    memory.update_use()
     assert [name for name, _ in memory.named_parameters()] == ["patterns"]
+
+
+def attention_of(*shape: int, seed: int = 0) -> Tensor:
+    return (3 * normal(*shape, seed=seed)).softmax(dim=-1)
+
+
+@pytest.mark.parametrize("num_patterns", [1, 4, 30])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_kpattern_is_the_distance_to_the_nearest_pattern(reduction: str, num_patterns: int) -> None:
+    query, patterns = normal(3, 11, 5), normal(3, num_patterns, 5, seed=1)
+    nearest = torch.cdist(query, patterns).amin(dim=-1)
+    expected = nearest.mean(dim=-1) if reduction == "mean" else nearest.sum(dim=-1)
+    torch.testing.assert_close(kpattern_penalty(query, patterns, reduction), expected)
+
+
+def test_kpattern_looks_for_the_nearest_pattern_of_a_node_not_the_nearest_node_of_a_pattern() -> (
+    None
+):
+    query = torch.tensor([[[0.0, 3.0], [10.0, 0.0]]])
+    patterns = torch.tensor([[[0.0, 0.0], [0.0, 1.0], [2.0, 0.0]]])
+    assert kpattern_penalty(query, patterns, "sum").tolist() == pytest.approx([2 + 8])
+    assert kpattern_penalty(query, patterns, "mean").tolist() == pytest.approx([(2 + 8) / 2])
+
+
+def test_nearest_distance_with_known_products_is_the_same_penalty() -> None:
+    query, patterns = normal(2, 9, 4), normal(2, 3, 4, seed=1)
+    products = torch.einsum("rnd,rkd->rnk", query, patterns)
+    torch.testing.assert_close(
+        nearest_distance((query**2).sum(dim=-1), patterns, products).mean(dim=1),
+        kpattern_penalty(query, patterns),
+    )
+
+
+def test_kpattern_gradient_is_that_of_the_euclidean_distance() -> None:
+    query, patterns = normal(2, 9, 4), normal(2, 3, 4, seed=1)
+    gradients = []
+    for penalty in (
+        lambda q, m: kpattern_penalty(q, m, "sum").sum(),
+        lambda q, m: torch.cdist(q, m).amin(dim=-1).sum(),
+    ):
+        q, m = query.clone().requires_grad_(), patterns.clone().requires_grad_()
+        gradients.append(torch.autograd.grad(penalty(q, m), (q, m)))
+    torch.testing.assert_close(gradients[0], gradients[1])
+
+
+def test_kpattern_gradient_is_finite_where_a_query_is_a_pattern() -> None:
+    patterns = normal(1, 3, 4).requires_grad_()
+    query = patterns.detach().clone().requires_grad_()
+    penalty = kpattern_penalty(query, patterns)
+    assert penalty.item() < 2e-3  # the root of float32's rounding
+    for gradient in torch.autograd.grad(penalty.sum(), (query, patterns)):
+        assert gradient.isfinite().all()
+
+
+def test_entropy_is_that_of_the_mean_use_of_each_pattern() -> None:
+    attention = attention_of(3, 11, 5)
+    for found, rows in zip(entropy_penalty(attention).tolist(), attention.tolist(), strict=True):
+        total = [sum(row[k] for row in rows) for k in range(5)]  # the paper's s'
+        shares = [use / sum(total) for use in total]
+        assert found == pytest.approx(sum(p * math.log(p) for p in shares), rel=1e-5)
+
+
+@pytest.mark.parametrize("num_patterns", [1, 2, 7, 500])
+def test_entropy_is_lowest_when_all_patterns_are_used_alike(num_patterns: int) -> None:
+    each_its_own = torch.eye(num_patterns).unsqueeze(0)
+    spread = torch.full((1, 3, num_patterns), 1 / num_patterns)
+    lowest = -math.log(num_patterns)
+    assert entropy_penalty(each_its_own).item() == pytest.approx(lowest, abs=1e-5)
+    assert entropy_penalty(spread).item() == pytest.approx(lowest, abs=1e-5)
+
+
+def test_entropy_is_zero_when_one_pattern_does_all() -> None:
+    attention = torch.zeros(1, 6, 4)
+    attention[..., 2] = 1
+    assert entropy_penalty(attention).item() == pytest.approx(0, abs=1e-6)
+
+
+@given(seed=st.integers(0, 2**16), num_patterns=st.integers(1, 12), sharpness=st.integers(0, 50))
+def test_entropy_lies_between_minus_log_k_and_zero(
+    seed: int, num_patterns: int, sharpness: int
+) -> None:
+    attention = (sharpness * normal(1, 5, num_patterns, seed=seed)).softmax(dim=-1)
+    assert -math.log(num_patterns) - 1e-5 <= entropy_penalty(attention).item() <= 1e-5
+
+
+def test_entropy_gradient_is_finite_when_a_pattern_is_never_used() -> None:
+    attention = attention_of(2, 6, 3)
+    unused = torch.cat([attention, torch.zeros(2, 6, 1)], dim=-1).requires_grad_()
+    penalty = entropy_penalty(unused)
+    torch.testing.assert_close(penalty, entropy_penalty(attention))
+    penalty.sum().backward()
+    assert unused.grad.isfinite().all()
+    assert (unused.grad[..., :3] != 0).any()
+
+
+def test_entropy_gradient_survives_scores_that_underflow() -> None:
+    scores = torch.tensor([[[0.0, -200.0], [1.0, -300.0]]], requires_grad=True)
+    entropy_penalty(scores.softmax(dim=-1)).sum().backward()
+    assert scores.grad.isfinite().all()
+
+
+def test_norm_is_the_squared_frobenius_norm_of_each_memory() -> None:
+    patterns = normal(3, 6, 4)
+    expected = [np.linalg.norm(memory, "fro") ** 2 for memory in patterns.numpy()]
+    assert norm_penalty(patterns).tolist() == pytest.approx(expected, rel=1e-5)
+
+
+QUERY = normal(REPLICAS, HEAD_NODES, HEAD_WIDTH, seed=99)
+
+
+def make_head(drop: float = 0.0, **values: object) -> MemoryHead:
+    settings = MemorySettings(**{"num_patterns": 6, **values})
+    head = MemoryHead(REPLICAS, HEAD_WIDTH, HIDDEN, CLASSES, settings, DropRate([drop] * REPLICAS))
+    with torch.no_grad():
+        for seed, parameter in enumerate(head.parameters()):
+            parameter.copy_(normal(*parameter.shape, seed=seed))
+    return head
+
+
+def by_hand(head: MemoryHead, query: Tensor, replica: int) -> Tensor:
+    """The logits of one replica from the head's own weights, (N, C)."""
+    values = {name: parameter[replica] for name, parameter in head.named_parameters()}
+    if "resize.weight" in values:
+        query = query @ values["resize.weight"] + values["resize.bias"]
+    hidden = query
+    if "memory.patterns" in values:
+        patterns = values["memory.patterns"]
+        weights = (query @ patterns.T).exp()
+        attention = weights / weights.sum(dim=1, keepdim=True)
+        hidden = torch.cat([query, attention @ patterns], dim=1)
+    depth = sum(name.startswith("classify.layers") for name in values) // 2
+    if depth == 1:
+        hidden = functional.relu(hidden)
+    for number in range(depth):
+        hidden = functional.relu(hidden) if number else hidden
+        weight = values[f"classify.layers.{number}.weight"]
+        hidden = hidden @ weight + values[f"classify.layers.{number}.bias"]
+    return hidden
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3, 4])
+@pytest.mark.parametrize("memory_dim", [None, 3])
+@pytest.mark.parametrize("memory", [True, False])
+def test_logits_match_the_computation_written_out(
+    memory: bool, memory_dim: int | None, layers: int
+) -> None:
+    head = make_head(memory=memory, memory_dim=memory_dim, classifier_layers=layers)
+    names = {name for name, _ in head.named_parameters()}
+    assert ("memory.patterns" in names) == memory
+    assert ("resize.weight" in names) == (memory_dim is not None)
+    assert len(head.classify.layers) == layers
+    expected = torch.stack([by_hand(head, QUERY[r], r) for r in range(REPLICAS)])
+    torch.testing.assert_close(head(QUERY).logits, expected)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("memory_dim", [None, 3])
+def test_gradients_match_those_of_the_computation_written_out(
+    memory_dim: int | None, layers: int
+) -> None:
+    head = make_head(memory_dim=memory_dim, classifier_layers=layers)
+    names, values = zip(*head.named_parameters(), strict=True)
+    weights = normal(REPLICAS, HEAD_NODES, CLASSES, seed=50)  # separates all logits
+    by_hand_logits = torch.stack([by_hand(head, QUERY[r], r) for r in range(REPLICAS)])
+    expected = torch.autograd.grad((by_hand_logits * weights).sum(), values)
+    found = torch.autograd.grad((head(QUERY).logits * weights).sum(), values)
+    for name, one, other in zip(names, found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4, msg=name)
+
+
+def test_the_memory_lives_in_the_width_the_query_is_mapped_to() -> None:
+    assert make_head().memory.patterns.shape == (REPLICAS, 6, HEAD_WIDTH)
+    assert make_head(memory_dim=3).memory.patterns.shape == (REPLICAS, 6, 3)
+
+
+@pytest.mark.parametrize("memory", [True, False])
+def test_classifying_some_nodes_gives_those_rows_of_all(memory: bool) -> None:
+    head = make_head(memory=memory)
+    chosen = torch.tensor([[4, 0, 6], [1, 1, 2]])
+    everything, some = head(QUERY).logits, head(QUERY, classify=chosen).logits
+    for r in range(REPLICAS):
+        torch.testing.assert_close(some[r], everything[r][chosen[r]])
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_penalties_count_all_nodes_whichever_are_classified(reduction: str) -> None:
+    head = make_head(kpattern_reduction=reduction)
+    chosen = torch.tensor([[4, 0], [1, 2]])
+    found = head(QUERY, classify=chosen, penalties=True).penalties
+    patterns = head.memory.patterns
+    nearest = torch.cdist(QUERY, patterns).amin(dim=-1)
+    use = (QUERY @ patterns.mT).softmax(dim=-1).mean(dim=1)
+    expected = {
+        "kpattern": nearest.mean(dim=1) if reduction == "mean" else nearest.sum(dim=1),
+        "entropy": (use * use.log()).sum(dim=1),
+        "norm": patterns.square().sum(dim=(1, 2)),
+    }
+    torch.testing.assert_close(found, expected)
+
+
+def test_penalties_are_of_the_query_after_its_map() -> None:
+    head = make_head(memory_dim=3)
+    mapped = QUERY @ head.resize.weight + head.resize.bias
+    nearest = torch.cdist(mapped, head.memory.patterns).amin(dim=-1).mean(dim=1)
+    found = head(QUERY, penalties=True).penalties["kpattern"]
+    torch.testing.assert_close(found, nearest)
+
+
+def test_details_and_penalties_are_given_only_when_asked_for() -> None:
+    head = make_head()
+    plain, full = head(QUERY), head(QUERY, details=True)
+    assert plain.details == {}
+    assert plain.penalties == {}
+    attention = (QUERY @ head.memory.patterns.mT).softmax(dim=-1)
+    torch.testing.assert_close(full.details, {"attention": attention, "query": QUERY})
+    without = make_head(memory=False)(QUERY, details=True, penalties=True)
+    assert set(without.details) == {"query"}
+    assert without.penalties == {}
+
+
+def test_dropout_falls_on_the_only_layers_input() -> None:
+    head = make_head(drop=0.5, classifier_layers=1)
+    keys = torch.tensor([stable_key(number) for number in range(REPLICAS)])
+    noise = Noise(keys, 3)
+    kept = noise.keep("classify.input", (HEAD_NODES, 2 * HEAD_WIDTH), head.drop_rate)
+    attention = (QUERY @ head.memory.patterns.mT).softmax(dim=-1)
+    hidden = torch.cat([QUERY, attention @ head.memory.patterns], dim=-1).relu()
+    (only,) = head.classify.layers
+    expected = (hidden * kept * 2) @ only.weight + only.bias
+    torch.testing.assert_close(head(QUERY, noise).logits, expected)
+
+
+def test_dropout_falls_on_the_classifiers_input_and_on_its_hidden_layer() -> None:
+    head = make_head(drop=0.5, classifier_layers=2)
+    keys = torch.tensor([stable_key(number) for number in range(REPLICAS)])
+    noise = Noise(keys, 3)
+    first = noise.keep("classify.input", (HEAD_NODES, 2 * HEAD_WIDTH), head.drop_rate)
+    second = noise.keep("classify.1", (HEAD_NODES, HIDDEN), head.drop_rate)
+    attention = (QUERY @ head.memory.patterns.mT).softmax(dim=-1)
+    hidden = torch.cat([QUERY, attention @ head.memory.patterns], dim=-1)
+    one, two = head.classify.layers
+    hidden = (hidden * first * 2) @ one.weight + one.bias
+    expected = (hidden.relu() * second * 2) @ two.weight + two.bias
+    torch.testing.assert_close(head(QUERY, noise).logits, expected)
+
+
+def test_penalty_weights_are_listed_per_replica() -> None:
+    settings = [
+        MemorySettings(kpattern_weight=1.0, entropy_weight=2.0, norm_weight=3.0),
+        MemorySettings(kpattern_weight=4.0, entropy_weight=5.0, norm_weight=6.0),
+    ]
+    expected = {"kpattern": [1.0, 4.0], "entropy": [2.0, 5.0], "norm": [3.0, 6.0]}
+    assert penalty_weights(settings) == expected
+
+
+def test_without_a_memory_there_is_nothing_to_penalise() -> None:
+    assert penalty_weights([MemorySettings(memory=False)]) == {}
+
+
+def test_every_penalty_is_computed_and_has_a_weight_setting() -> None:
+    output = make_head()(QUERY, penalties=True)
+    assert tuple(output.penalties) == PENALTIES
+    assert set(NODE_PENALTIES) <= set(PENALTIES)
+    fields = {info.name for info in dataclasses.fields(MemorySettings)}
+    assert {f"{name}_weight" for name in PENALTIES} <= fields
+    assert tuple(penalty_weights([MemorySettings()])) == PENALTIES
+
+
+def test_a_node_reduction_replaces_the_mean_over_nodes() -> None:
+    """As where the nodes of a step are distributed over processes."""
+
+    def over_twice_as_many(values: Tensor, reduction: str) -> Tensor:
+        assert reduction in ("mean", "sum")
+        return values.sum(dim=1) / (2 * values.shape[1])
+
+    query = normal(REPLICAS, NODES, WIDTH)
+    memory = Memory(REPLICAS, PATTERNS, WIDTH, node_reduction=over_twice_as_many)
+    scores, lengths, _ = memory.compare(query)
+    penalties = memory.penalties(lengths, scores, scores.softmax(dim=-1), "mean")
+    expected = kpattern_penalty(query, memory.patterns) / 2
+    torch.testing.assert_close(penalties["kpattern"], expected)
+    torch.testing.assert_close(penalties["norm"], norm_penalty(memory.patterns))

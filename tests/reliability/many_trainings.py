@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from hpgmn.base.hardware import forget_peak_memory
+from hpgmn.base.machine import reset_peak_memory
 from hpgmn.base.settings import make_settings
 from hpgmn.classifier import HPGMNClassifier
 from hpgmn.graph import Graph
@@ -29,7 +29,7 @@ QUICK = {"epochs": 2, "estimator_epochs": 2, "hidden_dim": 4, "num_patterns": 3}
 
 def state_of_process() -> dict[str, float]:
     """What a leak would let grow."""
-    forget_peak_memory("cpu")
+    reset_peak_memory("cpu")
     lines = Path("/proc/self/status").read_text().splitlines()
     resident = next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
     objects = gc.get_objects()

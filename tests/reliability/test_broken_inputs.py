@@ -288,7 +288,7 @@ CONFIGS: dict[str, tuple[Make, str]] = {
     "unknown choice": (lambda: config("neighbors: inn\n"), "Unknown value for 'neighbors': 'inn'"),
     "unknown member of a list": (lambda: config("statistics: [nothing]\n"), "Unknown value for 'statistics': 'nothing'"),
     "a list of nothing": (lambda: config("statistics: []\n"), "takes distinct names, at least one"),
-    "setting twice": (lambda: config("lr: 0.1\nlr: 0.2\n"), "'lr' is there twice"),
+    "setting twice": (lambda: config("lr: 0.1\nlr: 0.2\n"), "'lr' is given twice"),
     "tab": (lambda: config("lr: 0.1\n\tepochs: 3\n"), "is not valid YAML at line 2"),
     "open bracket": (lambda: config("lr: [0.1\n"), "is not valid YAML"),
     "two documents": (lambda: config("lr: 0.1\n---\nlr: 0.2\n"), "is not valid YAML"),

@@ -23,7 +23,8 @@ from hpgmn.graph import Graph
 from hpgmn.graph.files import write_graph
 from hpgmn.models import MODELS
 from hpgmn.runs.folder import prepare_folder
-from hpgmn.runs.run import RunSpec, run
+from hpgmn.runs.spec import RunSpec
+from hpgmn.runs.train import train_folder
 from hpgmn.training.checkpoint import _checksum
 
 TINY = {
@@ -64,7 +65,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
             spec = RunSpec(str(folder / "graph.npz"), name, settings, (0,))
             where = folder / ("run" if name == "hpgmn" else name)
             prepare_folder(where, spec, resume=False, overwrite=False)
-            run(spec, small(), where)
+            train_folder(spec, small(), where)
         shards = [
             "shard",
             "graph.npz",

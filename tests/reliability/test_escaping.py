@@ -117,7 +117,7 @@ def test_a_terminal_is_told_nothing_by_names(
 def test_a_log_holds_no_codes(hostile: Path) -> None:
     import logging
 
-    from hpgmn.runs.log import log_file
+    from hpgmn.runs.folder import log_file
 
     path = hostile / "log.txt"
     with log_file(path):
@@ -250,7 +250,7 @@ def test_changed_records_of_a_run_stay_text(
         return f"{SCRIPT}{IMAGE}" if isinstance(content, str) else content
 
     from hpgmn.base.errors import HPGMNError
-    from hpgmn.base.files import SEAL, sealed
+    from hpgmn.base.files import CHECKSUM_KEY, with_checksum
     from hpgmn.report import build_report
 
     made, every = 0, soak.amount(short=8, long=1)
@@ -260,7 +260,7 @@ def test_changed_records_of_a_run_stay_text(
         worded = [name for name, own in content.items() if spoiled(own) != own]
         for name in worded[::every]:
             changed = content | {name: spoiled(content[name])}  # with a checksum that is right
-            changed = sealed(changed) if SEAL in content else changed
+            changed = with_checksum(changed) if CHECKSUM_KEY in content else changed
             path.write_text(json.dumps(changed), encoding="utf-8")
             try:
                 text = build_report(run)

@@ -283,7 +283,7 @@ def test_any_config_file(fuzz: Any, tmp_path: Path) -> None:
     from hpgmn.base.settings import make_settings
     from hpgmn.models import find_model
     from hpgmn.models.shipped import read_config
-    from hpgmn.runs.run import RunSpec
+    from hpgmn.runs.spec import RunSpec
     from hpgmn.tables.layout import Columns
 
     def check(case: tuple[bytes, dict[str, Any] | None]) -> None:
@@ -314,7 +314,7 @@ def test_any_config_file(fuzz: Any, tmp_path: Path) -> None:
 
 
 def test_any_run_specification(fuzz: Any) -> None:
-    from hpgmn.runs.run import RunSpec
+    from hpgmn.runs.spec import RunSpec
 
     words = [value for value in VALUES if not isinstance(value, np.str_)]  # which no file holds
     odd = st.one_of(yaml_values, st.sampled_from(words))

@@ -10,7 +10,7 @@ import pytest
 
 from hpgmn.base.errors import HPGMNError
 from hpgmn.runs.folder import prepare_folder
-from hpgmn.runs.run import RunSpec
+from hpgmn.runs.spec import RunSpec
 
 SPEC = RunSpec(graph="texas", model="hpgmn", splits=(0,), seeds=1, settings={})
 
@@ -85,8 +85,8 @@ def test_files_that_are_replaced_are_not_written_through(
 ) -> None:
     import torch
 
+    from hpgmn.base.files import write_text
     from hpgmn.graph.files import read_graph, write_graph
-    from hpgmn.runs.run import write_text
     from hpgmn.training.checkpoint import write_tensors
 
     for name in ("a.npz", "a.safetensors", "a.txt"):

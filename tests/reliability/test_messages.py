@@ -45,7 +45,7 @@ def test_what_names_a_fault_alone_is_no_remedy(text: str, has_remedy: Callable[.
     "text",
     [
         "No rows. Add one.",
-        "Error: Cannot write a (b (c)). Choose another place.",
+        "Error: Cannot write a (b (c)). Choose a writable path.",
         "y has 3 values; store one.",
         "'a' does not exist; check the path.",
         "x must be numbers (got str).",

@@ -81,10 +81,10 @@ def both(commands: Any, folder: Path, *words: tuple[object, ...]) -> list[Any]:
 @pytest.mark.parametrize(
     ("words", "refusal"),
     [
-        (TRAIN, "Another training is at work in run. Wait for it"),
+        (TRAIN, "Another process is using run. Wait for it"),
         (
             ("train", "g.npz", "--model", "mlp,gcn", *QUICK, "--out", "run"),
-            "Another training is at work in run. Wait for it",
+            "Another process is using run. Wait for it",
         ),
         (
             (
@@ -95,7 +95,7 @@ def both(commands: Any, folder: Path, *words: tuple[object, ...]) -> list[Any]:
         ),
         (
             ("reproduce", "table2", "--quick", "--device", "cpu", "--out", "rep"),
-            "Another reproduction is at work in rep. Wait for it",
+            "Another process is using rep. Wait for it",
         ),
     ],
     ids=["train", "train several", "tune", "reproduce"],
@@ -127,7 +127,7 @@ def test_an_interrupted_run_is_resumed_by_one_of_two(
     assert (folder / "run" / "state" / "state-000.safetensors").exists()
     first, second = both(commands, folder, (*TRAIN, "--resume"), (*TRAIN, "--resume"))
     assert (first.code, second.code) == (0, 2), first.err + second.err
-    assert "Another training is at work in run." in second.err
+    assert "Another process is using run." in second.err
     assert 0 < len(saves_of(first)) <= len(saves) // 2 + 2  # it went on, and did not begin anew
     assert not saves_of(second)
     assert_same_run(folder / "run", alone)
@@ -156,7 +156,7 @@ def test_shards_are_made_by_one_of_two(commands: Any, folder: Path) -> None:
     assert answers[0].code == 0, answers[0].err
     assert answers[1].code in (0, 2), answers[1].err  # 0: it came when the other was done
     if answers[1].code == 2:
-        assert "Another `hpgmn shard` is at work" in answers[1].err
+        assert "Another process is using" in answers[1].err
     again = commands(*words, folder=folder, before=SLOW)
     assert again.code == 0, again.err  # checks every shard
 

@@ -441,7 +441,7 @@ def test_folder_that_cannot_be_written_is_named(
     monkeypatch.setattr("os.replace", refuse)
     with pytest.raises(
         HPGMNError,
-        match=r"Cannot write .*report\.html \(Permission denied\)\. Choose another place, one",
+        match=r"Cannot write .*report\.html \(Permission denied\)\. Choose a writable path",
     ):
         write_report(folder)
     assert sorted(folder.iterdir()) == before

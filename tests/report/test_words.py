@@ -3,17 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hpgmn.report.words import (
-    deviation,
-    duration,
-    finite_mean,
-    moment,
-    percent,
-    points,
-    share_of,
-    typed,
-    value_range,
-)
+from hpgmn.base.text import format_duration, format_setting, format_time, percent, points
+from hpgmn.report.words import deviation, finite_mean, share_of, value_range
 
 
 @pytest.mark.parametrize(
@@ -21,12 +12,12 @@ from hpgmn.report.words import (
     [(0.31, "0.3 s"), (14.2, "14 s"), (125, "2 min 05 s"), (3599.9, "1 h 00 min")],
 )
 def test_durations_are_readable(seconds: float, words: str) -> None:
-    assert duration(seconds) == words
+    assert format_duration(seconds) == words
 
 
 def test_moments_are_readable() -> None:
-    assert moment("2026-01-31T12:34:56+00:00") == "2026-01-31 12:34"
-    assert moment("yesterday") == "yesterday"
+    assert format_time("2026-01-31T12:34:56+00:00") == "2026-01-31 12:34"
+    assert format_time("yesterday") == "yesterday"
 
 
 def test_missing_values_are_dashes() -> None:
@@ -48,4 +39,4 @@ def test_known_values_are_told() -> None:
 
 
 def test_settings_are_written_as_typed() -> None:
-    assert typed([None, True, 0.5, "x"]) == "none,true,0.5,x"
+    assert format_setting([None, True, 0.5, "x"]) == "none,true,0.5,x"

@@ -18,8 +18,9 @@ from hpgmn.base.settings import settings_dict
 from hpgmn.graph import Graph
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.runs.explorer import write_explorer
-from hpgmn.runs.folder import prepare_folder
-from hpgmn.runs.run import EXPLORER_FILE, RunSpec, run
+from hpgmn.runs.folder import EXPLORER_FILE, prepare_folder
+from hpgmn.runs.spec import RunSpec
+from hpgmn.runs.train import train_folder
 from hpgmn.training.checkpoint import read_tensors, write_tensors
 from hpgmn.training.saved import SavedModel
 
@@ -33,7 +34,7 @@ SPEC = RunSpec("small", "hpgmn", settings_dict(TINY), splits=(1, 0), seeds=2)
 def folder(small_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("hpgmn.explain.dossier.SECONDS", 0.1)
     prepare_folder(tmp_path / "run", SPEC, resume=False, overwrite=False)
-    run(SPEC, small_graph, tmp_path / "run")
+    train_folder(SPEC, small_graph, tmp_path / "run")
     return tmp_path / "run"
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import logging
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +18,18 @@ from hpgmn.base.settings import settings_dict
 from hpgmn.graph import Graph
 from hpgmn.models.baselines.mlp import MLPSettings
 from hpgmn.runs import folder as module
-from hpgmn.runs.folder import finished_run, prepare_folder
+from hpgmn.runs.folder import (
+    bring_back,
+    drop,
+    finished_run,
+    kept_words,
+    log_file,
+    prepare_folder,
+    set_aside,
+)
 from hpgmn.runs.metrics import read_metrics
-from hpgmn.runs.run import RunSpec, run
+from hpgmn.runs.spec import RunSpec
+from hpgmn.runs.train import train_folder
 
 SPEC = RunSpec(
     "small", "mlp", settings_dict(MLPSettings(hidden_dim=4, epochs=2)), splits=(0, 1), seeds=2
@@ -85,7 +96,7 @@ def test_a_finished_run_is_kept_until_the_next_is_finished(
         assert set(contents(tmp_path)) == {"config.yaml", "notes.txt"}
         assert contents(tmp_path / ".replaced") == old
         (tmp_path / "log.txt").write_text("of the run that was not finished")
-    metrics = run(new, small_graph, tmp_path)
+    metrics = train_folder(new, small_graph, tmp_path)
     assert not (tmp_path / ".replaced").exists()
     assert metrics["splits"] == [1]
     prepare_folder(tmp_path, SPEC, resume=False, overwrite=True)
@@ -193,7 +204,7 @@ def test_killed_at_any_file_the_earlier_run_is_whole_somewhere(
 
 def test_only_a_complete_folder_counts_as_finished(small_graph: Graph, tmp_path: Path) -> None:
     assert finished_run(tmp_path) is None
-    metrics = run(SPEC, small_graph, tmp_path)
+    metrics = train_folder(SPEC, small_graph, tmp_path)
     assert finished_run(tmp_path) == metrics
     (tmp_path / "report.html").write_text("page")
     with pytest.raises(HPGMNError, match="is finished"):
@@ -208,3 +219,103 @@ def test_files_of_others_are_neither_drafts_nor_nothing(small_graph: Graph, tmp_
     with pytest.raises(HPGMNError, match="exists"):
         prepare_folder(tmp_path, SPEC, resume=False, overwrite=False)
     assert (tmp_path / "book.unfinished").read_text() == "mine"
+
+
+# Replacing a finished run.
+
+
+NAMES = ("done", "model", "config")
+
+
+def written(folder: Path, word: str) -> None:
+    for name in NAMES[:2]:
+        (folder / name).write_text(f"{word} {name}")
+
+
+def test_files_are_kept_without_room_and_brought_back(tmp_path: Path) -> None:
+    written(tmp_path, "old")
+    (tmp_path / "other").write_text("mine")
+    set_aside(tmp_path, NAMES)
+    place = tmp_path / ".replaced"
+    assert {path.name for path in place.iterdir()} == {"done", "model"}
+    assert (place / "model").stat().st_nlink == 2  # the same file, not a copy
+    assert str(place) in kept_words(tmp_path)
+    for name in NAMES[:2]:
+        (tmp_path / name).unlink()
+    (tmp_path / "model").write_text("new")
+    bring_back(tmp_path, NAMES)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        "done": "old done",
+        "model": "old model",
+        "other": "mine",
+    }
+    assert kept_words(tmp_path) == ""
+    bring_back(tmp_path, NAMES)  # nothing is aside: nothing changes
+    assert (tmp_path / "model").read_text() == "old model"
+
+
+def test_a_file_that_says_finished_is_the_last_to_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path, "old")
+    set_aside(tmp_path, NAMES)
+    order, real = [], os.replace
+
+    def replace(source: Path, target: Path) -> None:
+        real(source, target)
+        order.append(target.name)
+
+    monkeypatch.setattr(os, "replace", replace)
+    bring_back(tmp_path, NAMES)
+    assert order == ["model", "done"]
+
+
+def test_a_file_system_without_links_has_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refused)
+    written(tmp_path, "old")
+    set_aside(tmp_path, NAMES)
+    assert (tmp_path / ".replaced" / "model").stat().st_nlink == 1
+    assert (tmp_path / ".replaced" / "model").read_text() == "old model"
+
+
+def test_the_latest_finished_run_is_the_one_that_is_kept(tmp_path: Path) -> None:
+    written(tmp_path, "first")
+    set_aside(tmp_path, NAMES)
+    for name in NAMES[:2]:
+        (tmp_path / name).unlink()
+    written(tmp_path, "second")  # and was killed before the first could be dropped
+    set_aside(tmp_path, NAMES)
+    assert (tmp_path / ".replaced" / "done").read_text() == "second done"
+    drop(tmp_path)
+    assert not (tmp_path / ".replaced").exists()
+
+
+# The log.
+
+
+logger = logging.getLogger("hpgmn.tests")
+
+
+def test_the_log_file_holds_everything_that_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("hpgmn"), "level", logging.INFO)
+    logger.manager._clear_cache()
+    path = tmp_path / "log.txt"
+    with log_file(path):
+        logger.info("an information")
+        logger.warning("a warning")
+    logger.warning("after the end")
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert [line.split(maxsplit=2)[2] for line in lines] == [
+        "INFO an information",
+        "WARNING a warning",
+    ]
+    with log_file(path):  # a resumed run goes on with the same file
+        logger.info("again")
+    assert len(path.read_text(encoding="utf-8").splitlines()) == 3

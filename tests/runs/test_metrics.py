@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.formats import RUN_FORMAT
+from hpgmn.base.files import RUN_FORMAT
 from hpgmn.runs.metrics import Result, read_metrics, run_metrics, write_metrics
-from hpgmn.runs.run import RunSpec
+from hpgmn.runs.spec import RunSpec
 
 SPEC = RunSpec("somewhere", "hpgmn", {"epochs": 4}, (3,), seeds=2)
 SUMMARY = {"num_nodes": 9, "class_names": ["no", "yes"]}

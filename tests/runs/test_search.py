@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpgmn import __version__
 from hpgmn.base.settings import make_settings, per_replica_names, settings_dict
+from hpgmn.base.version import __version__
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMNSettings

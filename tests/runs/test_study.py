@@ -207,8 +207,7 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     with pytest.raises(HPGMNError) as caught, alone(tmp_path / "file" / "a.db"):
         pass
     assert str(caught.value) == (
-        f"Cannot write {tmp_path / 'file'} (File exists). "
-        "Choose another place, one that you may write to."
+        f"Cannot write {tmp_path / 'file'} (File exists). Choose a writable path."
     )
 
 

@@ -16,9 +16,10 @@ from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.graph import Graph
 from hpgmn.models import find_model
 from hpgmn.runs import tasks as run_tasks
-from hpgmn.runs.folder import prepare_folder
-from hpgmn.runs.run import PORTFOLIO_FILE, RunSpec, run
+from hpgmn.runs.folder import PORTFOLIO_FILE, prepare_folder
+from hpgmn.runs.spec import RunSpec
 from hpgmn.runs.tasks import run_on, write_files
+from hpgmn.runs.train import train_folder
 
 
 def specification(model: str, **settings: Any) -> RunSpec:
@@ -54,7 +55,7 @@ def test_folders_hold_what_a_run_here_writes(
     assert {("mlp", "main"), ("gcn", "main")} <= set(progress)
     for spec in specs:
         there, here = tmp_path / "there" / spec.model, tmp_path / "here" / spec.model
-        metrics = run(spec, small_graph, prepared(here, spec), warnings=["a column is x"])
+        metrics = train_folder(spec, small_graph, prepared(here, spec), warnings=["a column is x"])
         names = {path.name for path in here.iterdir()}
         assert {path.name for path in there.iterdir()} == names | {"log.txt"}
         for name in names - {"metrics.json", "predictions.parquet"}:
@@ -96,7 +97,7 @@ def test_a_bug_is_not_hidden(
     def broken(*arguments: Any, **options: Any) -> None:
         raise ZeroDivisionError("bug")
 
-    monkeypatch.setattr(run_tasks, "run", broken)
+    monkeypatch.setattr(run_tasks, "train_folder", broken)
     spec = specification("mlp")
     with pytest.raises(RuntimeError, match="A worker failed:\nTraceback"):
         run_on(here_engine(), {prepared(tmp_path / "a", spec): spec}, small_graph)

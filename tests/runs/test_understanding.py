@@ -18,7 +18,8 @@ from hpgmn.graph import Graph
 from hpgmn.models import find_model
 from hpgmn.runs import understanding
 from hpgmn.runs.folder import prepare_folder
-from hpgmn.runs.run import RunSpec, run
+from hpgmn.runs.spec import RunSpec
+from hpgmn.runs.train import train_folder
 from hpgmn.runs.understanding import audited, made, understood, write_understanding
 from hpgmn.training.saved import SavedModel
 
@@ -31,7 +32,7 @@ SPEC = RunSpec("small", "hpgmn", SETTINGS, splits=(1, 0), seeds=2)
 @pytest.fixture
 def trained(small_graph: Graph, tmp_path: Path) -> Path:
     prepare_folder(tmp_path / "run", SPEC, resume=False, overwrite=False)
-    run(SPEC, small_graph, tmp_path / "run")
+    train_folder(SPEC, small_graph, tmp_path / "run")
     return tmp_path / "run"
 
 
@@ -128,7 +129,7 @@ def test_other_models_are_described_as_far_as_they_can(small_graph: Graph, tmp_p
     settings = settings_dict(find_model("mlp").settings(epochs=2))
     spec = replace(SPEC, model="mlp", settings=settings)
     prepare_folder(tmp_path, spec, resume=False, overwrite=True)
-    run(spec, small_graph, tmp_path)
+    train_folder(spec, small_graph, tmp_path)
     found = understood(spec, small_graph, tmp_path)
     assert (found["map"], list(found["patterns"]), found["statistics"]) == (None, [], {})
     assert found["label_next"]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from hpgmn.base.errors import HPGMNError, SettingError
-from hpgmn.base.locking import only_one
+from hpgmn.base.locking import lock_folder
 from hpgmn.engines import Task
 from hpgmn.engines.local import LocalEngine
 from hpgmn.graph import Graph
@@ -216,16 +216,15 @@ def test_two_in_one_folder_are_refused(tmp_path: Path, make_graph: Callable[...,
     """The first would remove the work of the second when it ends."""
     graph = make_graph()
     with (
-        only_one(tmp_path, "shard"),
-        pytest.raises(HPGMNError, match=r"Another `hpgmn shard` is at work in"),
+        lock_folder(tmp_path),
+        pytest.raises(HPGMNError, match=r"Another process is using"),
     ):
         shard(graph, tmp_path, graph.y, SMALL, ranges=2)
     (tmp_path / "file").touch()
     with pytest.raises(HPGMNError) as caught:
         shard(graph, tmp_path / "file", graph.y, SMALL, ranges=2)
     assert str(caught.value) == (
-        f"Cannot write {tmp_path / 'file'} (File exists). "
-        "Choose another place, one that you may write to."
+        f"Cannot write {tmp_path / 'file'} (File exists). Choose a writable path."
     )
     assert not (tmp_path / "plan.json").exists()
     with pytest.raises(HPGMNError, match=r"holds other files\. Choose another --out"):

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import hpgmn
+from hpgmn.base.parsing import npy_header
 from hpgmn.statistics import entries
 from hpgmn.statistics.entries import (
     ABOUT,
@@ -25,7 +26,6 @@ from hpgmn.statistics.entries import (
     drop,
     make_room,
     mapped,
-    npy_header,
     publish,
     read_entry,
     reserve,

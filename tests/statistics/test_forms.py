@@ -12,6 +12,7 @@ import scipy.sparse as sp
 import torch
 
 from hpgmn.base.errors import HPGMNError
+from hpgmn.base.machine import free_bytes
 from hpgmn.graph import Graph
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.statistics import LocalStatistics, StatisticsSettings, forms
@@ -22,7 +23,6 @@ from hpgmn.statistics.forms import (
     chosen_form,
     chosen_means_form,
     form_bytes,
-    free_bytes,
     is_sketched,
     mean_entries,
     means_are_sketched,

@@ -273,7 +273,7 @@ def test_a_write_that_fails_leaves_the_old_file(
     place = checkpoint if step == "save_file" else os
     with monkeypatch.context() as patch:
         patch.setattr(place, step, fail)
-        with pytest.raises(HPGMNError, match=r"No space left.*Make room"):
+        with pytest.raises(HPGMNError, match=r"No space left.*Free disk space"):
             write_state(path, new, "me")
     assert [file.name for file in tmp_path.iterdir()] == ["state"]
     assert bits(read_state(path, "me")) == bits(old)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.files import sealed, unsealed
+from hpgmn.base.files import verify_checksum, with_checksum
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMNSettings
@@ -28,7 +28,7 @@ from hpgmn.models.propagated import PropagatedSettings
 from hpgmn.models.stage import Replica, make_task
 from hpgmn.statistics import STATISTICS
 from hpgmn.training import replicas as replicas_module
-from hpgmn.training.denormals import without_denormals
+from hpgmn.training.numerics import run_training_thread
 from hpgmn.training.replicas import (
     Fitted,
     Progress,
@@ -317,7 +317,7 @@ def test_the_result_is_that_of_the_trainer(small_graph: Graph) -> None:
         state = train(task, ENTRY)
         return state, logits(task, ENTRY, state.done)
 
-    state, expected = without_denormals(work)
+    state, expected = run_training_thread(work)
     fitted = fit(small_graph, replicas)
     assert torch.equal(fitted.logits, expected)
     assert torch.equal(fitted.val_score, state.best_score["main"])
@@ -490,11 +490,11 @@ def test_a_resumed_training_keeps_the_batches_it_began_with(
     options = {"folder": tmp_path, "identity": "me"}
     with pytest.raises(KeyboardInterrupt):
         fit(small_graph, mixed(), should_stop=StopAfter(14), **options)
-    plan = unsealed(json.loads((tmp_path / "plan.json").read_text()))
+    plan = verify_checksum(json.loads((tmp_path / "plan.json").read_text()))
     assert plan == {"format": 2, "identity": "me", "plan": [[0, 1], [2, 3], [4, 5]]}
     at_most(6)  # more memory than before
     assert_same_bits(fit(small_graph, mixed(), **options), undisturbed)
-    assert unsealed(json.loads((tmp_path / "plan.json").read_text())) == plan
+    assert verify_checksum(json.loads((tmp_path / "plan.json").read_text())) == plan
 
 
 @pytest.mark.parametrize(
@@ -509,7 +509,7 @@ def test_a_plan_that_is_no_partition_of_the_replicas_is_refused(
     content = {"format": 2, "identity": "me", "plan": plan}
     if form == "before":
         del content["format"]
-    text = json.dumps(sealed(content) if form == "sealed" else content)
+    text = json.dumps(with_checksum(content) if form == "sealed" else content)
     (tmp_path / "plan.json").write_text(text)
     options = {"folder": tmp_path, "identity": "me"}
     if plan == [[0, 1]] and form != "bare":

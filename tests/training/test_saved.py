@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from hpgmn.base.calibration import fit_temperature, fit_temperatures
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.formats import RUN_FORMAT
+from hpgmn.base.files import RUN_FORMAT
 from hpgmn.base.settings import make_settings
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
@@ -397,3 +398,18 @@ def test_too_few_temperatures_are_told(saved: Path, kind: str) -> None:
     rewrite(saved, about | {"checksum": _checksum(tensors, about)})
     with pytest.raises(HPGMNError, match=r"damaged or not one of ours \(1 temperatures for 2 runs"):
         SavedModel.read(saved)
+
+
+def test_a_fitted_model_holds_statistics_and_outputs(small_graph: Graph) -> None:
+    model, fitted = trained(small_graph)
+    on_graph = model.on_graph(small_graph)
+    assert model.on_graph(small_graph) is on_graph
+    assert on_graph.task.statistics is fitted.statistics
+    assert on_graph.logits is fitted.logits
+    assert model.estimator_logits(small_graph) is model.estimator_logits(small_graph)
+    second = model.choose([1])
+    assert second.on_graph(small_graph).task.statistics is fitted.statistics
+    assert torch.equal(second.logits(small_graph), fitted.logits[1:])
+    other = Graph(small_graph.x, small_graph.edge_index, small_graph.y)
+    assert model.on_graph(other) is not on_graph
+    assert copy.deepcopy(model)._latest is None

@@ -14,10 +14,10 @@ from hpgmn.training.state import (
     HISTORY,
     StageState,
     TrainState,
-    begin,
-    end,
-    keep_better,
-    shrink,
+    drop_replicas,
+    finish_stage,
+    start_stage,
+    update_best,
 )
 
 INFINITE = float("inf")
@@ -26,7 +26,7 @@ INFINITE = float("inf")
 def started(replicas: int) -> StageState:
     values = {"weight": torch.arange(2.0 * replicas).view(replicas, 2)}
     moments = ({"weight": torch.zeros(replicas, 2)}, {"weight": torch.ones(replicas, 2)})
-    return begin("main", values, moments, replicas, torch.device("cpu"))
+    return start_stage("main", values, moments, replicas, torch.device("cpu"))
 
 
 def test_a_stage_begins_with_nothing_found() -> None:
@@ -43,14 +43,14 @@ def test_a_stage_begins_with_nothing_found() -> None:
 def test_the_better_epoch_is_kept_replica_by_replica(live: list[int], patience: int) -> None:
     random = torch.Generator().manual_seed(1)
     current = started(4)
-    shrink(current, live)
+    drop_replicas(current, live)
     best = {r: (-1.0, INFINITE, 0, current.best["weight"][r].tolist()) for r in range(4)}
     for epoch in range(1, 9):
         current.parameters["weight"] += 1
         score = torch.randint(0, 3, (len(live),), generator=random).float()
         loss = torch.rand(len(live), generator=random)
         loss[torch.rand(len(live), generator=random) < 0.2] = float("nan")
-        keep_better(current, torch.tensor(live), epoch, score, loss, patience)
+        update_best(current, torch.tensor(live), epoch, score, loss, patience)
         for place, replica in enumerate(live):
             now = (score[place].item(), -loss[place].item())
             old_score, old_loss, old_epoch, _ = best[replica]
@@ -69,22 +69,22 @@ def test_the_better_epoch_is_kept_replica_by_replica(live: list[int], patience: 
 def test_the_number_of_an_epoch_may_be_a_tensor() -> None:
     one, other = started(2), started(2)
     given = (torch.tensor([0.5, 0.1]), torch.tensor([1.0, 2.0]), 3)
-    keep_better(one, torch.tensor([0, 1]), 4, *given)
-    keep_better(other, torch.tensor([0, 1]), torch.tensor(4), *given)
+    update_best(one, torch.tensor([0, 1]), 4, *given)
+    update_best(other, torch.tensor([0, 1]), torch.tensor(4), *given)
     assert one.best_epoch.tolist() == other.best_epoch.tolist() == [0, 0]  # beyond the patience
-    keep_better(one, torch.tensor([0, 1]), 2, *given)
-    keep_better(other, torch.tensor([0, 1]), torch.tensor(2), *given)
+    update_best(one, torch.tensor([0, 1]), 2, *given)
+    update_best(other, torch.tensor([0, 1]), torch.tensor(2), *given)
     assert one.best_epoch.tolist() == other.best_epoch.tolist() == [2, 2]
 
 
 def test_replicas_are_taken_out_of_values_and_moments() -> None:
     current = started(3)
-    shrink(current, [0, 2])
+    drop_replicas(current, [0, 2])
     assert current.live == [0, 2]
     assert current.parameters["weight"].tolist() == [[0, 1], [4, 5]]
     assert current.first["weight"].shape == current.second["weight"].shape == (2, 2)
     assert current.best["weight"].shape == (3, 2)
-    shrink(current, [1])
+    drop_replicas(current, [1])
     assert current.live == [2]
     assert current.parameters["weight"].tolist() == [[4, 5]]
 
@@ -96,17 +96,17 @@ def ended(overflow: dict[int, int], best: dict[int, int], shape: tuple[int, ...]
     """
     values, moments = {"weight": torch.zeros(3, *shape)}, torch.ones(3, *shape)
     seconds = {"weight": moments, "whole": torch.ones(3, 2, 2), "empty": torch.ones(3, 0)}
-    current = begin("main", values, ({}, seconds), 3, torch.device("cpu"))
+    current = start_stage("main", values, ({}, seconds), 3, torch.device("cpu"))
     current.parameters, current.first = {}, {}
     for epoch in range(1, 9):
         if epoch == 7:
-            shrink(current, [0, 1])
+            drop_replicas(current, [0, 1])
         for place, number in enumerate(current.live):
             if epoch == overflow.get(number):
                 current.second["weight"].view(len(current.live), -1)[place, -1] = INFINITE
         live = torch.tensor(current.live)
         score = torch.tensor([float(epoch == best[number]) for number in current.live])
-        keep_better(current, live, epoch, score, torch.ones(len(live)), 0)
+        update_best(current, live, epoch, score, torch.ones(len(live)), 0)
         for key in HISTORY:
             current.history[key].append(torch.ones(3))
         current.epoch += 1
@@ -114,7 +114,7 @@ def ended(overflow: dict[int, int], best: dict[int, int], shape: tuple[int, ...]
         "main", nn.Identity(), {}, lr=[0.01], weight_decay=[0.0], epochs=8, patience=0
     )
     replicas = [Replica(number, 5, None) for number in range(3)]
-    end(TrainState(current=current), stage, replicas, lambda number: f"Ask {number}.")
+    finish_stage(TrainState(current=current), stage, replicas, lambda number: f"Ask {number}.")
 
 
 @pytest.mark.parametrize("shape", [(), (2,), (2, 3)])

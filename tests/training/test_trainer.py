@@ -21,8 +21,7 @@ from hpgmn.base.settings import settings_dict
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMNSettings
-from hpgmn.models.layers import Initialised, initialise
-from hpgmn.models.output import Output
+from hpgmn.models.layers import Initialised, Output, initialise
 from hpgmn.models.propagated import PropagatedSettings
 from hpgmn.models.stage import (
     ModelEntry,

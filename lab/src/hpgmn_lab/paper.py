@@ -64,7 +64,9 @@ def _table(
     rows: Mapping[str, Sequence[Sequence[float]]], graphs: Sequence[str]
 ) -> dict[str, dict[str, Published]]:
     return {
-        label: {graph: Published(*cell) for graph, cell in zip(graphs, cells, strict=True)}
+        label: {
+            graph: Published(mean, std) for graph, (mean, std) in zip(graphs, cells, strict=True)
+        }
         for label, cells in rows.items()
     }
 

@@ -15,16 +15,15 @@ from typing import Any
 import numpy as np
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.files import write_text
-from hpgmn.base.formats import RUN_FORMAT, refuse_newer, unsealed_of_run
+from hpgmn.base.files import RUN_FORMAT, check_format, verify_run_checksum, write_text
 from hpgmn.base.parsing import parse_json, read_json
 from hpgmn.base.settings import make_settings, settings_dict
-from hpgmn.base.text import setting_text
+from hpgmn.base.text import format_setting
 from hpgmn.evaluation.scores import Difference, Score, independent_values
 from hpgmn.graph.datasets import DATASETS
 from hpgmn.models import MODELS
 from hpgmn.models.shipped import settings_for
-from hpgmn.runs.run import METRICS_FILE
+from hpgmn.runs.folder import METRICS_FILE
 from hpgmn.statistics import averaged
 from hpgmn_lab import paper
 
@@ -119,9 +118,9 @@ def _read_metrics(path: Path) -> Any:
 
 def unseal_run(name: str, content: Mapping[str, Any], path: Path) -> Record:
     """Return the content of a ``metrics.json`` as a record; verify format and checksum first."""
-    refuse_newer(f"{path} ({name})", content.get("format"), RUN_FORMAT)
+    check_format(f"{path} ({name})", content.get("format"), RUN_FORMAT)
     try:
-        return check_run(name, unsealed_of_run(content), path)
+        return check_run(name, verify_run_checksum(content), path)
     except ValueError as error:
         raise HPGMNError(f"{path} ({name}) is damaged: {error}.", "Repeat the run") from None
 
@@ -200,7 +199,7 @@ def command(record: Record) -> str:
     if config["seeds"] != 1:
         parts.append(f"--seeds {config['seeds']}")
     changes = changed_settings(record, settings_for(graph if graph in DATASETS else None, model))
-    parts += [f"--set {name}={setting_text(value)}" for name, value in changes.items()]
+    parts += [f"--set {name}={format_setting(value)}" for name, value in changes.items()]
     return " ".join(parts)
 
 

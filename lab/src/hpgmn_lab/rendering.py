@@ -36,10 +36,10 @@ _LATEX = {
 
 
 def markdown(text: object) -> str:
-    """Return text as one line of Markdown.
+    r"""Return text as one line of Markdown.
 
     >>> markdown("**1** < 2 <script> _a_ a_b `x_`")
-    '**1** < 2 &lt;script> \\\\_a\\\\_ a_b `x_`'
+    '**1** < 2 &lt;script> \\_a\\_ a_b `x_`'
     """
     parts = _CODE.split(" ".join(str(text).splitlines()))
     return "".join(

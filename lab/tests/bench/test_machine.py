@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpgmn.base.hardware import forget_peak_memory
+from hpgmn.base.machine import reset_peak_memory
 from hpgmn_lab.bench import machine
 
 
 def test_peak_sees_memory_that_was_given_back() -> None:
-    forget_peak_memory("cpu")
+    reset_peak_memory("cpu")
     before = machine.peak_bytes()
     block = np.ones(2**26, np.uint8)  # 64 MiB, touched
     del block

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from hpgmn import __version__
 from hpgmn.base.errors import HPGMNError
+from hpgmn.base.version import __version__
 from hpgmn_lab.bench.records import (
     Bar,
     Table,

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from hpgmn import __version__
+from hpgmn.base.version import __version__
 from hpgmn_lab.bench.reliability import PAGE, filled, long_run_part, write_soak_record
 
 ROOT = Path(__file__).parents[3]

@@ -208,7 +208,7 @@ def test_words_never_become_markup() -> None:
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(HPGMNError, match=r"Cannot write .*index.html .*Choose another place"):
+    with pytest.raises(HPGMNError, match=r"Cannot write .*index.html .*Choose a writable path"):
         write_page(tmp_path / "file", [], cells_folder=tmp_path)
 
 

@@ -42,5 +42,5 @@ def test_without_graphs_there_is_no_figure(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(HPGMNError, match=r"Cannot write .*Choose another place"):
+    with pytest.raises(HPGMNError, match=r"Cannot write .*Choose a writable path"):
         write_outputs(tmp_path / "file", [], cells_folder=tmp_path)

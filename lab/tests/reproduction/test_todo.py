@@ -103,7 +103,7 @@ def test_cells_are_sorted_into_done_waiting_and_failed(save_as: Save, tmp_path: 
 def test_a_second_reproduction_in_a_folder_is_refused(tmp_path: Path) -> None:
     with only_one(tmp_path / "out"):
         with (
-            pytest.raises(HPGMNError, match="Another reproduction is at work"),
+            pytest.raises(HPGMNError, match="Another process is using"),
             only_one(tmp_path / "out"),
         ):
             pass
@@ -139,7 +139,10 @@ def test_the_lock_of_a_killed_process_is_gone(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(HPGMNError, match="Choose another place"), only_one(tmp_path / "file" / "x"):
+    with (
+        pytest.raises(HPGMNError, match="Choose a writable path"),
+        only_one(tmp_path / "file" / "x"),
+    ):
         pass
 
 

@@ -13,15 +13,16 @@ import numpy as np
 import pytest
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.files import unsealed
+from hpgmn.base.files import verify_checksum
 from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.graph import Graph, Splits
 from hpgmn.models import find_model
 from hpgmn.runs import metrics as run_metrics
-from hpgmn.runs import run as run_module
+from hpgmn.runs import spec as run_module
 from hpgmn.runs.folder import prepare_folder
-from hpgmn.runs.run import RunSpec, run
 from hpgmn.runs.search import planned_trials, run_trials
+from hpgmn.runs.spec import RunSpec
+from hpgmn.runs.train import train_folder
 from hpgmn_lab.reproduction import work as module
 from hpgmn_lab.reproduction.cells import Cell, CellRecord, read_cell
 from hpgmn_lab.reproduction.work import Way, do_cell, free_memory
@@ -67,10 +68,10 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
 
     def counted_run(*arguments: Any, **options: Any) -> Any:
         counts.runs += 1
-        return run(*arguments, **options)
+        return train_folder(*arguments, **options)
 
     monkeypatch.setattr(module, "run_trials", counted_trials)
-    monkeypatch.setattr(module, "run", counted_run)
+    monkeypatch.setattr(module, "train_folder", counted_run)
     return counts
 
 
@@ -114,7 +115,7 @@ def test_a_tuned_cell_is_the_best_trial_by_validation_on_all_splits(
     prepare_folder(tmp_path / "run", spec, resume=False, overwrite=False)
     named = Graph.__new__(Graph)
     named.__dict__.update(small_graph.__dict__ | {"name": "texas"})
-    expected = json.loads(json.dumps(run(spec, named, tmp_path / "run")))
+    expected = json.loads(json.dumps(train_folder(spec, named, tmp_path / "run")))
     assert lasting(record.metrics) == lasting(expected)
     assert left_over(out) == []
 
@@ -188,7 +189,7 @@ def test_a_changed_default_is_a_changed_trial(
     """The first trial of gcn is its defaults."""
     do(CELL, out)
     calls.take()
-    content = unsealed(json.loads((out / "cells" / f"{CELL.name}.json").read_text()))
+    content = verify_checksum(json.loads((out / "cells" / f"{CELL.name}.json").read_text()))
     content["search"]["defaults"]["layers"] += 1  # as if it was another one on that day
     (out / "cells" / f"{CELL.name}.json").write_text(json.dumps(content))
     changed = sum("layers" not in trial["settings"] for trial in content["search"]["trials"])
@@ -200,7 +201,7 @@ def test_a_changed_default_is_a_changed_trial(
 def test_a_setting_that_came_later_changes_nothing(out: Path, calls: Calls) -> None:
     first = do(CELL, out)
     calls.take()
-    content = unsealed(json.loads((out / "cells" / f"{CELL.name}.json").read_text()))
+    content = verify_checksum(json.loads((out / "cells" / f"{CELL.name}.json").read_text()))
     del content["search"]["defaults"]["precision"]
     del content["metrics"]["config"]["settings"]["precision"]
     (out / "cells" / f"{CELL.name}.json").write_text(json.dumps(content))

@@ -1,8 +1,7 @@
-"""Files and folders written whole: under another name first, forced onto the disk, then moved.
+"""Write files and folders atomically, with checksums and format versions.
 
-Whoever is killed, or whose disk is full, leaves what was there before. A draft is in a hidden
-folder beside its place, where no reader looks. The folder is locked by its writer, so that the next
-one who writes to the same place tells a draft at work from one left behind, which it removes.
+Content is written to a hidden draft folder beside the target, fsynced and renamed, so a crash or a
+full disk leaves the previous content. Drafts of killed processes are removed by age.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import fcntl
 import json
 import os
 import re
@@ -24,29 +22,37 @@ from typing import Any
 
 from hpgmn.base.errors import HPGMNError
 
-ENDING = ".unfinished"
-"""What the names of drafts end in; they begin with a dot and the name of their place."""
+RUN_FORMAT = 2
+"""Format of run folders (config, metrics, model, state). 2: the config suffices to retrain."""
 
-_NAME, _OLD = re.compile(rf"\..+\.[0-9a-f]{{32}}{re.escape(ENDING)}"), ".old"
+GRAPH_FORMAT = 1
+"""Format of graph files and folders."""
+
+CELL_FORMAT = 1
+"""Format of the records of a reproduction."""
+
+STUDY_FORMAT = 1
+"""Format of what hpgmn stores in the study of a search."""
+
+DRAFT_SUFFIX = ".unfinished"
+"""Suffix of draft names, which are ``.<target>.<32 hex digits>.unfinished``."""
 
 STALE_SECONDS = 24 * 60 * 60
-"""So old a draft is abandoned where the file system has no locks."""
+"""Age after which a draft is considered abandoned."""
 
-SEAL = "crc32"
-"""The key of a description's checksum."""
+CHECKSUM_KEY = "crc32"
+"""Key of the checksum inside a JSON mapping."""
 
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-"""What the system says where no room is left."""
-
-STORAGE = FULL | {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EIO}
-"""What it says of a disk or a folder rather than of a mistake in a program."""
+_NAME, _OLD = re.compile(rf"\..+\.[0-9a-f]{{32}}{re.escape(DRAFT_SUFFIX)}"), ".old"
+_DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_STORAGE = _DISK_FULL | {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EIO}
 
 
-class UnwritableError(HPGMNError):
-    """A place cannot be written; see :func:`unwritable`.
+class WriteError(HPGMNError):
+    """A path cannot be written.
 
     Attributes:
-        reason: why, as the system says it.
+        reason: the operating system's message.
     """
 
     def __init__(self, message: str, reason: str = "") -> None:
@@ -54,14 +60,14 @@ class UnwritableError(HPGMNError):
         self.reason = reason
 
 
-def unwritable(path: Path, error: OSError) -> UnwritableError:
-    """The sentence for a place that cannot be written: which, why, and what to do.
+def write_error(path: Path, error: OSError) -> WriteError:
+    """Return the user-facing error for a path that cannot be written.
 
-    >>> print(unwritable(Path("runs/a"), OSError(errno.ENOSPC, "No space left on device")))
-    Cannot write runs/a (No space left on device). Make room on its disk, or choose another place.
+    >>> print(write_error(Path("runs/a"), OSError(errno.ENOSPC, "No space left on device")))
+    Cannot write runs/a (No space left on device). Free disk space, or choose another path.
     """
-    reason, remedy = _reason_and_remedy(error)
-    return UnwritableError(f"Cannot write {path} ({reason}). {remedy}", reason)
+    reason, advice = _reason_and_advice(error)
+    return WriteError(f"Cannot write {path} ({reason}). {advice}", reason)
 
 
 def cache_folder() -> Path:
@@ -70,145 +76,181 @@ def cache_folder() -> Path:
     return (Path(cache) if cache else Path.home() / ".cache") / "hpgmn"
 
 
-def refused(error: OSError) -> HPGMNError | None:
-    """The sentence for an error of a disk or folder that nobody was ready for; None for another."""
-    if error.errno not in STORAGE:
+def describe_os_error(error: OSError) -> HPGMNError | None:
+    """Return the user-facing error for an OSError about storage, None for any other."""
+    if error.errno not in _STORAGE:
         return None
-    place = error.filename or "a file"
-    reason, remedy = _reason_and_remedy(error)
-    return HPGMNError(f"Cannot read or write {place} ({reason}). {remedy}")
+    reason, advice = _reason_and_advice(error)
+    return HPGMNError(f"Cannot read or write {error.filename or 'a file'} ({reason}). {advice}")
 
 
-def _reason_and_remedy(error: OSError) -> tuple[str, str]:
-    remedy = "Choose another place, one that you may write to."
-    if error.errno is None:  # NumPy, for one, tells no reason
-        remedy = "See that its disk has room and that you may write there."
-    elif error.errno in FULL:
-        remedy = "Make room on its disk, or choose another place."
+def _reason_and_advice(error: OSError) -> tuple[str, str]:
+    if error.errno is None:  # NumPy gives no error number
+        return str(error), "Check free disk space and permissions."
+    advice = "Choose a writable path."
+    if error.errno in _DISK_FULL:
+        advice = "Free disk space, or choose another path."
     elif error.errno == errno.ENOENT:
-        remedy = "Make its folder, or choose another place."
-    reason = str(error) if error.errno is None else os.strerror(error.errno)
-    return reason, remedy
+        advice = "Create its folder, or choose another path."
+    return os.strerror(error.errno), advice
 
 
-def write_text(path: Path, text: str, *, forced: bool = True) -> None:
-    """Write a text file whole: a crash leaves the old one or the new one.
+def check_format(what: object, version: object, newest: int) -> None:
+    """Raise HPGMNError for a file of a newer format than this version of hpgmn reads.
 
     Args:
-        path: the place; its folder exists.
-        text: its content.
-        forced: see :func:`whole`.
+        what: the file, as the user knows it.
+        version: the format recorded in the file; None for the first one, which recorded none.
+        newest: the newest format that this version reads.
+
+    >>> check_format("config.yaml", 2, 2)
+    >>> check_format("config.yaml", 3, 2)
+    Traceback (most recent call last):
+      ...
+    hpgmn.base.errors.HPGMNError: config.yaml was written by a newer hpgmn (format 3, this one \
+reads up to 2). Update hpgmn: pip install -U hpgmn
     """
-    write_bytes(path, text.encode("utf-8"), forced=forced)
+    if version is None:
+        return
+    if not isinstance(version, int) or isinstance(version, bool):
+        raise HPGMNError(
+            f"{what} has the invalid format version {version!r}: it is damaged or not written by "
+            "hpgmn. Restore it."
+        )
+    if version > newest:
+        raise HPGMNError(
+            f"{what} was written by a newer hpgmn (format {version}, this one reads up to "
+            f"{newest}). Update hpgmn: pip install -U hpgmn"
+        )
 
 
-def write_bytes(path: Path, content: bytes, *, forced: bool = True) -> None:
-    """Write a file whole: a crash leaves the old one or the new one."""
-    with whole(path, forced=forced) as draft:
+def with_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a JSON mapping with a checksum of itself.
+
+    >>> verify_checksum(with_checksum({"score": 0.5}))
+    {'score': 0.5}
+    """
+    from hpgmn.base.parsing import parse_json  # loads NumPy, which --help does without
+
+    plain = {key: value for key, value in content.items() if key != CHECKSUM_KEY}
+    as_read = parse_json(json.dumps(plain))  # numeric keys become strings
+    return {**plain, CHECKSUM_KEY: zlib.crc32(json.dumps(as_read, sort_keys=True).encode())}
+
+
+def verify_checksum(content: Any) -> dict[str, Any]:
+    """Return a mapping without its checksum; ValueError if the content does not match it.
+
+    A mapping without a checksum, as earlier versions wrote it, is accepted.
+    """
+    if not isinstance(content, dict):
+        raise ValueError("it is not a mapping")
+    if CHECKSUM_KEY in content and with_checksum(content)[CHECKSUM_KEY] != content[CHECKSUM_KEY]:
+        raise ValueError("its checksum differs")
+    return {key: value for key, value in content.items() if key != CHECKSUM_KEY}
+
+
+def verify_run_checksum(content: Any) -> dict[str, Any]:
+    """Verify the checksum of a file of a run, which only the first format may lack.
+
+    >>> verify_run_checksum({"test_score": [0.5]})
+    {'test_score': [0.5]}
+    """
+    plain = verify_checksum(content)
+    if CHECKSUM_KEY not in content and plain.get("format") not in (None, 1):
+        raise ValueError("its checksum is missing")
+    return plain
+
+
+def file_checksum(path: Path, skip: int = 0) -> int:
+    """Return the CRC-32 of a file.
+
+    Args:
+        path: the file.
+        skip: bytes at its beginning that are left out.
+    """
+    checksum = 0
+    with path.open("rb") as file:
+        file.seek(skip)
+        while block := file.read(2**20):
+            checksum = zlib.crc32(block, checksum)
+    return checksum
+
+
+def write_text(path: Path, text: str, *, fsync: bool = True) -> None:
+    """Write a text file atomically; see :func:`atomic_write`."""
+    write_bytes(path, text.encode("utf-8"), fsync=fsync)
+
+
+def write_bytes(path: Path, content: bytes, *, fsync: bool = True) -> None:
+    """Write a file atomically; see :func:`atomic_write`."""
+    with atomic_write(path, fsync=fsync) as draft:
         draft.write_bytes(content)
 
 
-def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A description with a checksum of itself, for a file whose numbers count.
-
-    >>> unsealed(sealed({"score": 0.5}))
-    {'score': 0.5}
-    """
-    plain = {key: value for key, value in content.items() if key != SEAL}
-    from hpgmn.base.parsing import parse_json  # which loads NumPy, and a command's help should not
-
-    as_read = parse_json(json.dumps(plain))  # numbers as keys become words
-    return {**plain, SEAL: zlib.crc32(json.dumps(as_read, sort_keys=True).encode())}
-
-
-def unsealed(content: Any) -> dict[str, Any]:
-    """What was :func:`sealed`, or, as in earlier versions, was not; ValueError if it changed."""
-    if not isinstance(content, dict):
-        raise ValueError("no description")
-    if SEAL in content and sealed(content)[SEAL] != content[SEAL]:
-        raise ValueError("its checksum differs")
-    return {key: value for key, value in content.items() if key != SEAL}
-
-
 @contextlib.contextmanager
-def whole(path: Path, *, forced: bool = True) -> Iterator[Path]:
-    """The name of a draft, which is moved to its place at the end, or removed after an error.
+def atomic_write(path: Path, *, fsync: bool = True) -> Iterator[Path]:
+    """Yield the path of a draft, which replaces the file at the end or is removed after an error.
 
     Args:
-        path: the place; its folder exists.
-        forced: whether the file is forced onto the disk, so that not even a power cut leaves half
-            of it. A file whose checksum is kept elsewhere can do without.
+        path: the target; its folder exists.
+        fsync: whether to survive a power failure; a file with a checksum elsewhere need not.
 
     Raises:
-        HPGMNError: the file cannot be written.
+        WriteError: the file cannot be written.
     """
-    with _drafts(path) as folder:
-        draft = folder / path.name  # in a folder, for libraries that have drafts of their own
+    with draft_folder(path) as folder:
+        draft = folder / path.name  # in a folder, for libraries that write temporary files
         yield draft
-        if forced:
-            _force(draft)
+        if fsync:
+            _fsync(draft)
         os.replace(draft, path)
-        if forced:
-            _force(path.parent)
+        if fsync:
+            _fsync(path.parent)
 
 
 @contextlib.contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
-    """A new folder, which takes its place at the end, or is removed after an error.
-
-    Where a folder is in that place already, the two are exchanged at once.
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """Yield a new folder, which replaces the target at the end or is removed after an error.
 
     Args:
-        path: the place; what is above it exists.
+        path: the target; its parent exists.
 
     Raises:
-        HPGMNError: the folder cannot be written.
+        WriteError: the folder cannot be written.
     """
     if path.is_symlink():
         path = path.resolve()
-    with _drafts(path) as draft:
+    with draft_folder(path) as draft:
         yield draft
         for member in sorted(draft.iterdir()):
-            _force(member)
-        _force(draft)
-        _exchange(draft, path)
-        _force(path.parent)
+            _fsync(member)
+        _fsync(draft)
+        _replace_folder(draft, path)
+        _fsync(path.parent)
 
 
 @contextlib.contextmanager
-def _drafts(path: Path) -> Iterator[Path]:
-    """A new, locked folder beside a place, gone at the end; errors are one sentence."""
+def draft_folder(path: Path) -> Iterator[Path]:
+    """Yield a new folder beside a target, removed at the end; OSErrors become a WriteError."""
     try:
-        sweep(path)
-        draft, held = _begun(path)
+        remove_stale_drafts(path.parent, path.name)
+        draft = draft_path(path)
+        draft.mkdir()
         try:
             yield draft
         finally:
             shutil.rmtree(draft, ignore_errors=True)
-            os.close(held)
     except OSError as error:
-        raise unwritable(path, error) from None
+        raise write_error(path, error) from None
 
 
-def sweep(path: Path) -> None:
-    """Remove the drafts that killed writers have left for a place; others are left alone."""
-    start = f".{path.name}."
-    with contextlib.suppress(OSError):  # it is done again with the next draft
-        for name in os.listdir(path.parent):
-            if name.startswith(start) and is_draft(name):
-                _remove_abandoned(path.parent / name)
-
-
-def sweep_folder(folder: Path) -> None:
-    """Remove the drafts that killed writers have left in a folder, whatever they were to be."""
-    with contextlib.suppress(OSError):
-        for name in os.listdir(folder):
-            if is_draft(name):
-                _remove_abandoned(folder / name)
+def draft_path(path: Path) -> Path:
+    """Return a new draft name beside a target."""
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex}{DRAFT_SUFFIX}")
 
 
 def is_draft(name: str) -> bool:
-    """Whether a folder of that name is a draft of ours: it may be removed, no other is.
+    """Return whether a name is that of a draft.
 
     >>> is_draft(".a.json.0123456789abcdef0123456789abcdef.unfinished")
     True
@@ -218,69 +260,59 @@ def is_draft(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def _draft(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{uuid.uuid4().hex}{ENDING}")
+def remove_stale_drafts(
+    folder: Path, name: str | None = None, *, older_than: float = STALE_SECONDS
+) -> None:
+    """Remove abandoned drafts from a folder.
+
+    Args:
+        folder: where to look.
+        name: only drafts of this target; None for all.
+        older_than: seconds since the draft was last changed; 0 in a folder that is locked.
+    """
+    prefix = "." if name is None else f".{name}."
+    with contextlib.suppress(OSError):  # repeated with the next draft
+        for entry in list(os.scandir(folder)):
+            is_candidate = entry.name.startswith(prefix) and is_draft(entry.name)
+            if is_candidate and entry.is_dir(follow_symlinks=False):
+                age = time.time() - _last_change(Path(entry.path))
+                if age >= older_than:
+                    shutil.rmtree(entry.path, ignore_errors=True)
 
 
-def _begun(path: Path) -> tuple[Path, int]:
-    """A new draft and the descriptor that locks it."""
-    while True:
-        draft = _draft(path)
-        draft.mkdir()
-        with contextlib.suppress(FileNotFoundError):  # somebody swept it before it was locked
-            held = os.open(draft, os.O_RDONLY | os.O_CLOEXEC)
-            with contextlib.suppress(OSError):  # a file system without locks: known by its age
-                fcntl.flock(held, fcntl.LOCK_EX)
-            if draft.exists():
-                return draft, held
-            os.close(held)
+def _last_change(folder: Path) -> float:
+    """Return when a folder or a file in it was last written."""
+    times = [folder.stat().st_mtime]
+    for path in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # of a writer that has just finished
+            times.append(path.lstat().st_mtime)
+    return max(times)
 
 
-def _remove_abandoned(draft: Path) -> None:
-    with contextlib.suppress(OSError):  # gone meanwhile, or at work
-        held = os.open(draft, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW)
-        try:
-            if _is_abandoned(draft, held):
-                shutil.rmtree(draft, ignore_errors=True)
-        finally:
-            os.close(held)  # not before: a writer that has just made the folder waits for it
-
-
-def _is_abandoned(draft: Path, held: int) -> bool:
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return time.time() - draft.stat().st_mtime >= STALE_SECONDS
-    return True
-
-
-def _force(path: Path) -> None:
-    """Have the content of a file or the names in a folder on the disk."""
-    held = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(held)
+        os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # of some file systems, for folders
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems, for folders
             raise
     finally:
-        os.close(held)
+        os.close(descriptor)
 
 
-def _exchange(draft: Path, path: Path) -> None:
-    """Move a folder to its place; one that was there takes the name of the draft."""
+def _replace_folder(draft: Path, path: Path) -> None:
+    """Rename a folder to its target; an existing target takes the name of the draft."""
     try:
         os.rename(draft, path)
         return
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
-    if _exchanged(draft, path):
+    if _exchange(draft, path):
         return
-    # Two renames, where the system has no single one. A kill between them leaves the old folder
-    # under a name that nobody sweeps.
-    old = _draft(path).with_suffix(_OLD)
+    # Two renames where the system has no exchange; a kill between them leaves the old folder under
+    # a name that is not swept.
+    old = draft_path(path).with_suffix(_OLD)
     os.rename(path, old)
     try:
         os.rename(draft, path)
@@ -288,12 +320,13 @@ def _exchange(draft: Path, path: Path) -> None:
         os.rename(old, path)
         raise
     for name in os.listdir(path.parent):
-        if name.startswith(f".{path.name}.") and is_draft(f"{name.removesuffix(_OLD)}{ENDING}"):
+        draft_name = f"{name.removesuffix(_OLD)}{DRAFT_SUFFIX}"
+        if name.startswith(f".{path.name}.") and is_draft(draft_name):
             shutil.rmtree(path.with_name(name), ignore_errors=True)
 
 
-def _exchanged(one: Path, other: Path) -> bool:
-    """Exchange two names at once; False where the system cannot."""
+def _exchange(first: Path, second: Path) -> bool:
+    """Exchange two names atomically; return False where the system cannot."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    here, exchange = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
-    return rename is not None and rename(here, bytes(one), here, bytes(other), exchange) == 0
+    at_cwd, exchange = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
+    return rename is not None and rename(at_cwd, bytes(first), at_cwd, bytes(second), exchange) == 0

@@ -1,71 +1,54 @@
-"""One process at a time in a folder, or at a file."""
+"""Lock a folder or file, so that one process at a time works on it."""
 
 from __future__ import annotations
 
-import fcntl
-import os
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.files import unwritable
+from hpgmn.base.files import write_error
 
 LOCK_FILE = ".lock"
-"""The file of a folder that is locked while a process works there."""
+"""Name of the lock file inside a folder."""
+
+_NO_LOCKS = {errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL}
 
 
 @contextmanager
-def only_one(folder: Path, what: str, file_name: str = LOCK_FILE) -> Iterator[None]:
-    """Refuse to work in a folder in which another process is at work; the folder is made.
-
-    Args:
-        folder: where the work is done.
-        what: the work, as in "Another REPRODUCTION is at work".
-        file_name: the file in it that is locked.
-    """
-    refusal = f"Another {what} is at work in {folder}. Wait for it, or choose another --out."
-    with locked(folder / file_name, refusal):
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Create a folder and lock it; raise HPGMNError if another process holds the lock."""
+    message = f"Another process is using {folder}. Wait for it to finish, or choose another folder."
+    with lock_file(folder / LOCK_FILE, message):
         yield
 
 
 @contextmanager
-def locked(path: Path, refusal: str) -> Iterator[None]:
-    """Hold a lock file, which is gone afterwards; its folder is made.
-
-    The lock is the operating system's: it is gone with the process, however that ends, and who
-    comes next takes the file over.
+def lock_file(path: Path, message: str) -> Iterator[None]:
+    """Hold a lock file, which ends with this process and is removed afterwards.
 
     Args:
-        path: the lock file.
-        refusal: the message for whoever comes while another process holds it.
+        path: the lock file; its folder is created.
+        message: the error for a second process.
     """
+    from filelock import FileLock, Timeout  # not needed by most commands
+
     try:
-        held = _held(path)
-    except BlockingIOError:
-        raise HPGMNError(refusal) from None
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path, mode=0o666, timeout=0, fallback_to_soft=False)
+        try:
+            lock.acquire()
+        except OSError as error:
+            if isinstance(error, Timeout) or error.errno not in _NO_LOCKS:
+                raise  # otherwise the file system has no locks: work without one
+    except Timeout:
+        raise HPGMNError(message) from None
     except OSError as error:
-        raise unwritable(path.parent, error) from None
+        raise write_error(path.parent, error) from None
     try:
         yield
     finally:
         with suppress(OSError):
             path.unlink()
-        os.close(held)
-
-
-def _held(path: Path) -> int:
-    """The descriptor of the locked file."""
-    while True:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(held)
-            raise
-        except OSError:
-            return held  # a file system without locks: nothing is known of others
-        if path.exists() and os.path.samestat(os.fstat(held), path.stat()):
-            return held
-        os.close(held)  # its holder removed it in between: once more, with a new one
+        lock.release()

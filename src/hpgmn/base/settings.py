@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import yaml
 
 from hpgmn.base.errors import SettingError
-from hpgmn.base.parsing import read_config
+from hpgmn.base.parsing import load_yaml
 
 _LARGEST_WHOLE = 2**31 - 1
 
@@ -288,7 +288,7 @@ def parse_assignments(pairs: list[str]) -> dict[str, str]:
 def read_yaml(path: Path) -> dict[str, Any]:
     """A YAML mapping from a file, or a SettingError that names the file and the line."""
     try:
-        content = read_config(path)
+        content = load_yaml(path)
     except UnicodeDecodeError:
         raise SettingError(
             f"The config file {path} is not UTF-8 text. Save it with the encoding UTF-8."

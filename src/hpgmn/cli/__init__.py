@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import typer
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.files import refused
+from hpgmn.base.files import describe_os_error
 from hpgmn.cli.console import err, set_up_logging
 
 _INTERRUPTED = 130
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except HPGMNError as error:
         return _print_error(error.render(cli=True))
     except OSError as error:
-        if (refusal := refused(error)) is None:
+        if (refusal := describe_os_error(error)) is None:
             raise
         return _print_error(refusal.render(cli=True))
     except (KeyboardInterrupt, typer.Abort):

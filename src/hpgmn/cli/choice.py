@@ -16,7 +16,7 @@ from hpgmn.cli.console import note, out, say, stop_on_signal, training_progress
 if TYPE_CHECKING:
     from hpgmn.graph import Graph
     from hpgmn.runs.portfolio import Choice
-    from hpgmn.runs.run import RunSpec
+    from hpgmn.runs.spec import RunSpec
     from hpgmn.training.replicas import Progress
 
 
@@ -110,8 +110,8 @@ def chosen_or_kept(
 
 def _kept(folder: Path) -> Choice | None:
     from hpgmn.base.parsing import read_json
+    from hpgmn.runs.folder import PORTFOLIO_FILE
     from hpgmn.runs.portfolio import Choice
-    from hpgmn.runs.run import PORTFOLIO_FILE
 
     path = folder / PORTFOLIO_FILE
     if not path.exists():
@@ -129,7 +129,7 @@ def _choose(spec: RunSpec, graph: Graph, assignments: Sequence[str]) -> Choice:
     from hpgmn.base.settings import parse_assignments
     from hpgmn.runs.members import members_for
     from hpgmn.runs.portfolio import choose, splits_to_try
-    from hpgmn.training.repeatable import repeatable
+    from hpgmn.training.numerics import deterministic_algorithms
 
     members, reason = members_for(graph)
     count = len(splits_to_try(graph, spec.splits))
@@ -142,7 +142,7 @@ def _choose(spec: RunSpec, graph: Graph, assignments: Sequence[str]) -> Choice:
     with (
         training_progress(f"{graph.name} portfolio") as step,
         stop_on_signal() as should_stop,
-        repeatable(spec.deterministic, spec.device),
+        deterministic_algorithms(spec.deterministic, spec.device),
     ):
 
         def report(names: str, now: Progress) -> None:

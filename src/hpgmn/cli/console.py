@@ -69,15 +69,6 @@ def refuse_url(option: str, path: Path | None) -> None:
         )
 
 
-def percent(mean: float | None, std: float | None) -> str:
-    """A mean and its deviation in percent, as the tables show them.
-
-    >>> percent(0.8512, 0.031), percent(None, None)
-    ('85.1 ± 3.1', '–')
-    """
-    return "–" if mean is None else f"{100 * mean:.1f} ± {100 * (std or 0):.1f}"
-
-
 PLAIN_SECONDS = 5.0
 """Without a terminal a line of progress is printed this often."""
 SHORT_SECONDS = 1.0

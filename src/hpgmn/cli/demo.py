@@ -10,8 +10,9 @@ import typer
 from rich.table import Table
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.locking import only_one
-from hpgmn.cli.console import out, percent, say
+from hpgmn.base.locking import lock_folder
+from hpgmn.base.text import mean_and_deviation
+from hpgmn.cli.console import out, say
 from hpgmn.cli.several import run_and_report, telling_kept
 from hpgmn.cli.train import specification
 
@@ -26,7 +27,7 @@ def demo(
     from hpgmn.graph.homophily import node_homophily
     from hpgmn.graph.synthetic import trading_network
     from hpgmn.runs.folder import prepare_folder
-    from hpgmn.runs.run import resolve_device
+    from hpgmn.runs.spec import resolve_device
 
     path = out_folder / "trading-network.npz"
     made = trading_network(num_nodes=nodes, seed=seed)
@@ -34,7 +35,7 @@ def demo(
     say(f"{graph}, node homophily {node_homophily(graph):.2f}: most trades are between classes.")
     started = time.perf_counter()
     runs = {}
-    with only_one(out_folder, "demo"):
+    with lock_folder(out_folder):
         ours = _is_demo(out_folder, path)
         for name, folder in (
             ("hpgmn", out_folder),
@@ -52,7 +53,7 @@ def demo(
     table = Table("model", "test accuracy %", title=f"{graph.name}: 3 splits")
     table.add_row(
         "label estimator (attributes only)",
-        percent(estimator["test_accuracy_mean"], estimator["test_accuracy_std"]),
+        mean_and_deviation(estimator["test_accuracy_mean"], estimator["test_accuracy_std"]),
     )
     for name, words in (
         ("mlp", "MLP (attributes only)"),
@@ -60,7 +61,7 @@ def demo(
         ("hpgmn", "HP-GMN"),
     ):
         row = runs[name]
-        table.add_row(words, percent(row["test_score_mean"], row["test_score_std"]))
+        table.add_row(words, mean_and_deviation(row["test_score_mean"], row["test_score_std"]))
     table.add_row("best attainable", f"{100 * made.best_accuracy:.1f}")
     out.print(table)
     seconds = time.perf_counter() - started
@@ -69,7 +70,7 @@ def demo(
 
 def _is_demo(folder: Path, graph: Path) -> bool:
     """Whether a run folder is an earlier demo's, which the next one replaces; no other is."""
-    from hpgmn.runs.run import read_spec
+    from hpgmn.runs.folder import read_spec
 
     try:
         return Path(read_spec(folder).graph).name == graph.name

@@ -57,7 +57,7 @@ def check_engine(engine: str, address: str | None, workers: int | None = None) -
 
 def chosen_device(name: str) -> str:
     """The device of this machine behind a name that the user gave."""
-    from hpgmn.runs.run import resolve_device
+    from hpgmn.runs.spec import resolve_device
 
     _check_device(name)
     return resolve_device(name)

@@ -119,8 +119,8 @@ def _new_masks(model: SavedModel, graph: Graph, run: Path) -> list[Array]:
     """The labelled nodes of another graph that each replica was not trained or validated on."""
     import numpy as np
 
+    from hpgmn.runs.folder import PREDICTIONS_FILE
     from hpgmn.runs.predictions import used_ids
-    from hpgmn.runs.run import PREDICTIONS_FILE
 
     known = graph.y >= 0
     if graph.node_ids is None or model.node_ids is None:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hpgmn.base.errors import HPGMNError, SettingError
-from hpgmn.base.files import whole
-from hpgmn.base.turns import own_turn
+from hpgmn.base.files import atomic_write
 from hpgmn.cli.console import err, say
 from hpgmn.cli.tables import (
     DropUnknownEdges,
@@ -24,7 +23,7 @@ from hpgmn.cli.tables import (
 
 if TYPE_CHECKING:
     from hpgmn.graph import Array, Graph
-    from hpgmn.runs.run import RunSpec
+    from hpgmn.runs.spec import RunSpec
     from hpgmn.tables import Columns
     from hpgmn.training.saved import SavedModel
 
@@ -51,8 +50,7 @@ def opened(
     """
     from hpgmn.graph.datasets import load
     from hpgmn.runs.compare import COMPARISON_FILE
-    from hpgmn.runs.replaced import kept_words
-    from hpgmn.runs.run import CONFIG_FILE, read_spec
+    from hpgmn.runs.folder import CONFIG_FILE, kept_words, read_spec
     from hpgmn.training.saved import MODEL_FILE, SavedModel
 
     if (run / COMPARISON_FILE).is_file():
@@ -155,16 +153,15 @@ def predict(
     if not 0 <= min_confidence <= 1:
         raise SettingError(f"--min-confidence must be 0 to 1 (got {min_confidence:g}).")
     is_new = add if only_new is None else only_new
-    with own_turn(say):  # before pyarrow and torch are loaded
-        columns = named_columns(id_, label, None, source, target, weight, None)
-        columns = dataclasses.replace(columns, drop_unknown_edges=drop_unknown_edges)
-        if graph is None and (add or only_new or columns.as_dict()):
-            raise SettingError(
-                "--add, --only-new and options for columns are about another graph than the "
-                "trained one. Name it after the run folder."
-            )
-        opened_run = opened(run, graph, own, add=add, columns=columns)
-        _predict(opened_run, split, is_new, min_confidence, out_file)
+    columns = named_columns(id_, label, None, source, target, weight, None)
+    columns = dataclasses.replace(columns, drop_unknown_edges=drop_unknown_edges)
+    if graph is None and (add or only_new or columns.as_dict()):
+        raise SettingError(
+            "--add, --only-new and options for columns are about another graph than the "
+            "trained one. Name it after the run folder."
+        )
+    opened_run = opened(run, graph, own, add=add, columns=columns)
+    _predict(opened_run, split, is_new, min_confidence, out_file)
 
 
 def _predict(
@@ -235,7 +232,7 @@ def _write_table(table: Any, path: Path) -> None:
     import pyarrow.csv
     import pyarrow.parquet
 
-    with whole(path) as draft:
+    with atomic_write(path) as draft:
         if path.suffix == ".csv":
             pyarrow.csv.write_csv(table, draft)
         else:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Column, Table
 
 from hpgmn.base.errors import HPGMNError, SettingError
-from hpgmn.base.locking import LOCK_FILE, only_one
+from hpgmn.base.locking import LOCK_FILE, lock_folder
+from hpgmn.base.text import mean_and_deviation
 from hpgmn.cli.console import (
     earlier_records,
     out,
-    percent,
     say,
     step_progress,
     stop_on_signal,
@@ -27,7 +27,7 @@ from hpgmn.cli.engines import tell_lost
 if TYPE_CHECKING:
     from hpgmn.engines import Engine
     from hpgmn.graph import Graph
-    from hpgmn.runs.run import RunSpec
+    from hpgmn.runs.spec import RunSpec
     from hpgmn.training.replicas import Progress
 
 ALL = "all"
@@ -83,8 +83,8 @@ def folder_name(model: str) -> str:
 
 def run_and_report(spec: RunSpec, graph: Graph, folder: Path) -> dict[str, Any]:
     """Train with progress, a log and the report page."""
-    from hpgmn.runs.log import log_file, warnings_among
-    from hpgmn.runs.run import LOG_FILE, run
+    from hpgmn.runs.folder import LOG_FILE, log_file, warnings_among
+    from hpgmn.runs.train import train_folder
 
     earlier = earlier_records()
     with (
@@ -92,7 +92,7 @@ def run_and_report(spec: RunSpec, graph: Graph, folder: Path) -> dict[str, Any]:
         training_progress(f"{graph.name} {spec.model}") as report,
         stop_on_signal() as should_stop,
     ):
-        metrics = run(
+        metrics = train_folder(
             *(spec, graph, folder),
             report=report,
             should_stop=should_stop,
@@ -106,7 +106,7 @@ def explain_and_report(spec: RunSpec, graph: Graph, folder: Path) -> None:
     """What the graph and the trained model are like, as files, and the page made of them."""
     from hpgmn.report import write_report
     from hpgmn.runs.explorer import write_explorer
-    from hpgmn.runs.run import resolve_device
+    from hpgmn.runs.spec import resolve_device
     from hpgmn.runs.understanding import write_understanding
 
     if spec.device == "cuda" and resolve_device("auto") == "cpu":  # it was trained elsewhere
@@ -128,8 +128,7 @@ def how_to_go_on(folder: Path, *, is_replacing: bool) -> str:
 @contextmanager
 def telling_kept(folder: Path) -> Iterator[None]:
     """Of a training that does not come to its end say where the run before it is kept."""
-    from hpgmn.runs.replaced import kept_words
-    from hpgmn.runs.run import METRICS_FILE
+    from hpgmn.runs.folder import METRICS_FILE, kept_words
 
     try:
         yield
@@ -173,7 +172,7 @@ def train_one(
     """The metrics of a run, here or on a cluster, with its report."""
     from hpgmn.runs.folder import finished_run, prepare_folder
 
-    with only_one(folder, "training"), telling_kept(folder):
+    with lock_folder(folder), telling_kept(folder):
         if cluster is not None:
             prepare_folder(folder, spec, resume=resume, overwrite=overwrite, choice=choice)
             if finished_run(folder) is None:
@@ -233,7 +232,7 @@ def train_several(
     A model that cannot be trained is left out and named at the end; the others go on. On a cluster
     they are trained at the same time; their reports are written here.
     """
-    with only_one(folder, "training"):
+    with lock_folder(folder):
         _train_several(specs, graph, folder, resume, overwrite, cluster)
 
 
@@ -245,9 +244,9 @@ def _train_several(
     overwrite: bool,
     cluster: Engine | None,
 ) -> None:
-    from hpgmn.base.files import is_draft, sweep_folder, write_text
+    from hpgmn.base.files import is_draft, remove_stale_drafts, write_text
     from hpgmn.runs.compare import COMPARISON_FILE, comparison
-    from hpgmn.runs.run import CONFIG_FILE
+    from hpgmn.runs.folder import CONFIG_FILE
 
     if (folder / CONFIG_FILE).exists():
         raise HPGMNError(
@@ -261,7 +260,7 @@ def _train_several(
             f"The folder {folder} exists. Continue it with --resume, replace its runs with "
             "--overwrite, or choose another --out."
         )
-    sweep_folder(folder)
+    remove_stale_drafts(folder, older_than=0)
     failed: dict[Path, str] = {}
     if cluster is not None:
         failed = _several_elsewhere(
@@ -303,8 +302,7 @@ def _several_elsewhere(
     overwrite: bool,
 ) -> dict[Path, str]:
     """Train those models that are not trained yet on a cluster; folder → why it failed."""
-    from hpgmn.runs.folder import prepare_folder
-    from hpgmn.runs.run import METRICS_FILE
+    from hpgmn.runs.folder import METRICS_FILE, prepare_folder
 
     waiting: dict[Path, RunSpec] = {}
     failed: dict[Path, str] = {}
@@ -312,7 +310,7 @@ def _several_elsewhere(
         for spec in specs:
             own = folder / folder_name(spec.model)
             try:
-                held.enter_context(only_one(own, "training"))
+                held.enter_context(lock_folder(own))
                 prepare_folder(own, spec, resume=resume, overwrite=overwrite)
             except HPGMNError as error:
                 failed[own] = error.render(cli=True)
@@ -332,8 +330,8 @@ def _others_in(folder: Path, runs: Sequence[Mapping[str, Any]]) -> list[dict[str
 
     One that is damaged is told and left out.
     """
+    from hpgmn.runs.folder import METRICS_FILE
     from hpgmn.runs.metrics import read_metrics
-    from hpgmn.runs.run import METRICS_FILE
 
     keys = ("graph", "metric", "positive", "splits", "seeds")
     found = []
@@ -355,11 +353,10 @@ def _one_of_several(
     spec: RunSpec, graph: Graph, own: Path, *, resume: bool, overwrite: bool
 ) -> dict[str, Any]:
     """The metrics of one model's run in its own folder; a finished one is read."""
-    from hpgmn.runs.folder import prepare_folder
+    from hpgmn.runs.folder import METRICS_FILE, REPORT_FILE, prepare_folder
     from hpgmn.runs.metrics import read_metrics
-    from hpgmn.runs.run import METRICS_FILE, REPORT_FILE
 
-    with only_one(own, "training"):
+    with lock_folder(own):
         if resume and (own / REPORT_FILE).exists() and (own / METRICS_FILE).exists():
             prepare_folder(own, spec, resume=resume, overwrite=overwrite)  # refuses other options
             return read_metrics(own / METRICS_FILE)
@@ -386,7 +383,7 @@ def print_comparison(content: Mapping[str, Any]) -> None:
     for row in content["rows"]:
         table.add_row(
             row["model"],
-            percent(row["test_score_mean"], row["test_score_std"]),
+            mean_and_deviation(row["test_score_mean"], row["test_score_std"]),
             f"{100 * row['val_score_mean']:.1f}",
             difference_words(row["difference"]),
             f"{row['seconds']:.1f}",

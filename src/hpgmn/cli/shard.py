@@ -172,8 +172,8 @@ def _labels(labels: str, source: Any, settings: Any, split: int) -> _Labels:
 def _read_labels(file: str, source: Any, split: int) -> Array:
     """The labels in a file, or the predictions of a run."""
     from hpgmn.base.parsing import read_array
+    from hpgmn.runs.folder import METRICS_FILE, PREDICTIONS_FILE
     from hpgmn.runs.predictions import guessed_labels, refuse_other_graph
-    from hpgmn.runs.run import METRICS_FILE, PREDICTIONS_FILE
 
     path = Path(file).expanduser()
     if (path / PREDICTIONS_FILE).is_file():

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from hpgmn.base.errors import HPGMNError, SettingError
-from hpgmn.base.files import whole
+from hpgmn.base.files import atomic_write
 from hpgmn.cli.console import err
 
 
@@ -81,7 +81,7 @@ def statistics(
         name: built[name].rows(every).numpy() for name in statistic_names(settings)
     }
     arrays["labels"] = known
-    with whole(out_file) as draft:
+    with atomic_write(out_file) as draft:
         np.savez_compressed(draft, **arrays)
     sizes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
     err.print(f"{out_file}: {sizes}", highlight=False, soft_wrap=True)

@@ -13,8 +13,9 @@ import typer
 from rich.table import Column, Table
 
 from hpgmn.base.errors import HPGMNError, SettingError
+from hpgmn.base.text import mean_and_deviation
 from hpgmn.cli.choice import NOT_TRIED, chosen_or_kept, known_assignments, wants_portfolio
-from hpgmn.cli.console import METRIC_HELP, note, out, percent, refuse_url, say, step_progress
+from hpgmn.cli.console import METRIC_HELP, note, out, refuse_url, say, step_progress
 from hpgmn.cli.engines import Address, EngineName, Place, check_engine, opened
 from hpgmn.cli.several import (
     folder_name,
@@ -42,7 +43,7 @@ from hpgmn.cli.tables import (
 
 if TYPE_CHECKING:
     from hpgmn.graph import Graph
-    from hpgmn.runs.run import RunSpec
+    from hpgmn.runs.spec import RunSpec
 
 logger = logging.getLogger(__name__)
 
@@ -141,7 +142,7 @@ def train(
     on validation nodes and the best is trained.
     """
     from hpgmn.graph.datasets import load
-    from hpgmn.models.own import is_own
+    from hpgmn.models import is_custom
     from hpgmn.models.shipped import read_config
     from hpgmn.tables import Columns
 
@@ -174,7 +175,7 @@ def train(
     }
     given |= {name: value for name, value in options.items() if value is not None}
     names = model_names(model or [given.get("model", "hpgmn")])
-    if model is None and is_own(names[0]):
+    if model is None and is_custom(names[0]):
         raise SettingError(
             f"The config names a model of your own, '{names[0]}', and code is imported only when "
             f"you name it. Add --model {names[0]}."
@@ -227,7 +228,7 @@ def _named_graph(graph: str | None, given: Mapping[str, Any], config: str | None
 
 def _tell_changes(given: Mapping[str, Any], spec: RunSpec, graph: Graph) -> None:
     """Say what has changed since the run of the config, where its graph is trained on again."""
-    from hpgmn.runs.provenance import changes, made_with
+    from hpgmn.runs.spec import changes, made_with
 
     if given.get("made_with") and given.get("graph") == spec.graph:
         for line in changes(given, made_with(graph, spec.splits, spec.device)):
@@ -263,7 +264,7 @@ def _train(
     asked: _Asked, specs: list[RunSpec], graph: Graph, out_folder: Path | None, place: Place
 ) -> None:
     """Train what is asked for, wherever that is, and print the scores."""
-    from hpgmn.runs.run import resolve_device
+    from hpgmn.runs.spec import resolve_device
 
     names, cluster = asked.names, None if place.engine.is_local else place.engine
     after = {"resume": asked.resume, "overwrite": asked.overwrite}
@@ -297,7 +298,7 @@ def _train(
 
 def _specifications(asked: _Asked, graph: Graph) -> tuple[list[RunSpec], list[str]]:
     """A run for each model, and warnings, the same for all; what can be refused is refused here."""
-    from hpgmn.runs.run import check_run
+    from hpgmn.runs.spec import check_run
 
     specs = []
     for name in asked.names:
@@ -326,7 +327,7 @@ def specification(
     from hpgmn.graph.datasets import DATASETS
     from hpgmn.models import find_model
     from hpgmn.models.shipped import settings_for
-    from hpgmn.runs.run import RunSpec
+    from hpgmn.runs.spec import RunSpec
     from hpgmn.training.checks import positive_class, seen_labels
 
     name = given.get("model", "hpgmn")
@@ -395,7 +396,7 @@ def print_scores(row: dict[str, Any]) -> None:
     from hpgmn.base.metrics import metric_words
 
     runs = len(row["val_score"])
-    test = percent(row["test_score_mean"], row["test_score_std"])
+    test = mean_and_deviation(row["test_score_mean"], row["test_score_std"])
     cells = {
         "graph": row["graph"],
         "model": row["model"],
@@ -404,7 +405,7 @@ def print_scores(row: dict[str, Any]) -> None:
         "validation": f"{100 * sum(row['val_score']) / runs:.1f}",
     }
     if estimator := row["label_estimator"]:
-        guess = percent(estimator["test_accuracy_mean"], estimator["test_accuracy_std"])
+        guess = mean_and_deviation(estimator["test_accuracy_mean"], estimator["test_accuracy_std"])
         about = "" if row["metric"] == "accuracy" else "accuracy "  # beside another metric
         cells["label estimator"] = f"{about}{guess}"
     cells["seconds"] = f"{row['seconds']:.1f}"

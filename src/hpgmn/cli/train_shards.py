@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hpgmn.base.errors import SettingError
-from hpgmn.base.locking import only_one
+from hpgmn.base.locking import lock_folder
 from hpgmn.cli.console import METRIC_HELP, earlier_records, say, training_progress
 from hpgmn.cli.engines import Address, EngineName, check_engine, opened
 from hpgmn.cli.several import how_to_go_on, telling_kept
 from hpgmn.cli.train import Deterministic, Positive, print_scores
 
 if TYPE_CHECKING:
-    from hpgmn.runs.run import RunSpec
+    from hpgmn.runs.spec import RunSpec
     from hpgmn.shards import Shards
     from hpgmn.training.ranks import Ranks
 
@@ -171,8 +171,8 @@ class _Run:
 
     def _tell_changes(self, shards: Shards, ranks: int, device: str) -> None:
         """Say what has changed since the run of the config."""
-        from hpgmn.runs.provenance import changes
         from hpgmn.runs.shard_run import made_with_shards
+        from hpgmn.runs.spec import changes
 
         if self.given.get("made_with"):
             for line in changes(self.given, made_with_shards(shards, ranks, device)):
@@ -195,7 +195,7 @@ class _Run:
         with ExitStack() as stack:
             try:
                 spec, shards = self.specified(device, ranks.size)
-                stack.enter_context(only_one(self.folder, "training"))
+                stack.enter_context(lock_folder(self.folder))
                 stack.enter_context(telling_kept(self.folder))
                 finished = self._prepared(spec)
             except Exception:
@@ -214,8 +214,8 @@ class _Run:
     def _other(self, ranks: Ranks) -> None:
         """What all other ranks do, once rank 0 has said what."""
         from hpgmn.base.parsing import parse_json
-        from hpgmn.runs.run import RunSpec
         from hpgmn.runs.shard_run import run_on_shards
+        from hpgmn.runs.spec import RunSpec
         from hpgmn.shards import Shards
 
         said = ranks.words("")
@@ -231,7 +231,7 @@ class _Run:
         spec, shards = self.specified(device, workers)
         with connected() as ray:
             require_room(ray, device, workers)
-        with only_one(self.folder, "training"), telling_kept(self.folder):
+        with lock_folder(self.folder), telling_kept(self.folder):
             finished = self._prepared(spec)
             if finished is not None:
                 return finished
@@ -251,8 +251,7 @@ class _Run:
     @contextmanager
     def _told(self, spec: RunSpec, shards: Shards) -> Iterator[Callable[[Any], None]]:
         """Progress for the user, and a log for the folder."""
-        from hpgmn.runs.log import log_file
-        from hpgmn.runs.run import LOG_FILE
+        from hpgmn.runs.folder import LOG_FILE, log_file
 
         with (
             log_file(self.folder / LOG_FILE, earlier_records()),

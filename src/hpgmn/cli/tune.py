@@ -14,15 +14,8 @@ import typer
 from rich.table import Table
 
 from hpgmn.base.errors import HPGMNError, SettingError
-from hpgmn.cli.console import (
-    METRIC_HELP,
-    out,
-    percent,
-    refuse_url,
-    say,
-    step_progress,
-    stop_on_signal,
-)
+from hpgmn.base.text import format_setting, mean_and_deviation
+from hpgmn.cli.console import METRIC_HELP, out, refuse_url, say, step_progress, stop_on_signal
 from hpgmn.cli.engines import Address, EngineName, Place, check_engine, opened
 from hpgmn.cli.train import Deterministic, split_numbers
 
@@ -162,7 +155,7 @@ def specification(
     from hpgmn.base.settings import make_settings, parse_assignments
     from hpgmn.graph.datasets import DATASETS, load
     from hpgmn.models import find_model
-    from hpgmn.runs.run import RunSpec, check_run
+    from hpgmn.runs.spec import RunSpec, check_run
     from hpgmn.runs.tune import Choices, TuneSpec, check_names
     from hpgmn.training.checks import positive_class, seen_labels
 
@@ -199,22 +192,21 @@ def specification(
 
 def _show(path: Path, source: str, asked: Mapping[str, Any], as_json: bool) -> None:
     """Print what a study has found; options that are not given are those of the study."""
-    from hpgmn.base.text import setting_text
-    from hpgmn.models.own import is_own
+    from hpgmn.models import is_custom
     from hpgmn.runs.study import identity_of, open_study, refuse_other
 
     with open_study(path) as opened:
         before = identity_of(opened)
         if before is None:
             raise HPGMNError(f"The study {path} holds no trial yet. Give --trials.")
-        if is_own(before["model"]) and "model" not in asked:
+        if is_custom(before["model"]) and "model" not in asked:
             raise SettingError(
                 f"The study is of a model of your own, '{before['model']}', and code is imported "
                 f"only when you name it. Add --model {before['model']}."
             )
         own = {name: before[name] for name in _OPTIONS}
         own["deterministic"] = before.get("deterministic", False)
-        own["set"] = [f"{name}={setting_text(value)}" for name, value in before["fixed"].items()]
+        own["set"] = [f"{name}={format_setting(value)}" for name, value in before["fixed"].items()]
         spec, loaded, _ = specification(source, {**own, **asked}, "cpu", None)
         now = spec.identity(loaded)
         del now["values"]  # of another version, perhaps, and can be shown all the same
@@ -319,7 +311,7 @@ def _print(found: Mapping[str, Any]) -> None:
     out.print(f"Trials: {', '.join(told)}.", highlight=False, soft_wrap=True)
     if best is None:
         return
-    score = percent(best["val_score_mean"], best["val_score_std"])
+    score = mean_and_deviation(best["val_score_mean"], best["val_score_std"])
     runs = len(best["val_score"])
     line = (
         f"Best: trial {best['trial']}, validation {found['metric']} {score} % "

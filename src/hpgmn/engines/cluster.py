@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from hpgmn import __version__
 from hpgmn.base.errors import HPGMNError
+from hpgmn.base.version import __version__
 from hpgmn.engines.tasks import FAREWELL_SECONDS, LOOK_SECONDS, Ended, Seldom, Share, Task, done
 
 ROOM_SECONDS = 10.0

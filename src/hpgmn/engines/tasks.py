@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.files import refused
+from hpgmn.base.files import describe_os_error
 
 ENGINES = ("local", "ray")
 LOOK_SECONDS = 0.2
@@ -136,7 +136,7 @@ def done(function: Callable[..., Any], *arguments: Any) -> tuple[Any, str, str]:
     except HPGMNError as error:
         return None, str(error), ""
     except Exception as error:
-        known = refused(error) if isinstance(error, OSError) else None
+        known = describe_os_error(error) if isinstance(error, OSError) else None
         if known is not None:
             return None, str(known), ""
         reason = f"{type(error).__name__}: {error}".splitlines()[0]

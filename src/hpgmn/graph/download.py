@@ -21,7 +21,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.files import UnwritableError, cache_folder, whole
+from hpgmn.base.files import WriteError, atomic_write, cache_folder
 from hpgmn.graph.datasets import Dataset, bring_the_file, known_dataset
 from hpgmn.graph.files import read_graph, write_graph
 from hpgmn.graph.graph import Array, Graph, Splits
@@ -53,7 +53,7 @@ def download(name: str) -> Path:
     place = cache_folder() / f"{name}.npz"
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        with whole(place) as draft:
+        with atomic_write(place) as draft:
             try:
                 status, last_line = _run_child([name, str(draft)])
             except OSError as error:
@@ -69,7 +69,7 @@ def download(name: str) -> Path:
                 _refuse_other_sizes(read_graph(draft), dataset)  # the child may say anything
             except HPGMNError as error:
                 raise _failure(name, str(error).rstrip(".")) from None
-    except (OSError, UnwritableError) as error:
+    except (OSError, WriteError) as error:
         reason = error.strerror if isinstance(error, OSError) else error.reason
         raise HPGMNError(
             f"The download of '{name}' cannot be kept in '{place.parent}' ({reason}): set "

@@ -33,8 +33,15 @@ import numpy as np
 import scipy.sparse as sp
 
 from hpgmn.base.errors import GraphError
-from hpgmn.base.files import sealed, unsealed, unwritable, whole, whole_folder
-from hpgmn.base.formats import GRAPH_FORMAT, refuse_newer
+from hpgmn.base.files import (
+    GRAPH_FORMAT,
+    atomic_folder,
+    atomic_write,
+    check_format,
+    verify_checksum,
+    with_checksum,
+    write_error,
+)
 from hpgmn.base.parsing import TooLargeError, read_archive, read_array, read_json, require_file
 from hpgmn.graph.edges import SortedEdges
 from hpgmn.graph.graph import Array, Graph, Splits
@@ -153,17 +160,17 @@ def write_graph(graph: Graph, path: str | Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise unwritable(path, error) from None
+        raise write_error(path, error) from None
     if path.suffix == ".npz":
-        with whole(path) as draft:
+        with atomic_write(path) as draft:
             save: Any = np.savez_compressed  # its keywords are the arrays' names
             save(draft, **arrays)
         return
-    with whole_folder(path) as draft:
+    with atomic_folder(path) as draft:
         for name, array in arrays.items():
             np.save(draft / f"{name}.npy", array, allow_pickle=False)
         said = {path.name: [path.stat().st_size, _checksum(path)] for path in draft.iterdir()}
-        (draft / CHECKSUMS).write_text(json.dumps(sealed(said)) + "\n", encoding="utf-8")
+        (draft / CHECKSUMS).write_text(json.dumps(with_checksum(said)) + "\n", encoding="utf-8")
 
 
 def _checksum(path: Path) -> int:
@@ -181,7 +188,7 @@ def refuse_changed(path: Path) -> None:
         return
     remedy = f"write it again; if the change was meant, delete {CHECKSUMS}"
     try:
-        said = unsealed(read_json(path / CHECKSUMS))
+        said = verify_checksum(read_json(path / CHECKSUMS))
         is_small = sum(size for size, _ in said.values()) <= CHECKED_BYTES
         for name, (size, checksum) in said.items():
             member = path / name
@@ -286,7 +293,7 @@ def _checked_arrays(path: Path) -> dict[str, Array]:
         ) from None
     version = arrays.get("format")
     if version is not None and version.shape == () and version.dtype.kind in "iu":
-        refuse_newer(_called(path), int(version), GRAPH_FORMAT)  # before an array is missed
+        check_format(_called(path), int(version), GRAPH_FORMAT)  # before an array is missed
     if path.is_dir():
         refuse_changed(path)
     for name, array in arrays.items():

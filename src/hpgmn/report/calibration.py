@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hpgmn.base.text import MISSING, percent
 from hpgmn.report.page import panel, table, text
 from hpgmn.report.plots import (
     FAINT,
@@ -20,7 +21,7 @@ from hpgmn.report.plots import (
     percent_axis,
 )
 from hpgmn.report.reading import Run, mapping, number
-from hpgmn.report.words import NOTHING, percent, value_range
+from hpgmn.report.words import value_range
 
 _ERRORS = {
     "ece": "Calibration error, bins of equal width",
@@ -75,7 +76,7 @@ def _errors(content: Mapping[str, Any]) -> str:
 
 
 def _small(value: float) -> str:
-    return NOTHING if np.isnan(value) else f"{value:.3f}"
+    return MISSING if np.isnan(value) else f"{value:.3f}"
 
 
 def _reliability(run: Run, bins: Sequence[Mapping[str, Any]]) -> str:
@@ -129,7 +130,7 @@ def _coverage(
         parts += [
             table("Thresholds found on validation nodes", wanted, limits),
             '<p class="quiet"><code>hpgmn predict</code> leaves answers below '
-            f"<code>--min-confidence</code> empty. {text(NOTHING)}: no threshold has that "
+            f"<code>--min-confidence</code> empty. {text(MISSING)}: no threshold has that "
             "accuracy.</p>",
         ]
     return "\n".join(parts) if len(parts) > 1 else ""

@@ -17,7 +17,7 @@ from hpgmn.base.parsing import read_json
 from hpgmn.explain.dossier import as_json
 from hpgmn.report.page import text
 from hpgmn.report.reading import REMEDY
-from hpgmn.runs.run import EXPLORER_FILE
+from hpgmn.runs.folder import EXPLORER_FILE
 
 _NEEDED = ("split", "seeds", "num_nodes", "classes", "ids", "counts_as", "is_known", "nodes")
 

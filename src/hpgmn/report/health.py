@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpgmn.auditing.findings import ALIKE, MEASURES
+from hpgmn.base.text import MISSING, percent
 from hpgmn.report.page import table, text, with_rest
 from hpgmn.report.reading import Run, mapping, number
-from hpgmn.report.words import NOTHING, percent
 
 _NAMES = {"defect": "Defect", "warning": "Warning", "info": "To know"}
 
@@ -46,7 +46,7 @@ def _homophily(found: Mapping[str, Any]) -> str:
     rows = []
     for name, (words, meaning) in MEASURES.items():
         value = number(found["homophily"].get(name))
-        shown = NOTHING if value != value else f"{value:.3f}"
+        shown = MISSING if value != value else f"{value:.3f}"
         rows.append((with_rest(f"{words[:1].upper()}{words[1:]}", meaning), shown))
     return table("How alike neighbours are", ("Homophily", "Value"), rows, show=str)
 

@@ -18,6 +18,15 @@ import numpy as np
 
 from hpgmn.base.files import write_text
 from hpgmn.base.metrics import metric_words
+from hpgmn.base.text import (
+    MISSING,
+    count_noun,
+    format_duration,
+    format_setting,
+    format_time,
+    percent,
+    points,
+)
 from hpgmn.graph import Array
 from hpgmn.report import plots
 from hpgmn.report.calibration import calibration_sections
@@ -36,19 +45,7 @@ from hpgmn.report.reading import (
     read_run,
 )
 from hpgmn.report.understanding import understanding_sections
-from hpgmn.report.words import (
-    NOTHING,
-    counted,
-    deviation,
-    duration,
-    finite_mean,
-    moment,
-    percent,
-    points,
-    share_of,
-    typed,
-    value_range,
-)
+from hpgmn.report.words import deviation, finite_mean, share_of, value_range
 
 _METRIC_NAMES = {
     "roc_auc": "ROC-AUC",
@@ -147,7 +144,7 @@ def command(config: Mapping[str, Any]) -> list[str]:
     for name, value in mapping(config.get("tables")).items():
         words += _table_options(name, value)
     for name, value in config["settings"].items():
-        words += ["--set", f"{name}={typed(value)}"]
+        words += ["--set", f"{name}={format_setting(value)}"]
     return [*words, "--no-calibration"] if config.get("calibrate") is False else words
 
 
@@ -174,7 +171,7 @@ def _made(run: Run) -> str:
     version, created = run.metrics.get("version"), run.metrics.get("created")
     parts = [f"hpgmn {text(version)}" if version else "hpgmn"]
     if created:
-        parts.append(f'<time datetime="{text(created)}">{text(moment(created))}</time>')
+        parts.append(f'<time datetime="{text(created)}">{text(format_time(created))}</time>')
     return f'<p class="quiet">{" · ".join(parts)}</p>'
 
 
@@ -182,7 +179,7 @@ def _headline(run: Run) -> str:
     metrics, metric = run.metrics, _metric(run)
     score = _spread(run, metrics, "test_score")
     num_splits, num_seeds = run.test_score.shape
-    runs = f"{counted(num_splits, 'split')} × {counted(num_seeds, 'seed')}"
+    runs = f"{count_noun(num_splits, 'split')} × {count_noun(num_seeds, 'seed')}"
     over = f"mean and standard deviation over {run.num_runs} runs"
     over = over if run.num_runs > 1 else "of a single run"
     facts = [(f"Test {metric}", score, over)]
@@ -201,7 +198,7 @@ def _headline(run: Run) -> str:
         facts.append(("Calibration error", percent(error), f"{before} without temperature"))
     facts.append(("Runs", f"{run.num_runs}", runs))
     if not math.isnan(number(metrics.get("seconds"))):
-        facts.append(("Time", duration(metrics["seconds"]), "for all runs together"))
+        facts.append(("Time", format_duration(metrics["seconds"]), "for all runs together"))
     return tiles(facts) + (f"\n<p>{said}</p>" if said else "")
 
 
@@ -260,7 +257,7 @@ def _scores(run: Run) -> str:
             ]
         )
         if num_seeds > 1 or num_splits > 1:
-            low_high = value_range(test, "{:.2%}") if len(test) > 1 else NOTHING
+            low_high = value_range(test, "{:.2%}") if len(test) > 1 else MISSING
             rows[-1][2:2] = [points(deviation(test)), low_high]
     if num_seeds > 1 or num_splits > 1:
         head[2:2] = ["Deviation (points)", "Lowest to highest"]
@@ -363,8 +360,8 @@ def _per_class(run: Run) -> str:
         for row, support in zip(rows, supports, strict=True):
             row.append(f"{support / run.num_runs:,.1f}")
     caption = "Test nodes by class" + (", all runs together" if run.num_runs > 1 else "")
-    note = f"{NOTHING} marks a share of nothing (0 of 0); the means leave it out."
-    dashed = any(NOTHING in row for row in rows)
+    note = f"{MISSING} marks a share of nothing (0 of 0); the means leave it out."
+    dashed = any(MISSING in row for row in rows)
     return table(caption, head, rows, foot=True) + (
         f'\n<p class="quiet">{note}</p>' if dashed else ""
     )
@@ -381,12 +378,12 @@ def _portfolio(run: Run) -> list[tuple[str, str, str]]:
             str(row.get("name")),
             str(row.get("model")),
             percent(number(row.get("val_score_mean"))),
-            duration(float(row.get("seconds") or 0)),
+            format_duration(float(row.get("seconds") or 0)),
             "chosen" if row.get("name") == content.get("chosen") else str(row.get("failure") or ""),
         )
         for row in members
     ]
-    splits = counted(len(content.get("splits") or ()), "split")
+    splits = count_noun(len(content.get("splits") or ()), "split")
     words = (
         f"<p>Model and settings were chosen among these by {text(_metric(run))} on the validation "
         f"nodes of {splits}.</p>"
@@ -396,7 +393,7 @@ def _portfolio(run: Run) -> list[tuple[str, str, str]]:
 
 
 def _settings(run: Run) -> str:
-    rows = [(str(name), typed(value)) for name, value in run.config["settings"].items()]
+    rows = [(str(name), format_setting(value)) for name, value in run.config["settings"].items()]
     return table(f"Settings of {run.config['model']}", ("Setting", "Value"), rows)
 
 
@@ -410,7 +407,7 @@ def _repeat(run: Run) -> str:
             lines.append("   ")
         lines[-1] += f" {option}"
     metrics = run.metrics
-    rows = [("hpgmn", str(metrics.get("version") or run.config.get("version") or NOTHING))]
+    rows = [("hpgmn", str(metrics.get("version") or run.config.get("version") or MISSING))]
     rows += _facts(mapping(metrics.get("hardware")))
     for key, name in (
         ("seconds", "Time, all"),
@@ -418,11 +415,12 @@ def _repeat(run: Run) -> str:
         ("seconds_training", "Time, training"),
     ):
         if not math.isnan(number(metrics.get(key))):
-            rows.append((name, duration(metrics[key])))
+            rows.append((name, format_duration(metrics[key])))
     if not math.isnan(number(metrics.get("peak_memory_mb"))):
         rows.append(("Peak memory", f"{metrics['peak_memory_mb']:,.0f} MB"))
-    typed = "\n".join(text(part) for line in lines for part in line.split("\n"))
-    box = f'<pre role="region" tabindex="0" aria-label="Command line"><code>{typed}</code></pre>'
+    shell_lines = "\n".join(text(part) for line in lines for part in line.split("\n"))
+    attributes = 'role="region" tabindex="0" aria-label="Command line"'
+    box = f"<pre {attributes}><code>{shell_lines}</code></pre>"
     return f"{box}\n{table('Versions, machine and cost', ('What', 'Value'), rows)}"
 
 
@@ -434,11 +432,11 @@ def _facts(content: Mapping[str, Any]) -> list[tuple[str, str]]:
         if isinstance(value, dict):
             rows += [(f"{name}, {inner[0].lower()}", inner[1]) for inner in _facts(value)]
         elif isinstance(value, float):
-            rows.append((name, f"{value:.3g}" if math.isfinite(value) else NOTHING))
+            rows.append((name, f"{value:.3g}" if math.isfinite(value) else MISSING))
         elif isinstance(value, int) and not isinstance(value, bool):
             rows.append((name, f"{value:,}"))
         elif value is not None:
-            rows.append((name, typed(value)))
+            rows.append((name, format_setting(value)))
     return rows
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hpgmn.base.text import MISSING, count_noun
 from hpgmn.explain.explanation import DIRECTIONS
 from hpgmn.graph import Array
 from hpgmn.report.page import panel, table, text
@@ -24,7 +25,6 @@ from hpgmn.report.plots import (
     percent_axis,
     short,
 )
-from hpgmn.report.words import NOTHING, counted
 
 MOST_PATTERNS = 60
 """Patterns beyond which the picture shows the most used only."""
@@ -54,7 +54,7 @@ def memory_section(found: Mapping[str, Any], about: str) -> str:
     cut = len(patterns) > len(shown)
     again = sum(len(group) - 1 for group in found["redundant"])
     words = (
-        f"{about}<p>The memory has {counted(len(patterns), 'pattern')}, "
+        f"{about}<p>The memory has {count_noun(len(patterns), 'pattern')}, "
         f"{len(found['unused'])} unused and {again} redundant. A row shows the classes of the "
         "nodes that attend to a pattern more than others do (white: none, darkest blue: all), a "
         "bar the share of all attention it gets.</p>"
@@ -120,7 +120,7 @@ def _pattern_tables(
 def _largest(shares: Mapping[str, float], most: int = 2) -> str:
     ranked = sorted(shares.items(), key=lambda pair: -pair[1])[:most]
     return ", ".join(f"{short(name)} {share:.0%}" for name, share in ranked if share >= 0.01) or (
-        NOTHING
+        MISSING
     )
 
 
@@ -201,7 +201,7 @@ def _pattern_sentence(patterns: Sequence[Mapping[str, Any]], marks: Mapping[int,
         f"nodes of class {_largest(one['classes'], 1)}"
         for one in plain
     ]
-    return f"Class profile and use of {counted(len(patterns), 'pattern')}: {'; '.join(parts)}."
+    return f"Class profile and use of {count_noun(len(patterns), 'pattern')}: {'; '.join(parts)}."
 
 
 # The map.
@@ -320,7 +320,7 @@ def memory_map(
             line.set(markersize=7, alpha=1)
         sentence = (
             f"Map of {len(places):,} nodes by predicted class and of "
-            f"{counted(len(patterns), 'pattern')}, {int(plain.sum())} of them with a number; the "
-            f"two directions hold {sum(content['node_variance']):.0%} of the variance."
+            f"{count_noun(len(patterns), 'pattern')}, {int(plain.sum())} of them with a number; "
+            f"the two directions hold {sum(content['node_variance']):.0%} of the variance."
         )
         return inline_svg(figure, name, sentence)

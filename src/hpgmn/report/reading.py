@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from hpgmn.base.errors import HPGMNError, SettingError
-from hpgmn.base.formats import RUN_FORMAT, refuse_newer, unsealed_of_run
+from hpgmn.base.files import RUN_FORMAT, check_format, verify_run_checksum
 from hpgmn.base.parsing import parse_json, read_json
 from hpgmn.base.settings import read_yaml
 from hpgmn.graph import Array
@@ -156,7 +156,7 @@ def _read_config(path: Path) -> dict[str, Any]:
         config = read_yaml(path)
     except SettingError as error:
         raise HPGMNError(f"{error} {REMEDY}") from None
-    refuse_newer(path, config.get("format"), RUN_FORMAT)
+    check_format(path, config.get("format"), RUN_FORMAT)
     _require(path, config, _CONFIG)
     if not isinstance(config["splits"], list) or not isinstance(config["settings"], dict):
         raise _broken(path, "must hold a list 'splits' and a mapping 'settings'")
@@ -182,9 +182,9 @@ def _read_later(path: Path) -> dict[str, Any]:
 
 def _read_metrics(path: Path) -> dict[str, Any]:
     metrics = _read_json(path)
-    refuse_newer(path, metrics.get("format"), RUN_FORMAT)
+    check_format(path, metrics.get("format"), RUN_FORMAT)
     try:
-        metrics = unsealed_of_run(metrics)
+        metrics = verify_run_checksum(metrics)
     except ValueError as error:
         raise _broken(path, f"is damaged: {error}") from None
     _require(path, metrics, _METRICS)

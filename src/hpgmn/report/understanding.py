@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from hpgmn.base.text import MISSING, count_noun
 from hpgmn.explain.explanation import STATISTICS
 from hpgmn.report.memory import memory_section
 from hpgmn.report.page import panel, table, text, with_rest
 from hpgmn.report.plots import COLOURS, LETTER, drawing, inline_svg, short
 from hpgmn.report.reading import Run, mapping
-from hpgmn.report.words import NOTHING, counted
 
 MOST_BARS = 16
 """Classes beyond which a picture shows those of the most sampled nodes only."""
@@ -66,12 +66,12 @@ def _statistics(found: Mapping[str, Any], about: str) -> str:
     )
     words = (
         f"{about}<p>How much each statistic moves the log-probability of the predicted class: mean "
-        f"size of its exact Shapley values over {counted(found['sampled'], 'sampled node')}. A "
+        f"size of its exact Shapley values over {count_noun(found['sampled'], 'sampled node')}. A "
         "statistic that is taken away has the mean encoding of the train nodes instead."
         f"{cut}</p>"
     )
     rows = [
-        (with_rest(name, STATISTICS.get(name, NOTHING)), f"{shares[name]:.3f}") for name in names
+        (with_rest(name, STATISTICS.get(name, MISSING)), f"{shares[name]:.3f}") for name in names
     ]
     overall = table("Share of each statistic", ("Statistic", "Mean size"), rows, show=str)
     by_class = table(

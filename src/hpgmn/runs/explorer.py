@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 from hpgmn.base.files import write_text
 from hpgmn.explain.dossier import as_json, dossier
 from hpgmn.graph import Graph
-from hpgmn.runs.run import EXPLORER_FILE, PREDICTIONS_FILE, RunSpec
+from hpgmn.runs.folder import EXPLORER_FILE, PREDICTIONS_FILE
+from hpgmn.runs.spec import RunSpec
 from hpgmn.runs.understanding import LARGEST_OVERVIEW, first_split, made
 
 logger = logging.getLogger(__name__)

@@ -7,16 +7,21 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
-from hpgmn import __version__
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.files import sealed, write_text
-from hpgmn.base.formats import RUN_FORMAT, refuse_newer, unsealed_of_run
-from hpgmn.base.hardware import hardware, peak_memory_mb
+from hpgmn.base.files import (
+    RUN_FORMAT,
+    check_format,
+    verify_run_checksum,
+    with_checksum,
+    write_text,
+)
+from hpgmn.base.machine import hardware, peak_memory_mb
 from hpgmn.base.parsing import read_json
+from hpgmn.base.version import __version__
 from hpgmn.evaluation.scores import (
     Score,
     calibration_report,
@@ -25,10 +30,8 @@ from hpgmn.evaluation.scores import (
     scores,
 )
 from hpgmn.graph import Array
+from hpgmn.runs.spec import RunSpec
 from hpgmn.training.checks import class_number
-
-if TYPE_CHECKING:
-    from hpgmn.runs.run import RunSpec
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class Result:
 
 def write_metrics(path: Path, metrics: Mapping[str, Any]) -> None:
     """Write ``metrics.json``, with a checksum of itself."""
-    write_text(path, json.dumps(sealed(metrics), indent=1) + "\n")
+    write_text(path, json.dumps(with_checksum(metrics), indent=1) + "\n")
 
 
 def read_metrics(path: Path) -> dict[str, Any]:
@@ -73,8 +76,8 @@ def read_metrics(path: Path) -> dict[str, Any]:
     try:
         found = read_json(path)
         if isinstance(found, dict):
-            refuse_newer(path, found.get("format"), RUN_FORMAT)
-        return unsealed_of_run(found)
+            check_format(path, found.get("format"), RUN_FORMAT)
+        return verify_run_checksum(found)
     except OSError as error:
         raise HPGMNError(f"Cannot read {path} ({error.strerror or error}). {remedy}") from None
     except ValueError as error:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,13 +13,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from torch import Tensor
 
+from hpgmn.base.calibration import calibrated
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.formats import unsealed_of_run
+from hpgmn.base.files import atomic_write, verify_run_checksum, write_text
 from hpgmn.base.parsing import read_json
-from hpgmn.graph import Array
+from hpgmn.graph import Array, Graph, Split
 from hpgmn.models.stage import Replica
 from hpgmn.training.checkpoint import read_tensors
+from hpgmn.training.replicas import Fitted
 from hpgmn.training.saved import MODEL_FILE
 
 
@@ -60,6 +66,63 @@ class NodeTable:
         for number, name in enumerate(self.class_names):
             columns[f"probability_{name}"] = chances[:, number]
         return pa.table(columns)
+
+
+def roles(split: Split) -> Array:
+    """For each node its role in a split."""
+    names = np.full(split.train.shape, "unlabelled", dtype=object)
+    for part in ("train", "val", "test"):
+        names[getattr(split, part)] = part
+    return names
+
+
+def write_predictions(
+    path: Path,
+    graph: Graph,
+    fitted: Fitted,
+    splits: Sequence[Split],
+    temperatures: Sequence[float],
+) -> None:
+    """Write ``predictions.parquet``: a row per split, seed and node."""
+    ids = graph.node_ids
+    if ids is None:
+        ids = np.arange(graph.num_nodes).astype(str)
+    chances = calibrated(fitted.logits, temperatures).numpy()
+    best = fitted.logits.argmax(dim=-1).numpy()  # a temperature may round a small lead away
+    nodes = np.arange(graph.num_nodes)
+    with atomic_write(path) as draft, ExitStack() as stack:
+        writer = None
+        for replica, split, own, guess in zip(fitted.replicas, splits, chances, best, strict=True):
+            about = NodeTable(nodes, ids, roles(split), graph.y, graph.class_names)
+            table = about.with_predictions(replica, guess, own)
+            writer = writer or stack.enter_context(
+                pq.ParquetWriter(draft, table.schema, write_page_checksum=True)
+            )
+            writer.write_table(table)
+
+
+def write_history(
+    path: Path, replicas: Sequence[Replica], histories: Mapping[str, Mapping[str, Tensor]]
+) -> None:
+    """Write the learning curves, one line for each run, stage and epoch.
+
+    Args:
+        path: the file.
+        replicas: R of them.
+        histories: for each stage and each recorded number (epochs, R).
+    """
+    lines = []
+    for stage, history in histories.items():
+        columns = {key: rows.tolist() for key, rows in history.items()}
+        for place, replica in enumerate(replicas):
+            for epoch in range(history["loss"].shape[0]):
+                numbers = {key: rows[epoch][place] for key, rows in columns.items()}
+                if numbers["loss"] != numbers["loss"]:  # NaN: this replica had stopped
+                    continue
+                finite = {k: v if math.isfinite(v) else None for k, v in numbers.items()}
+                about = {"split": replica.split, "seed": replica.seed, "stage": stage}
+                lines.append(json.dumps(about | {"epoch": epoch + 1} | finite))
+    write_text(path, "\n".join(lines) + "\n")
 
 
 def guessed_labels(path: Path, class_names: Sequence[str], split: int) -> Array:
@@ -128,7 +191,7 @@ def refuse_other_graph(metrics: Path, num_nodes: int, fingerprint: str | None) -
     """
     run = metrics.parent
     try:
-        about = unsealed_of_run(read_json(metrics))
+        about = verify_run_checksum(read_json(metrics))
         before = int(about["graph_summary"]["num_nodes"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise HPGMNError(

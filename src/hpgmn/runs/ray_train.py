@@ -18,9 +18,10 @@ from hpgmn.base.errors import HPGMNError
 from hpgmn.base.files import write_text
 from hpgmn.base.parsing import parse_json
 from hpgmn.engines.cluster import connected, require_ray
+from hpgmn.runs.folder import METRICS_FILE, STATE_FOLDER
 from hpgmn.runs.metrics import read_metrics
-from hpgmn.runs.run import METRICS_FILE, STATE_FOLDER, RunSpec
 from hpgmn.runs.shard_run import run_on_shards
+from hpgmn.runs.spec import RunSpec
 from hpgmn.shards import Shards
 from hpgmn.training.ranks import joined
 from hpgmn.training.replicas import Progress
@@ -141,7 +142,7 @@ def _noted(path: Path) -> Callable[[Progress], None]:
         nonlocal last
         if time.monotonic() - last >= LOOK_SECONDS:
             last = time.monotonic()
-            write_text(path, json.dumps(asdict(now)), forced=False)
+            write_text(path, json.dumps(asdict(now)), fsync=False)
 
     return note
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from hpgmn import __version__
 from hpgmn.base.settings import make_settings, per_replica_names, settings_dict
+from hpgmn.base.version import __version__
 from hpgmn.graph import Graph
 from hpgmn.models import find_model
 from hpgmn.models.stage import Replica

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpgmn.base.files import whole
+from hpgmn.base.files import atomic_write
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -104,9 +104,9 @@ def draw_sensitivity(
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Glyph .* missing from")
             nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-            with whole(path.with_suffix(".svg")) as draft:
+            with atomic_write(path.with_suffix(".svg")) as draft:
                 figure.savefig(draft, metadata=nothing)
-            with whole(path.with_suffix(".png")) as draft:
+            with atomic_write(path.with_suffix(".png")) as draft:
                 figure.savefig(draft, dpi=150, metadata={"Software": None})
 
 

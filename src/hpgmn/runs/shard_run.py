@@ -19,26 +19,17 @@ from torch import Tensor
 
 from hpgmn.base.calibration import calibrated, fit_temperature, mean_logits
 from hpgmn.base.errors import HPGMNError, SettingError
-from hpgmn.base.files import whole
+from hpgmn.base.files import atomic_write
 from hpgmn.base.metrics import require_metric
 from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.graph import Array, Split
 from hpgmn.models import find_model
 from hpgmn.models.label_estimator import EstimatorSettings
 from hpgmn.models.stage import Parameters, Replica
+from hpgmn.runs.folder import HISTORY_FILE, PREDICTIONS_FILE, STATE_FOLDER, finish, note_made_with
 from hpgmn.runs.metrics import Result, run_metrics
-from hpgmn.runs.predictions import NodeTable
-from hpgmn.runs.provenance import surroundings
-from hpgmn.runs.run import (
-    HISTORY_FILE,
-    PREDICTIONS_FILE,
-    STATE_FOLDER,
-    RunSpec,
-    finish,
-    note_made_with,
-    roles,
-    write_history,
-)
+from hpgmn.runs.predictions import NodeTable, roles, write_history
+from hpgmn.runs.spec import RunSpec, surroundings
 from hpgmn.shards import ESTIMATOR_FILE, Shards
 from hpgmn.statistics import StatisticsSettings
 from hpgmn.training.checkpoint import read_seconds, read_tensors
@@ -50,11 +41,10 @@ from hpgmn.training.checks import (
     skewed_counts,
     sought_class,
 )
-from hpgmn.training.denormals import without_denormals
+from hpgmn.training.numerics import deterministic_algorithms, run_training_thread
 from hpgmn.training.rank_rows import Rows
 from hpgmn.training.rank_training import STAGE, ParallelTraining, check_settings, fit
 from hpgmn.training.ranks import Ranks
-from hpgmn.training.repeatable import repeatable
 from hpgmn.training.replicas import Progress
 from hpgmn.training.saved import MODEL_FILE, SavedModel
 from hpgmn.training.state import TrainState
@@ -203,8 +193,8 @@ def run_on_shards(
         The content of ``metrics.json`` on rank 0, None on others.
     """
     run = _OneRun(spec, shards, folder, ranks)
-    with repeatable(spec.deterministic, ranks.device):
-        return without_denormals(lambda interrupted: run.work(report, interrupted.is_set))
+    with deterministic_algorithms(spec.deterministic, ranks.device):
+        return run_training_thread(lambda interrupted: run.work(report, interrupted.is_set))
 
 
 def made_with_shards(shards: Shards, ranks: int, device: str) -> dict[str, Any]:
@@ -318,7 +308,7 @@ class _OneRun:
         """One file of all predictions, seed by seed; one range at a time is in memory."""
         path = self.folder / PREDICTIONS_FILE
         with (
-            whole(path) as draft,
+            atomic_write(path) as draft,
             pq.ParquetWriter(
                 draft, pq.read_schema(self._part(0, 0)), write_page_checksum=True
             ) as writer,

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.formats import STUDY_FORMAT, refuse_newer
-from hpgmn.base.locking import locked
+from hpgmn.base.files import STUDY_FORMAT, check_format
+from hpgmn.base.locking import lock_file
 
 if TYPE_CHECKING:
     from optuna.study import Study
@@ -120,7 +120,7 @@ def open_study(path: Path) -> Iterator[Study]:
         study = optuna.create_study(
             storage=storage, study_name=STUDY_NAME, direction="maximize", load_if_exists=True
         )
-        refuse_newer(f"The study {path}", study.user_attrs.get(FORMAT), STUDY_FORMAT)
+        check_format(f"The study {path}", study.user_attrs.get(FORMAT), STUDY_FORMAT)
         yield study
     except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
         reason = str(error.__cause__ or error).splitlines()[0]
@@ -199,5 +199,5 @@ def alone(path: Path) -> Iterator[None]:
         f"Another command is searching with the study {path}. Wait for it, look at it with "
         "--trials 0, or choose another --study."
     )
-    with locked(path.with_name(path.name + ".lock"), refusal):
+    with lock_file(path.with_name(path.name + ".lock"), refusal):
         yield

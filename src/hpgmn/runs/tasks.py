@@ -11,10 +11,17 @@ from hpgmn.base.files import write_bytes
 from hpgmn.base.parsing import parse_json
 from hpgmn.engines import Ended, Engine, Line, Seldom, Task
 from hpgmn.graph import Graph
-from hpgmn.runs.folder import prepare_folder
-from hpgmn.runs.log import log_file, warnings_among
-from hpgmn.runs.replaced import drop
-from hpgmn.runs.run import LOG_FILE, METRICS_FILE, PORTFOLIO_FILE, RunSpec, run
+from hpgmn.runs.folder import (
+    LOG_FILE,
+    METRICS_FILE,
+    PORTFOLIO_FILE,
+    drop,
+    log_file,
+    prepare_folder,
+    warnings_among,
+)
+from hpgmn.runs.spec import RunSpec
+from hpgmn.runs.train import train_folder
 from hpgmn.training.replicas import Progress
 
 logger = logging.getLogger(__name__)
@@ -49,7 +56,7 @@ def run_task(
         for name, content in files.items():
             (folder / name).write_bytes(content)
         with log_file(folder / LOG_FILE, earlier):
-            run(
+            train_folder(
                 spec,
                 graph,
                 folder,

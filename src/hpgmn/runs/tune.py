@@ -22,14 +22,14 @@ import numpy as np
 
 from hpgmn.base.errors import SettingError
 from hpgmn.base.settings import make_settings, plain, settings_dict
-from hpgmn.base.text import setting_text
+from hpgmn.base.text import format_setting
 from hpgmn.graph import Graph
 from hpgmn.models import find_model
 from hpgmn.models.shipped import read_config
 from hpgmn.runs.search import planned_trials, run_trials
 from hpgmn.runs.spaces import PAPER_SPACE, Space, space_for
 from hpgmn.training.checks import class_number
-from hpgmn.training.repeatable import repeatable
+from hpgmn.training.numerics import deterministic_algorithms
 from hpgmn.training.replicas import Progress
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def kept(value: Any) -> Any:
     >>> kept(("attributes", "diffusion")), kept(0.5)
     ('attributes,diffusion', 0.5)
     """
-    return setting_text(list(value)) if isinstance(value, tuple | list) else value
+    return format_setting(list(value)) if isinstance(value, tuple | list) else value
 
 
 class Choices(dict[str, dict[Any, Any]]):
@@ -374,7 +374,7 @@ def train_trial(
         Its record, as :func:`~hpgmn.runs.search.run_trials` makes it.
     """
     last_stage = list(find_model(spec.model).stages)[-1]
-    with repeatable(spec.deterministic, spec.device):
+    with deterministic_algorithms(spec.deterministic, spec.device):
         (found,) = run_trials(
             graph,
             spec.model,

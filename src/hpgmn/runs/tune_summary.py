@@ -12,7 +12,7 @@ import yaml
 
 from hpgmn.base.files import write_text
 from hpgmn.base.settings import make_settings, settings_dict
-from hpgmn.base.text import setting_text
+from hpgmn.base.text import format_setting
 from hpgmn.evaluation.scores import Score
 from hpgmn.graph.datasets import DATASETS
 from hpgmn.models import find_model
@@ -123,7 +123,7 @@ def train_command(source: str, identity: Mapping[str, Any], settings: Mapping[st
         words += ["--protocol", identity["protocol"]]
     for name, value in settings.items():
         if value != without[name]:
-            words += ["--set", f"{name}={setting_text(value)}"]
+            words += ["--set", f"{name}={format_setting(value)}"]
     return shlex.join(words)
 
 

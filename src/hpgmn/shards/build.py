@@ -16,9 +16,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from hpgmn.base.errors import HPGMNError, SettingError
-from hpgmn.base.files import write_text
-from hpgmn.base.formats import GRAPH_FORMAT, refuse_newer
-from hpgmn.base.locking import LOCK_FILE, only_one
+from hpgmn.base.files import GRAPH_FORMAT, check_format, write_text
+from hpgmn.base.locking import LOCK_FILE, lock_folder
 from hpgmn.base.parsing import read_json
 from hpgmn.base.settings import settings_dict
 from hpgmn.engines import Ended, Engine, Task
@@ -101,7 +100,7 @@ def shard(
         keep: whether the edges in ranges stay beside the rows.
     """
     folder = Path(folder).resolve()  # tasks may run in another working directory
-    with only_one(folder, "`hpgmn shard`"):
+    with lock_folder(folder):
         plan = _prepared(graph, folder, labels, settings, ranges=ranges, split=split, memory=memory)
         return _made(folder, plan, engine or LocalEngine(), progress, keep=keep)
 
@@ -346,7 +345,7 @@ def _in_folder(place: Path) -> _Source:
     def rows(name: str) -> RowFile:
         return RowFile(place / f"{name}.npy")
 
-    refuse_newer(f"Graph folder '{place}'", int(small("format", GRAPH_FORMAT)), GRAPH_FORMAT)
+    check_format(f"Graph folder '{place}'", int(small("format", GRAPH_FORMAT)), GRAPH_FORMAT)
     refuse_changed(place)
     is_sparse = not (place / "x.npy").is_file()
     size = small("x_shape", None) if is_sparse else rows("x").shape

@@ -25,9 +25,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.parsing import read_array, read_header, require_file
+from hpgmn.base.parsing import npy_header, read_array, read_npy_header, require_file
 from hpgmn.graph import Array
-from hpgmn.statistics.entries import as_bytes, npy_header
+from hpgmn.statistics.entries import as_bytes
 
 GAP_BYTES = 1 << 14
 """Rows that lie no further apart are read together: a disk reads on faster than it looks again."""
@@ -63,7 +63,7 @@ class RowFile:
         try:
             require_file(path)
             with path.open("rb") as file:
-                header = read_header(file, os.fstat(file.fileno()).st_size)
+                header = read_npy_header(file, os.fstat(file.fileno()).st_size)
                 self._offset = file.tell()
         except (OSError, ValueError) as error:
             raise _unreadable(path, error) from None

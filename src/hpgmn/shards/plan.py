@@ -18,8 +18,9 @@ import numpy as np
 
 from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.base.parsing import read_json
+from hpgmn.base.text import format_bytes
 from hpgmn.statistics.diffusion import coefficients
-from hpgmn.statistics.forms import ROWS_LIMIT_BYTES, in_words
+from hpgmn.statistics.forms import ROWS_LIMIT_BYTES
 from hpgmn.statistics.settings import (
     StatisticsSettings,
     averaged,
@@ -287,8 +288,8 @@ def refuse_beyond(needed: int, memory: int, what: str, remedy: str) -> None:
     """Refuse what a task cannot hold, before it begins."""
     if needed > memory:
         raise HPGMNError(
-            f"{what} take {in_words(needed)} at once, and a task may hold {in_words(memory)}. "
-            f"{remedy}"
+            f"{what} take {format_bytes(needed)} at once, and a task may hold "
+            f"{format_bytes(memory)}. {remedy}"
         )
 
 

@@ -21,8 +21,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.formats import refuse_newer
-from hpgmn.base.parsing import json_bytes, parse_json, read_archive, read_array
+from hpgmn.base.files import check_format
+from hpgmn.base.parsing import parse_json, read_archive, read_array, read_json_bytes
 from hpgmn.graph import Array
 from hpgmn.shards.files import are_whole
 from hpgmn.shards.plan import FORMAT
@@ -61,7 +61,7 @@ class Shards:
         self.folder = Path(folder)
         path = self.folder / MANIFEST
         try:
-            text = json_bytes(path)
+            text = read_json_bytes(path)
         except ValueError as error:
             raise _damaged(path, str(error)) from None
         except OSError:
@@ -80,7 +80,7 @@ class Shards:
 
     def _describe(self, about: dict[str, Any]) -> None:
         """Take what the manifest says."""
-        refuse_newer(f"The shards in {self.folder}", about["format"], FORMAT)
+        check_format(f"The shards in {self.folder}", about["format"], FORMAT)
         if about["format"] != FORMAT:
             raise HPGMNError(
                 f"The shards in {self.folder} are of another version of hpgmn. Make them again "

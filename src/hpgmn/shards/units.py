@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.files import whole
+from hpgmn.base.files import atomic_write
 from hpgmn.base.parsing import read_json
 from hpgmn.engines import Line
 from hpgmn.shards.cutting import (
@@ -150,5 +150,5 @@ def starts(folder: Path) -> list[dict[str, Any]]:
 
 def _write(path: Path, value: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with whole(path, forced=False) as draft:
+    with atomic_write(path, fsync=False) as draft:
         draft.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")

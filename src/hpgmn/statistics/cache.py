@@ -31,6 +31,9 @@ import torch
 
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.files import cache_folder
+from hpgmn.base.machine import free_bytes
+from hpgmn.base.parsing import npy_header
+from hpgmn.base.text import format_bytes
 from hpgmn.graph import Array
 from hpgmn.statistics.entries import (
     as_bytes,
@@ -39,13 +42,11 @@ from hpgmn.statistics.entries import (
     drop,
     make_room,
     mapped,
-    npy_header,
     publish,
     read_entry,
     reserve,
     save_array,
 )
-from hpgmn.statistics.forms import free_bytes, in_words
 
 logger = logging.getLogger(__name__)
 
@@ -207,7 +208,7 @@ class StatisticsCache:
         if size > MEMORY_SHARE * free:
             logger.info(
                 "%s take %s and go into a file, for %s of memory are free.",
-                *(recipe.kind, in_words(size), in_words(free)),
+                *(recipe.kind, format_bytes(size), format_bytes(free)),
             )
             return self._rows_in_a_file(recipe, shape, fill)
 
@@ -252,7 +253,7 @@ class StatisticsCache:
                 logger.warning("'%s' is damaged (%s): it is computed again.", place, error)
                 drop(place)
             return None
-        size = in_words(sum(array.nbytes for array in found.values()))
+        size = format_bytes(sum(array.nbytes for array in found.values()))
         logger.info("%s, %s, read from the cache, %s.", recipe.kind, size, place)
         return found
 
@@ -275,7 +276,7 @@ class StatisticsCache:
     def _publish(self, place: Path, recipe: Recipe, arrays: Mapping[str, Any]) -> None:
         key = recipe.key()
         if publish(place, key, recipe.about(), arrays):
-            size = in_words(sum(said["bytes"] for said in arrays.values()))
+            size = format_bytes(sum(said["bytes"] for said in arrays.values()))
             folder = place.parent
             logger.info("%s, %s, kept in the cache, %s.", recipe.kind, size, folder / key)
             make_room(folder, 0)  # others may have written at the same time
@@ -294,14 +295,14 @@ class StatisticsCache:
         try:
             free = shutil.disk_usage(folder).free
             if size > FILE_SHARE * free:
-                raise OSError(errno.ENOSPC, f"{in_words(free)} free")
+                raise OSError(errno.ENOSPC, f"{format_bytes(free)} free")
             # It has no name, so that it goes with the last who maps it, even if that is killed.
             with tempfile.TemporaryFile(dir=folder) as file:
                 reserve(file.fileno(), size)
                 rows: Array = np.memmap(file, np.float16, "r+", shape=shape)
         except OSError as error:
             raise HPGMNError(
-                f"{recipe.kind} take {in_words(size)}, which fit neither into memory nor into "
+                f"{recipe.kind} take {format_bytes(size)}, which fit neither into memory nor into "
                 f"'{folder}' ({error.strerror or error}). Set {CACHE_VARIABLE} to a folder on a "
                 "disk with more room, train fewer splits and seeds at once, or leave class_means "
                 "out of statistics."

@@ -21,15 +21,14 @@ import time
 import uuid
 import zlib
 from collections.abc import Iterator, Mapping
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hpgmn.base.parsing import parse_json, read_array
+from hpgmn.base.parsing import npy_header, parse_json, read_array
+from hpgmn.base.text import format_bytes
 from hpgmn.graph import Array
-from hpgmn.statistics.forms import in_words
 
 logger = logging.getLogger(__name__)
 
@@ -131,14 +130,14 @@ def make_room(folder: Path, size: int) -> bool:
     if size > limit:
         logger.info(
             "%s are too large for the cache, %s, which may take %s.",
-            *(in_words(size), folder, in_words(limit)),
+            *(format_bytes(size), folder, format_bytes(limit)),
         )
         return False
     for _, own, path in sorted(entries):
         if total + size <= limit:
             break
         drop(path)
-        logger.info("%s dropped from the cache, %s.", in_words(own), path)
+        logger.info("%s dropped from the cache, %s.", format_bytes(own), path)
         total -= own
     return True
 
@@ -175,15 +174,6 @@ def described(path: Path, array: Array) -> dict[str, Any]:
 def mapped(path: Path) -> Array:
     """The array in a file; whoever writes into it changes a copy of the page, never the file."""
     return np.asarray(read_array(path, mapped="c"))
-
-
-def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """The beginning of the ``.npy`` file of an array in C order."""
-    written = BytesIO()
-    descr = np.lib.format.dtype_to_descr(dtype)
-    about = {"descr": descr, "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(written, about)
-    return written.getvalue()
 
 
 def as_bytes(array: Array) -> Array:

@@ -32,7 +32,8 @@ import scipy.sparse as sp
 import torch
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.machine import free_host_bytes
+from hpgmn.base.machine import free_bytes
+from hpgmn.base.text import format_bytes
 from hpgmn.graph import Attributes, Graph
 from hpgmn.statistics.diffusion import DENSE_LIMIT_BYTES, led_to
 from hpgmn.statistics.push import worker_bytes
@@ -137,26 +138,26 @@ def chosen_form(
     needed = {name: form_bytes(name, matrix, settings) for name in FORMS}
     form, because = settings.diffusion_form, "as set"
     if form == "auto":
-        form, because = "dense", f"a matrix takes at most {in_words(DENSE_LIMIT_BYTES)}"
+        form, because = "dense", f"a matrix takes at most {format_bytes(DENSE_LIMIT_BYTES)}"
         if sketched:
             form, because = "sketch", f"nodes times edges exceed {IMPLICIT_LIMIT:,}"
         elif num_nodes**2 * 4 > DENSE_LIMIT_BYTES:
-            form, because = "implicit", f"a matrix takes {in_words(num_nodes**2 * 4)}"
+            form, because = "implicit", f"a matrix takes {format_bytes(num_nodes**2 * 4)}"
         elif needed["dense"] > free:
-            form, because = "implicit", f"a matrix does not fit into {in_words(free)}"
-    size = in_words(needed[form])
+            form, because = "implicit", f"a matrix does not fit into {format_bytes(free)}"
+    size = format_bytes(needed[form])
     logger.info("Diffusion of %s nodes: %s form, %s; %s.", f"{num_nodes:,}", form, size, because)
     is_slow = num_nodes * matrix.nnz > IMPLICIT_LIMIT
     if needed[form] > free:
         fitting = [
-            f"diffusion_form={name} ({in_words(needed[name])})"
+            f"diffusion_form={name} ({format_bytes(needed[name])})"
             for name in FORMS
             if needed[name] <= free and not (name == "implicit" and is_slow)
         ]
         remedy = " or ".join(fitting) or _SMALLER.get(form, _SMALLER["sketch"])
         raise HPGMNError(
             f"The {form} form of diffusion would take {size} for {num_nodes:,} nodes, and "
-            f"{in_words(free)} are free. Set {remedy}, or leave diffusion out of statistics."
+            f"{format_bytes(free)} are free. Set {remedy}, or leave diffusion out of statistics."
         )
     if form == "implicit" and is_slow:
         logger.warning("The implicit form is slow on this graph; diffusion_form=sketch is not.")
@@ -230,7 +231,7 @@ def chosen_means_form(
     needed = means_bytes(adjacency, x, replicas, num_classes, settings.class_means_dim)
     form, because = settings.class_means_form, "as set"
     if form == "auto" and sketched:
-        form, because = "sketch", f"rows take more than {in_words(ROWS_LIMIT_BYTES)}"
+        form, because = "sketch", f"rows take more than {format_bytes(ROWS_LIMIT_BYTES)}"
     elif form == "auto" and in_batches:
         form, because = "half", "batches read single rows"
         width = num_classes * x.shape[1]
@@ -241,26 +242,27 @@ def chosen_means_form(
         limit: float = MEANS_LIMIT_BYTES
         if device.type == "cuda":  # dense products are what it is best at
             limit = max(limit, MEANS_GPU_SHARE * free)
-        form, because = "dense", f"rows take at most {in_words(limit)}"
+        form, because = "dense", f"rows take at most {format_bytes(limit)}"
         if sp.issparse(x):
             form, because = "factored", "attributes are sparse"
         elif size > limit:
-            form, because = "factored", f"rows take {in_words(size)}"
-    size_in_words = in_words(needed[form])
+            form, because = "factored", f"rows take {format_bytes(size)}"
+    size_in_words = format_bytes(needed[form])
     logger.info(
         "Class means of %s nodes: %s form, %s; %s.", f"{num_nodes:,}", form, size_in_words, because
     )
     is_mapped = form in ("half", "sketch") and device.type != "cuda"  # rows may go into a file
     if needed[form] > free and not is_mapped:
         fitting = [
-            f"class_means_form={name} ({in_words(needed[name])})"
+            f"class_means_form={name} ({format_bytes(needed[name])})"
             for name in names
             if needed[name] <= free
         ]
         remedy = " or ".join(fitting) or "class_means_form=sketch and a smaller class_means_dim"
         raise HPGMNError(
             f"The {form} form of class means would take {size_in_words} for {num_nodes:,} nodes, "
-            f"and {in_words(free)} are free. Set {remedy}, or leave class_means out of statistics."
+            f"and {format_bytes(free)} are free. Set {remedy}, or leave class_means out of "
+            "statistics."
         )
     return form
 
@@ -302,32 +304,3 @@ def means_bytes(
         "sketch": num_nodes * dim * (2 * num_classes * replicas + 4) + weights,
         "factored": 32 * replicas * (edges + stored),  # matrices, their blocks and transposes
     }
-
-
-def in_words(size: float) -> str:
-    """A number of bytes as people say it.
-
-    >>> in_words(3 * 2**29)
-    '1.5 GiB'
-    """
-    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
-
-
-def free_bytes(device: torch.device) -> float:
-    """The memory that is free: of this machine, its container and, where it is one, the GPU.
-
-    Infinite where nobody says, so that nothing is refused for lack of knowledge.
-    """
-    found = [free_host_bytes()]
-    if device.type == "cuda":
-        found.append(gpu_bytes(device))
-    return min(found)
-
-
-def gpu_bytes(device: torch.device) -> int:
-    """The free memory of a GPU; all of it where the same bits are asked for each time.
-
-    What fits decides how work is divided, and so about last bits.
-    """
-    free, every = torch.cuda.mem_get_info(device)
-    return every if torch.are_deterministic_algorithms_enabled() else free

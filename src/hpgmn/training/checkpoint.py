@@ -17,9 +17,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.files import whole
-from hpgmn.base.formats import RUN_FORMAT, refuse_newer
-from hpgmn.base.parsing import TooLargeError, parse_json, refuse_beyond_memory, require_file
+from hpgmn.base.files import RUN_FORMAT, atomic_write, check_format
+from hpgmn.base.parsing import TooLargeError, parse_json, require_file, require_memory
 from hpgmn.models.stage import Parameters
 from hpgmn.training.state import HISTORY, StageState, TrainState
 
@@ -32,7 +31,7 @@ MOST_TENSORS = 20_000
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
     """Tensors and a JSON description in one file; a crash leaves the old file or the new one."""
     ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    with whole(path) as draft:
+    with atomic_write(path) as draft:
         try:
             said = {**about, _CHECKSUM: _checksum(ready, about)}
             # One entry: safetensors writes several in any order, and files would differ.
@@ -58,7 +57,7 @@ def read_tensors(
                 raise ValueError("no description of ours")
             names = list(file.keys())
             tensors = {name: file.get_tensor(name) for name in names}
-        refuse_newer(path, about.get("format"), RUN_FORMAT)
+        check_format(path, about.get("format"), RUN_FORMAT)
         _refuse_changed(tensors, about)
         return tensors, about
     except FileNotFoundError:
@@ -93,7 +92,7 @@ def _refuse_too_much(path: Path) -> None:
     """Refuse what would take more memory than there is, or hours to go through."""
     require_file(path)
     size = path.stat().st_size  # a hole in a file takes no room on a disk
-    refuse_beyond_memory(size)
+    require_memory(size)
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         count = file.read(min(length, size)).count(b'"data_offsets"')

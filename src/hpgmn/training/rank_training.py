@@ -23,14 +23,14 @@ from hpgmn.base.metrics import class_loss
 from hpgmn.base.metrics import metric as metric_of
 from hpgmn.base.randomness import Noise
 from hpgmn.base.sparse import at_least_single
-from hpgmn.models.hpgmn import HPGMN, stage_on
-from hpgmn.models.layers import initialise
-from hpgmn.models.output import Output
+from hpgmn.models.hpgmn import HPGMN, stage_on_statistics
+from hpgmn.models.layers import Output, initialise
 from hpgmn.models.stage import Rates, Replica, load_parameters, replica_keys
 from hpgmn.statistics import Statistic, statistic_names
 from hpgmn.training.checkpoint import read_state, write_state
+from hpgmn.training.diagnosis import explain_nonfinite_loss
+from hpgmn.training.numerics import matmul_precision
 from hpgmn.training.optimizer import ReplicaAdam, all_parameters
-from hpgmn.training.precision import products_in
 from hpgmn.training.rank_rows import Rows
 from hpgmn.training.ranks import Ranks
 from hpgmn.training.replicas import Progress
@@ -39,12 +39,11 @@ from hpgmn.training.state import (
     HISTORY,
     StageState,
     TrainState,
-    begin,
-    end,
-    keep_better,
-    still_waiting,
+    finish_stage,
+    improving_replicas,
+    start_stage,
+    update_best,
 )
-from hpgmn.training.trouble import cause_of
 
 SAVE_SECONDS = 20.0
 """Rank 0 saves the state this often, after an epoch."""
@@ -120,7 +119,10 @@ class ParallelTraining:
         self.inputs: dict[str, Statistic] = {
             name: rows.statistic(name, device) for name in statistic_names(settings[0])
         }
-        self.stage = stage_on(self.inputs, num_classes, settings, device)
+        self._size = 0
+        self.stage = stage_on_statistics(
+            self.inputs, num_classes, settings, device, node_reduction=self._reduce_nodes
+        )
         assert isinstance(self.stage.model, HPGMN)
         self.model = self.stage.model.to(device)
         self.keys = replica_keys(replicas, STAGE, device)
@@ -138,9 +140,6 @@ class ParallelTraining:
             parameter.requires_grad_(is_trained)
             if is_trained:
                 self.trained[name] = parameter
-        if self.model.head.memory is not None:
-            self.model.head.memory.over_nodes = self._over_nodes
-        self._size = 0
         self._parallel = ranks.parallel(self.model)
 
     def _keep_labels(self, rows: Rows) -> None:
@@ -206,7 +205,7 @@ class ParallelTraining:
             loss = loss + weight * output.penalties[name]
         return loss
 
-    def _over_nodes(self, values: Tensor, reduction: str) -> Tensor:
+    def _reduce_nodes(self, values: Tensor, reduction: str) -> Tensor:
         """The mean or sum of (R, B, …) over the nodes of all ranks."""
         total = self.ranks.total(values.sum(dim=1))
         return total / self._size if reduction == "mean" else total
@@ -248,7 +247,7 @@ class ParallelTraining:
         score, val_loss = self.evaluate()
         live = torch.arange(len(self.keys), device=self.keys.device)
         sound = torch.where(loss.isfinite(), val_loss, float("nan"))  # both losses, or not the best
-        keep_better(current, live, number, score, sound, self.stage.patience)
+        update_best(current, live, number, score, sound, self.stage.patience)
         return torch.stack([loss, val_loss, score])
 
     @torch.no_grad()
@@ -271,7 +270,7 @@ class ParallelTraining:
 
     def why(self, number: int) -> str:
         """Why the loss of a replica is not finite, by the rows of this rank."""
-        return cause_of(self.stage, self.replicas[number], self.train_nodes, number)
+        return explain_nonfinite_loss(self.stage, self.replicas[number], self.train_nodes, number)
 
     def optimizer(self, current: StageState | None) -> ReplicaAdam:
         """Adam, going on where the state stands."""
@@ -308,7 +307,7 @@ def fit(
     state = TrainState() if path is None else saved_state(training.ranks, path, identity)
     if STAGE not in state.done:
         _run(training, state, path, identity, report, should_stop)
-        end(state, training.stage, training.replicas, training.why)
+        finish_stage(state, training.stage, training.replicas, training.why)
         if path is not None and training.ranks.is_first:
             write_state(path, state, identity)
     load_parameters(training.model, state.done[STAGE])
@@ -357,15 +356,17 @@ def _run(
     values = {name: own.detach() for name, own in all_parameters(training.model).items()}
     if state.current is None:
         moments = (optimizer.first, optimizer.second)
-        state.current = begin(STAGE, values, moments, len(training.keys), training.ranks.device)
+        state.current = start_stage(
+            STAGE, values, moments, len(training.keys), training.ranks.device
+        )
     current = state.current
     current.parameters = values
     training.warm_up()
     saved = last = time.monotonic()
     while current.epoch < stage.epochs:
-        if current.epoch and not still_waiting(current, stage):
+        if current.epoch and not improving_replicas(current, stage):
             break
-        with products_in(stage.precision, training.ranks.device):
+        with matmul_precision(stage.precision, training.ranks.device):
             row = training.epoch(optimizer, current)
         for key, numbers in zip(HISTORY, row, strict=True):
             current.history[key].append(numbers)

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -17,12 +17,19 @@ import torch
 from torch import Tensor
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.files import sealed, write_text
-from hpgmn.base.formats import RUN_FORMAT, refuse_newer, unsealed_of_run
+from hpgmn.base.files import (
+    RUN_FORMAT,
+    check_format,
+    verify_run_checksum,
+    with_checksum,
+    write_text,
+)
+from hpgmn.base.machine import free_gpu_bytes
 from hpgmn.base.parsing import read_json
 from hpgmn.base.settings import per_replica_names, settings_dict
 from hpgmn.graph import Array, Graph
-from hpgmn.models.own import is_own
+from hpgmn.models import is_custom
+from hpgmn.models.memory import NODE_PENALTIES
 from hpgmn.models.stage import (
     ModelEntry,
     Parameters,
@@ -31,9 +38,9 @@ from hpgmn.models.stage import (
     TrainingTask,
     make_task,
 )
-from hpgmn.statistics.forms import gpu_bytes
+from hpgmn.statistics import LocalStatistics
 from hpgmn.training.checkpoint import read_state, refuse_other, write_state
-from hpgmn.training.denormals import without_denormals
+from hpgmn.training.numerics import run_training_thread
 from hpgmn.training.state import TrainState
 from hpgmn.training.trainer import logits, train
 
@@ -61,6 +68,7 @@ class Fitted:
         best_epoch: (R,) for each stage.
         history: for each stage and each recorded number (epochs, R).
         seconds: time of statistics, of training, and of training each stage.
+        statistics: those of the training graph, for predictions and explanations.
     """
 
     replicas: list[Replica]
@@ -71,6 +79,7 @@ class Fitted:
     best_epoch: dict[str, Tensor]
     history: dict[str, dict[str, Tensor]]
     seconds: dict[str, float]
+    statistics: LocalStatistics | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -109,7 +118,7 @@ def replicas_at_once(
 ) -> int:
     """How many replicas to train together, with a share of what one process would take."""
     if device.type == "cuda":
-        budget = int(gpu_bytes(device) * 0.6 * memory_share)
+        budget = int(free_gpu_bytes(device) * 0.6 * memory_share)
     else:  # all memory, not what is free: how many are together may decide about last bits
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         budget = min(CPU_BATCH_BYTES, int(memory // 4 * memory_share))
@@ -137,7 +146,7 @@ def batches(
         if "consistency_weight" in free:
             shape["consistent"] = replica.settings.consistency_weight > 0
         shape["everywhere"] = any(  # whether a step reads all nodes decides where dropout falls
-            getattr(replica.settings, f"{name}_weight", 0) for name in ("kpattern", "entropy")
+            getattr(replica.settings, f"{name}_weight", 0) for name in NODE_PENALTIES
         )
         if getattr(replica.settings, "batch_size", 0):
             shape["train nodes"] = size
@@ -201,7 +210,7 @@ def fit_replicas(
             return _fit(task, entry, plan, (metric, positive), folder, identity, report, stop)
 
     try:
-        return without_denormals(work)
+        return run_training_thread(work)
     except (MemoryError, torch.OutOfMemoryError):
         raise HPGMNError(
             f"Out of memory while training {entry.name} on '{graph.name}'. Choose a smaller "
@@ -209,7 +218,7 @@ def fit_replicas(
             "model that reads neighbours only."
         ) from None
     except RuntimeError as error:
-        if not is_own(entry.name):
+        if not is_custom(entry.name):
             raise
         raise HPGMNError(f"Training {entry.name} failed: {error}") from error
 
@@ -237,7 +246,10 @@ def _fit(
         if path is not None:
             write_state(path, state, identity)
         results.append((places, state, logits(part, entry, state.done).cpu()))
-    return _joined(list(task.replicas), results)
+    task.statistics.progress = None
+    fitted = _joined(list(task.replicas), results)
+    fitted.statistics = task.statistics
+    return fitted
 
 
 def _plan(
@@ -250,8 +262,8 @@ def _plan(
     if path.exists():
         try:
             kept = read_json(path)
-            refuse_newer(path, kept.get("format"), RUN_FORMAT)
-            kept = unsealed_of_run(kept)
+            check_format(path, kept.get("format"), RUN_FORMAT)
+            kept = verify_run_checksum(kept)
             known, plan = kept["identity"], kept["plan"]
             if known == identity and not _is_partition(plan, replicas):
                 raise ValueError(f"it does not name each of {replicas} runs once")
@@ -264,7 +276,9 @@ def _plan(
         found: list[list[int]] = plan
         return found
     plan = make()
-    write_text(path, json.dumps(sealed({"format": RUN_FORMAT, "identity": identity, "plan": plan})))
+    write_text(
+        path, json.dumps(with_checksum({"format": RUN_FORMAT, "identity": identity, "plan": plan}))
+    )
     return plan
 
 

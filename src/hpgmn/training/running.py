@@ -11,16 +11,16 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from hpgmn.base.machine import free_gpu_bytes
 from hpgmn.base.metrics import Metric, class_loss
 from hpgmn.base.randomness import Noise
 from hpgmn.graph import Array
-from hpgmn.models.output import Output
+from hpgmn.models.layers import Output
 from hpgmn.models.stage import Rates, StageBuilder, TrainingStage, TrainingTask
 from hpgmn.statistics import Statistic
-from hpgmn.statistics.forms import gpu_bytes
 from hpgmn.training.optimizer import ReplicaAdam, all_parameters
 from hpgmn.training.replay import WARM_UP, StepReplay, attempt
-from hpgmn.training.state import StageState, TrainState, keep_better
+from hpgmn.training.state import StageState, TrainState, update_best
 
 READ_NODES = 65536
 """A stage in batches evaluates so many nodes at once."""
@@ -128,7 +128,7 @@ class Running:
         if nodes.device.type != "cuda" or stage.batch_size or not stage.reads_rows:
             return None
         size = 4 * nodes.numel() * sum(statistic.width for statistic in stage.inputs.values())
-        if size > _KEPT_SHARE * gpu_bytes(nodes.device):
+        if size > _KEPT_SHARE * free_gpu_bytes(nodes.device):
             return None
         return rows_of(stage, nodes)
 
@@ -201,7 +201,7 @@ class Running:
         else:  # no label may choose: the last epoch with a finite loss is the best
             score, val_loss = torch.zeros_like(loss), loss * 0 - epoch
         sound = torch.where(loss.isfinite(), val_loss, float("nan"))  # both losses, or not the best
-        keep_better(current, self.live, epoch, score, sound, self.stage.patience)
+        update_best(current, self.live, epoch, score, sound, self.stage.patience)
         row = loss.new_full((3, current.best_score.shape[0]), float("nan"))
         row[: len(found)] = row[: len(found)].index_copy(1, self.live, torch.stack(found).float())
         return row

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,12 @@ from torch import Tensor
 
 from hpgmn.base.calibration import calibrated, fit_temperatures, mean_logits
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.formats import RUN_FORMAT
+from hpgmn.base.files import RUN_FORMAT
 from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.graph import Array, Graph
-from hpgmn.models import find_model
+from hpgmn.models import find_model, is_custom
+from hpgmn.models.hpgmn import label_logits
 from hpgmn.models.label_estimator import estimator_logits
-from hpgmn.models.own import is_own
 from hpgmn.models.stage import ModelEntry, Parameters, Replica, TrainingTask
 from hpgmn.statistics import LocalStatistics
 from hpgmn.statistics.forms import settled
@@ -28,11 +29,7 @@ from hpgmn.training.replicas import Fitted
 from hpgmn.training.trainer import logits
 
 MODEL_FILE = "model.safetensors"
-_TIED = (
-    "diffusion",
-    "adjacency",
-    "neighbor_adjacency",
-)  # statistics whose columns are the nodes trained on
+_TIED = ("diffusion", "adjacency", "neighbor_adjacency")  # their columns are the nodes trained on
 
 
 def _damaged(path: Path, fault: str) -> HPGMNError:
@@ -50,16 +47,7 @@ def _fault(
     scales: Sequence[Sequence[float]],
     own: bool,
 ) -> str | None:
-    """What in a file does not go together; None where all does.
-
-    Args:
-        tensors: by name.
-        about: the rest of the description.
-        replicas: R.
-        node_ids: names of the nodes, if there are any.
-        scales: temperatures, none or R of each kind.
-        own: whether it is the user's own model, whose parameters may be of any type.
-    """
+    """Return what is inconsistent in a file, or None; a user's own model may have any dtype."""
     nodes, classes = int(about["num_nodes"]), list(about["class_names"])
     for name, value in tensors.items():
         if len(value) != replicas or not replicas:
@@ -83,14 +71,8 @@ def _fault(
     return None
 
 
-def refuse_not_finite(logits: Tensor, graph: Graph, nodes: Array | None = None) -> None:
-    """Refuse answers that are no numbers: they would have a class and a score all the same.
-
-    Args:
-        logits: (R, M, C).
-        graph: the graph.
-        nodes: (M,) whose they are; None: of all nodes.
-    """
+def require_finite(logits: Tensor, graph: Graph, nodes: Array | None = None) -> None:
+    """Refuse logits (R, M, C) with NaN or infinity; ``nodes`` (M,) are their positions."""
     wrong = ~logits.isfinite().all(dim=-1).all(dim=0)
     if not wrong.any():
         return
@@ -103,6 +85,72 @@ def refuse_not_finite(logits: Tensor, graph: Graph, nodes: Array | None = None) 
         f"'{graph.name}', the first '{name}', whose attributes go up to {top:.3g}. Correct the "
         "attributes and the weights of edges, or scale them and train again."
     )
+
+
+class ModelOnGraph:
+    """A trained model on one graph; statistics and outputs are computed once.
+
+    Args:
+        entry: the model.
+        task: the graph's statistics, the replicas and the train labels.
+        parameters: those of every stage.
+        logits: (R, N, C) where they are known already.
+
+    Attributes:
+        parameters: those of every stage, on the task's device.
+    """
+
+    def __init__(
+        self,
+        entry: ModelEntry,
+        task: TrainingTask,
+        parameters: Mapping[str, Parameters],
+        logits: Tensor | None = None,
+    ) -> None:
+        self.entry, self.task = entry, task
+        self.parameters: dict[str, Parameters] = {
+            stage: {name: value.to(task.device) for name, value in values.items()}
+            for stage, values in parameters.items()
+        }
+        if logits is not None:
+            self.logits = logits
+
+    @cached_property
+    def logits(self) -> Tensor:
+        """(R, N, C) on the CPU."""
+        found = logits(self.task, self.entry, self.parameters).cpu()
+        require_finite(found, self.task.graph)
+        return found
+
+    @cached_property
+    def label_logits(self) -> Tensor | None:
+        """(R, N, C) behind the pseudo-labels of HP-GMN's last stage; None for other models."""
+        if self.entry.name != "hpgmn":
+            return None
+        return label_logits(self.task, self.parameters)
+
+    @cached_property
+    def estimator_logits(self) -> Tensor | None:
+        """(R, N, C) of the label estimator on the CPU; None for a model without one."""
+        if "estimator" not in self.parameters:
+            return None
+        if self.label_logits is not None and "refinement" not in self.parameters:
+            return self.label_logits.cpu()
+        return estimator_logits(self.task, self.parameters["estimator"]).cpu()
+
+    def choose(self, places: Sequence[int]) -> ModelOnGraph:
+        """Select replicas; outputs computed so far are kept."""
+        chosen = list(places)
+        parameters = {
+            stage: {name: value[chosen] for name, value in values.items()}
+            for stage, values in self.parameters.items()
+        }
+        selected = ModelOnGraph(self.entry, self.task.subset(chosen), parameters)
+        for name in ("logits", "label_logits", "estimator_logits"):
+            value = self.__dict__.get(name)
+            if value is not None:
+                selected.__dict__[name] = value[chosen]
+        return selected
 
 
 @dataclass
@@ -129,11 +177,16 @@ class SavedModel:
     node_ids: Array | None
     temperatures: list[float] = field(default_factory=list)
     mean_temperatures: list[float] = field(default_factory=list)
+    _latest: ModelOnGraph | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Fill in the temperatures."""
         self.temperatures = self.temperatures or [1.0] * len(self.replicas)
         self.mean_temperatures = self.mean_temperatures or [1.0] * len(self.replicas)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy and pickle without the cached statistics."""
+        return {**self.__dict__, "_latest": None}
 
     @classmethod
     def of(
@@ -144,16 +197,16 @@ class SavedModel:
         train: Sequence[Array],
         val: Sequence[Array] | None = None,
     ) -> SavedModel:
-        """The model that was just fitted on a graph.
+        """Create the model from a training on a graph.
 
         Args:
             entry: the model.
-            fitted: its replicas.
-            graph: the graph.
-            train: their train masks.
-            val: their validation masks, to which temperatures are fitted; None fits none.
+            fitted: the trained replicas.
+            graph: the training graph.
+            train: train masks, one per replica.
+            val: validation masks, to which temperatures are fitted; None fits none.
         """
-        refuse_not_finite(fitted.logits, graph)
+        require_finite(fitted.logits, graph)
         labels = np.stack([np.where(mask, graph.y, -1) for mask in train])
         about = {
             "graph": graph.name,
@@ -169,6 +222,15 @@ class SavedModel:
             for replica in fitted.replicas
         ]
         model = cls(entry, replicas, fitted.done, labels, about, graph.node_ids)
+        if fitted.statistics is not None:  # reused for explanations and the report
+            task = TrainingTask(
+                fitted.statistics,
+                tuple(fitted.replicas),
+                labels,
+                np.full_like(labels, -1),
+                graph.num_classes,
+            )
+            model._latest = ModelOnGraph(entry, task, fitted.done, fitted.logits)
         if val is not None:
             model.temperatures = fit_temperatures(fitted.logits, graph.y, val)
             model.mean_temperatures = model._fit_means(fitted.logits, graph.y, val)
@@ -218,12 +280,11 @@ class SavedModel:
 
     @classmethod
     def read(cls, path: Path, own: str | None = None) -> SavedModel:
-        """The model in a file that :meth:`write` wrote.
+        """Read a file of :meth:`write`; loading never executes code.
 
         Args:
             path: the file.
-            own: the name of the user's own model, ``package.module:Class``, where the file holds
-                one. A file alone never makes code be imported.
+            own: ``package.module:Class`` of the user's own model, where the file holds one.
         """
         tensors, about = read_tensors(path)
         try:
@@ -236,7 +297,7 @@ class SavedModel:
         cls, path: Path, tensors: dict[str, Tensor], about: dict[str, Any], own: str | None
     ) -> SavedModel:
         name = about.pop("model")
-        if is_own(name) and own is None:
+        if is_custom(name) and own is None:
             raise HPGMNError(
                 f"{path} holds a model of your own, '{name}', and code is imported only when you "
                 f"name it. Give --model {name} (in Python: load(folder, model='{name}'))."
@@ -265,7 +326,7 @@ class SavedModel:
         labels = tensors["train_labels"].numpy().astype(np.int64)
         names = None if node_ids is None else np.asarray(node_ids)
         scales = [about.pop(f"{kind}temperatures", []) for kind in ("", "mean_")]  # older: none
-        fault = _fault(tensors, about, len(replicas), names, scales, is_own(entry.name))
+        fault = _fault(tensors, about, len(replicas), names, scales, is_custom(entry.name))
         if fault is not None:
             raise _damaged(path, fault)
         return cls(entry, replicas, done, labels, about, names, *scales)
@@ -285,11 +346,10 @@ class SavedModel:
             )
 
     def choose(self, places: Sequence[int]) -> SavedModel:
-        """The same model with some of its replicas.
+        """Select replicas.
 
-        The temperature of an average belongs to the seeds that were averaged. So with all seeds of
-        a split it stays, with one it is that replica's own, and with several, for which none was
-        fitted, it is the mean of their own.
+        The temperature of an average belongs to the averaged seeds: with all seeds of a split it
+        stays; with several, for which none was fitted, it is the mean of their own.
         """
         chosen = list(places)
         done = {
@@ -300,7 +360,12 @@ class SavedModel:
         labels = self.train_labels[chosen]
         own = [self.temperatures[place] for place in chosen]
         means = [self._mean_temperature(self.replicas[place].split, chosen) for place in chosen]
-        return SavedModel(self.entry, replicas, done, labels, self.about, self.node_ids, own, means)
+        model = SavedModel(
+            self.entry, replicas, done, labels, self.about, self.node_ids, own, means
+        )
+        if self._latest is not None:
+            model._latest = self._latest.choose(chosen)
+        return model
 
     def _mean_temperature(self, split: int, chosen: Sequence[int]) -> float:
         """The temperature of the average over those replicas of a split that are chosen."""
@@ -310,24 +375,36 @@ class SavedModel:
             return self.mean_temperatures[seeds[0]]
         return float(np.mean([self.temperatures[place] for place in kept]))
 
+    def on_graph(self, graph: Graph, device: torch.device | str = "cpu") -> ModelOnGraph:
+        """Apply the model to a graph, the training graph or another; the latest one is kept."""
+        self.require_stages()
+        latest = self._latest
+        if (
+            latest is None
+            or latest.task.graph is not graph
+            or latest.task.device != torch.device(device)
+        ):
+            self._latest = None  # frees its memory first
+            latest = ModelOnGraph(self.entry, self._task(graph, device), self.done)
+            self._latest = latest
+        return latest
+
     def logits(
         self, graph: Graph, device: torch.device | str = "cpu", nodes: Array | None = None
     ) -> Tensor:
-        """(R, M, C) for the nodes of a graph, the training graph or another; or for some of them.
+        """Return logits (R, M, C) of the nodes of a graph.
 
         Args:
-            graph: the graph.
+            graph: the training graph or another.
             device: where to compute.
-            nodes: positions of the nodes that are wanted, ascending; None for all.
+            nodes: ascending positions of the requested nodes; None for all.
         """
-        task = self.task(graph, device, nodes)
-        done = {
-            stage: {name: value.to(task.device) for name, value in parameters.items()}
-            for stage, parameters in self.done.items()
-        }
-        wanted = None if nodes is None else torch.from_numpy(nodes)
-        found = logits(task, self.entry, done, wanted).cpu()
-        refuse_not_finite(found, graph, nodes)
+        if nodes is None:
+            return self.on_graph(graph, device).logits
+        task = self._task(graph, device, nodes)
+        part = ModelOnGraph(self.entry, task, self.done)
+        found = logits(task, self.entry, part.parameters, torch.from_numpy(nodes)).cpu()
+        require_finite(found, graph, nodes)
         return found
 
     def probabilities(self, graph: Graph, device: torch.device | str = "cpu") -> Tensor:
@@ -346,23 +423,18 @@ class SavedModel:
         return calibrated(mean, self.mean_temperatures[:1])[0].float()
 
     def estimator_logits(self, graph: Graph, device: torch.device | str = "cpu") -> Tensor | None:
-        """(R, M, C) of the label estimator alone, where the model has one."""
+        """Return the label estimator's logits (R, M, C), or None for a model without one."""
         if "estimator" not in self.done:
             return None
-        task = self.task(graph, device)
-        parameters = {name: value.to(task.device) for name, value in self.done["estimator"].items()}
-        return estimator_logits(task, parameters).cpu()
+        return self.on_graph(graph, device).estimator_logits
 
-    def task(
+    def task(self, graph: Graph, device: torch.device | str = "cpu") -> TrainingTask:
+        """Return the task of this model on a graph: its statistics and the train labels."""
+        return self.on_graph(graph, device).task
+
+    def _task(
         self, graph: Graph, device: torch.device | str = "cpu", nodes: Array | None = None
     ) -> TrainingTask:
-        """The task of this model on a graph: its statistics, and the train labels it was given.
-
-        Args:
-            graph: the graph.
-            device: where to compute.
-            nodes: positions of the only nodes that will be classified; None for all.
-        """
         self.require_stages()
         if graph.num_features != self.about["num_features"]:
             raise HPGMNError(

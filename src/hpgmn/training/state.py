@@ -67,7 +67,7 @@ class TrainState:
     current: StageState | None = None
 
 
-def begin(
+def start_stage(
     name: str,
     parameters: Parameters,
     moments: tuple[Parameters, Parameters],
@@ -91,7 +91,7 @@ def begin(
     )
 
 
-def keep_better(
+def update_best(
     current: StageState,
     live: Tensor,
     epoch: int | Tensor,
@@ -150,7 +150,7 @@ def _overflowed(current: StageState) -> Tensor:
     return ~torch.stack(largest).isfinite().all(dim=0)
 
 
-def still_waiting(current: StageState, stage: TrainingStage) -> list[int]:
+def improving_replicas(current: StageState, stage: TrainingStage) -> list[int]:
     """Positions within ``live`` of the replicas that may still become better."""
     best = current.best_epoch.tolist()
     losses = current.history["loss"][-1].tolist()
@@ -166,7 +166,7 @@ Why = Callable[[int], str]
 """Says of a replica, by its number, why its loss is not finite, and what to do."""
 
 
-def require_a_best(
+def require_best_epoch(
     current: StageState, stage: TrainingStage, replicas: Sequence[Replica], why: Why
 ) -> None:
     """Every replica must have had at least one epoch with a finite loss.
@@ -256,7 +256,7 @@ def _first_trouble(current: StageState, stage: TrainingStage) -> list[tuple[str,
     return found
 
 
-def shrink(current: StageState, places: list[int]) -> None:
+def drop_replicas(current: StageState, places: list[int]) -> None:
     """Take replicas that have stopped out of the batch."""
     current.live = [current.live[place] for place in places]
     for part in (current.parameters, current.first, current.second):
@@ -264,7 +264,9 @@ def shrink(current: StageState, places: list[int]) -> None:
             part[key] = value[places]
 
 
-def end(state: TrainState, stage: TrainingStage, replicas: Sequence[Replica], why: Why) -> None:
+def finish_stage(
+    state: TrainState, stage: TrainingStage, replicas: Sequence[Replica], why: Why
+) -> None:
     """Move the stage under way to those that are done: the best values of every replica.
 
     Args:
@@ -275,7 +277,7 @@ def end(state: TrainState, stage: TrainingStage, replicas: Sequence[Replica], wh
     """
     current = state.current
     assert current is not None
-    require_a_best(current, stage, replicas, why)
+    require_best_epoch(current, stage, replicas, why)
     name, number = current.name, current.best_score.shape[0]
     state.done[name] = current.best
     state.best_score[name] = current.best_score

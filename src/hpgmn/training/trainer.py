@@ -26,20 +26,20 @@ from hpgmn.models.stage import (
     TrainingTask,
     load_parameters,
 )
+from hpgmn.training.diagnosis import explain_nonfinite_loss
+from hpgmn.training.numerics import matmul_precision
 from hpgmn.training.optimizer import ReplicaAdam, all_parameters
-from hpgmn.training.precision import products_in
 from hpgmn.training.replay import WARM_UP, Replay, attempt
 from hpgmn.training.running import Running, logits_of
 from hpgmn.training.state import (
     HISTORY,
     StageState,
     TrainState,
-    begin,
-    end,
-    shrink,
-    still_waiting,
+    drop_replicas,
+    finish_stage,
+    improving_replicas,
+    start_stage,
 )
-from hpgmn.training.trouble import cause_of
 
 Watcher = Callable[[TrainState, TrainingStage], None]
 """Called after each epoch; may save the state or stop the run by raising."""
@@ -91,7 +91,7 @@ def _run_stage(
         load_parameters(running.model, running.stage.initial)
         optimizer = running.optimizer(None)
         moments = (optimizer.first, optimizer.second)
-        state.current = begin(name, _values(running), moments, replicas, task.device)
+        state.current = start_stage(name, _values(running), moments, replicas, task.device)
     current = state.current
     if not fresh:
         optimizer = _continued(running, current)
@@ -100,15 +100,15 @@ def _run_stage(
     last = time.perf_counter()
     while current.epoch < running.stage.epochs:
         if current.epoch and current.epoch % check_every == 0:  # a resumed run decides alike
-            waiting = still_waiting(current, running.stage)
+            waiting = improving_replicas(current, running.stage)
             if len(waiting) <= len(current.live) // 2:
-                shrink(current, waiting)
+                drop_replicas(current, waiting)
                 if not waiting:
                     break
                 running = Running(task, build, state, current.live, metric)
                 epochs = _Epochs(running, _continued(running, current), current)
                 last = time.perf_counter()
-        with products_in(running.stage.precision, task.device):
+        with matmul_precision(running.stage.precision, task.device):
             row = epochs.next()
         for key, values in zip(HISTORY, row, strict=True):
             current.history[key].append(values)
@@ -120,9 +120,9 @@ def _run_stage(
 
     def why(number: int) -> str:
         alone = Running(task, build, state, [number], metric)
-        return cause_of(alone.stage, task.replicas[number], alone.train.nodes[0])
+        return explain_nonfinite_loss(alone.stage, task.replicas[number], alone.train.nodes[0])
 
-    end(state, running.stage, task.replicas, why)
+    finish_stage(state, running.stage, task.replicas, why)
     _count_seconds(state, name, last)  # a GPU may have had work left
 
 

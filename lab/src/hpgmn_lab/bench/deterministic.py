@@ -14,7 +14,7 @@ from hpgmn.base.settings import make_settings
 from hpgmn.graph.synthetic import trading_network
 from hpgmn.models import MODELS, find_model
 from hpgmn.models.stage import Replica
-from hpgmn.training.repeatable import repeatable
+from hpgmn.training.numerics import deterministic_algorithms
 from hpgmn.training.replay import WARM_UP
 from hpgmn.training.replicas import Fitted, fit_replicas
 from hpgmn_lab.bench.clock import Lines
@@ -114,7 +114,7 @@ def one_side(models: list[str], nodes: int, epochs: int, device: str, is_asked: 
         return time.perf_counter() - started, fitted
 
     found = {}
-    with repeatable(is_asked, device):
+    with deterministic_algorithms(is_asked, device):
         for name in models:
             trained(name, WARM_UP + 1)
             seconds, fitted = trained(name, epochs)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpgmn.base.errors import SettingError
-from hpgmn.base.hardware import forget_peak_memory
+from hpgmn.base.machine import reset_peak_memory
 from hpgmn.base.settings import settings_dict
 from hpgmn.evaluation.scores import scores
 from hpgmn.graph.files import read_graph
@@ -144,7 +144,7 @@ def one_run(path: str, settings: dict[str, Any], seed: int, device: str, launche
     """
     warm_up(settings, device)
     startup = time.time() - launched
-    forget_peak_memory(device)
+    reset_peak_memory(device)
     level, neighbours = peak_bytes(), Neighbours()
     started = time.perf_counter()
     graph = read_graph(path)

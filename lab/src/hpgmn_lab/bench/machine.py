@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from hpgmn.base.hardware import peak_memory_mb
+from hpgmn.base.machine import peak_memory_mb
 
 _PROCESSES = Path("/proc")
 _STAT = _PROCESSES / "stat"

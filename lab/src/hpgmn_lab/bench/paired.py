@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from hpgmn import __version__
-from hpgmn.base.hardware import hardware
+from hpgmn.base.machine import hardware
 from hpgmn.base.settings import make_settings, settings_dict
+from hpgmn.base.version import __version__
 from hpgmn.evaluation.scores import Difference, Score, paired_difference, scores
 from hpgmn.graph import Graph
 from hpgmn.graph.datasets import DATASETS

@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from hpgmn.base.errors import HPGMNError
 from hpgmn.graph import Graph
-from hpgmn.training.denormals import without_denormals
+from hpgmn.training.numerics import run_training_thread
 from hpgmn.training.replicas import Progress
 from hpgmn_lab.bench.trials import Fit, Trial
 
@@ -114,7 +114,7 @@ def fitting(name: str) -> Fit:
         warnings.filterwarnings("ignore", message="Sparse (CSR tensor support|invariant checks)")
         work = partial(_trained, name, graph, settings, split, seed, device, deadline, tell)
         try:
-            return without_denormals(lambda interrupted: work(as_matrix, interrupted))
+            return run_training_thread(lambda interrupted: work(as_matrix, interrupted))
         except (MemoryError, torch.OutOfMemoryError):
             raise _no_memory(name) from None
         except (RuntimeError, NotImplementedError) as error:

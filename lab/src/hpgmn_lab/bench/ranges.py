@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hpgmn.base.hardware import forget_peak_memory
+from hpgmn.base.machine import reset_peak_memory
 from hpgmn.base.parsing import read_array
 from hpgmn.engines import Ended, Share, Task
 from hpgmn.engines.local import HereLine
@@ -166,7 +166,7 @@ def one_cut(
     """
     place, ledger = Path(folder), Ledger()
     labels = read_array(Path(path) / "y.npy")
-    forget_peak_memory("cpu")
+    reset_peak_memory("cpu")
     level, neighbours = peak_bytes(), Neighbours()
     with ledger.counting():
         done = shard(

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from hpgmn import __version__
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.files import write_text
-from hpgmn.base.hardware import hardware
+from hpgmn.base.machine import hardware
 from hpgmn.base.parsing import parse_json, read_json
+from hpgmn.base.version import __version__
 from hpgmn_lab.results.records import grid
 
 Record: TypeAlias = dict[str, Any]

@@ -7,9 +7,9 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from hpgmn import __version__
 from hpgmn.base.files import write_text
-from hpgmn.base.hardware import hardware
+from hpgmn.base.machine import hardware
+from hpgmn.base.version import __version__
 from hpgmn_lab.bench import deterministic
 from hpgmn_lab.bench.marked import with_parts
 from hpgmn_lab.bench.records import Record, Table, read_record

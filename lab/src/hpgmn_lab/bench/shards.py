@@ -17,7 +17,7 @@ import torch
 from hpgmn.base.errors import SettingError
 from hpgmn.base.parsing import read_array, read_json
 from hpgmn.base.settings import settings_dict
-from hpgmn.runs.run import METRICS_FILE
+from hpgmn.runs.folder import METRICS_FILE
 from hpgmn.shards.files import write_array
 from hpgmn.training.saved import MODEL_FILE
 from hpgmn_lab.bench.graphs import GraphSpec, check_spec, generated

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from hpgmn.base.hardware import forget_peak_memory
+from hpgmn.base.machine import reset_peak_memory
 from hpgmn.base.settings import make_settings
 from hpgmn.evaluation.scores import scores
 from hpgmn.graph import Graph
@@ -98,7 +98,7 @@ def run_trials(
     graph = load(source)
     edges = graph.num_edges  # merges the edges into the adjacency, for every model alike
     startup = time.time() - launched
-    forget_peak_memory(device)
+    reset_peak_memory(device)
     level, neighbours, lines = peak_bytes(), Neighbours(), Lines(label(model))
     deadline = float("inf") if limit is None else time.perf_counter() + limit
     rows: list[Record] = []

@@ -422,7 +422,7 @@ def whole_numbers(option: str, text: str) -> list[int]:
 
 
 def _device(name: str) -> str:
-    from hpgmn.runs.run import resolve_device
+    from hpgmn.runs.spec import resolve_device
 
     if name not in _DEVICES:
         raise SettingError.unknown("device", name, _DEVICES)

@@ -13,7 +13,8 @@ import typer
 from rich.table import Column, Table
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.cli.console import out, percent, say, step_progress, stop_on_signal
+from hpgmn.base.text import mean_and_deviation
+from hpgmn.cli.console import out, say, step_progress, stop_on_signal
 from hpgmn.cli.engines import Address, EngineName, Place, opened, tell_lost
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def _outcome_text(outcome: Outcome) -> str:
     if outcome.record is None:
         return f"failed: {outcome.reason}"
     metrics = outcome.record.metrics
-    score = percent(metrics["test_score_mean"], metrics["test_score_std"])
+    score = mean_and_deviation(metrics["test_score_mean"], metrics["test_score_std"])
     return f"{score}, {outcome.seconds:.0f} s"
 
 
@@ -233,7 +234,7 @@ def _print_means(plan: Experiment, means: Mapping[str, Mapping[str, Any]]) -> No
     table = Table("", *graphs, title=plan.name, box=None, padding=(0, 2, 0, 0))
     for label, cells in means.items():
         shown = (cells.get(graph) or {"mean": None, "std": None} for graph in plan.graphs)
-        table.add_row(label, *(percent(cell["mean"], cell["std"]) for cell in shown))
+        table.add_row(label, *(mean_and_deviation(cell["mean"], cell["std"]) for cell in shown))
     out.print(table)
 
 

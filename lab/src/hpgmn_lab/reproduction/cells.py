@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpgmn.base.files import sealed, unsealed, write_text
-from hpgmn.base.formats import CELL_FORMAT, refuse_newer
+from hpgmn.base.files import CELL_FORMAT, check_format, verify_checksum, with_checksum, write_text
 from hpgmn.base.parsing import read_json
 from hpgmn.base.settings import plain
 from hpgmn_lab.records import read_named, write_named
@@ -118,8 +117,8 @@ def read_cell(folder: Path, name: str) -> CellRecord | None:
 
 def _cell_record(content: Any, path: Path) -> CellRecord | None:
     try:
-        refuse_newer(path, content.get("format"), CELL_FORMAT)
-        content = unsealed(content)
+        check_format(path, content.get("format"), CELL_FORMAT)
+        content = verify_checksum(content)
         return CellRecord(
             content["cell"], content["identity"], content["search"], content["metrics"]
         )
@@ -130,7 +129,9 @@ def _cell_record(content: Any, path: Path) -> CellRecord | None:
 def write_cell(folder: Path, record: CellRecord) -> None:
     """Write a record; the write is atomic."""
     folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(sealed({"format": CELL_FORMAT, **dataclasses.asdict(record)}), indent=1)
+    text = json.dumps(
+        with_checksum({"format": CELL_FORMAT, **dataclasses.asdict(record)}), indent=1
+    )
     write_text(record_path(folder, record.name), text + "\n")
 
 

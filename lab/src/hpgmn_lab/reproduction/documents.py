@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpgmn.base.files import unwritable, write_text
+from hpgmn.base.files import write_error, write_text
 from hpgmn.base.settings import read_yaml
 from hpgmn.graph.datasets import DATASETS
 from hpgmn.runs.compare import is_ours
@@ -117,16 +117,7 @@ def document(plan: Experiment, records: Records, *, is_quick: bool = False) -> D
     if plan.name == "table1":
         return _facts_document(plan, records, title, intro, command)
     numbers = table(plan, records)
-    layouts: dict[str, Callable[[Table], list[Grid]]] = {
-        "table2": _comparison,
-        "table3": _comparison,
-        "figure3": _variants,
-        "table4": lambda found: [*_variants(found), _statistics_grid(found)],
-        "sound": _sound,
-    }
-    grids = layouts.get(plan.name, lambda found: [_score_grid(found), _difference_grid(found)])(
-        numbers
-    )
+    grids = _LAYOUTS.get(plan.name, _options)(numbers)
     made = [_made_grid(numbers)] if numbers.done else []
     return Document(
         plan.name,
@@ -238,6 +229,23 @@ def _variants(numbers: Table) -> list[Grid]:
         rows.append(row)
     caption = _caption("variants", metrics=_metrics(numbers.graphs))
     return [Grid(numbers.name, caption, frame(header, rows))]
+
+
+def _table4(numbers: Table) -> list[Grid]:
+    return [*_variants(numbers), _statistics_grid(numbers)]
+
+
+def _options(numbers: Table) -> list[Grid]:
+    return [_score_grid(numbers), _difference_grid(numbers)]
+
+
+_LAYOUTS: dict[str, Callable[[Table], list[Grid]]] = {
+    "table2": _comparison,
+    "table3": _comparison,
+    "figure3": _variants,
+    "table4": _table4,
+    "sound": _sound,
+}
 
 
 # Grids.
@@ -666,7 +674,7 @@ def write_documents(
         files.append(folder / PAGE)
         write_text(files[-1], page(every))
     except OSError as error:
-        raise unwritable(folder, error) from None
+        raise write_error(folder, error) from None
     return files
 
 

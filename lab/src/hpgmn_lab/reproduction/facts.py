@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hpgmn.base.files import sealed, unsealed, write_text
+from hpgmn.base.files import verify_checksum, with_checksum, write_text
 from hpgmn.base.parsing import read_json
 from hpgmn.graph import Array, Graph
 from hpgmn.graph.datasets import find_file, load
@@ -209,11 +209,11 @@ def explain(
     for ways, where in ((measured, ""), (elsewhere, f" of the graph '{other}', not of this one")):
         for way, value in ways.items():
             if _is_printed(value, printed):
-                return f"printed {_explained_value(printed)} = {way} ({_explained_value(value)}){where}"
+                return f"printed {_value_text(printed)} = {way} ({_value_text(value)}){where}"
     way = nearest_definition(printed, measured)
     return (
-        f"printed {_explained_value(printed)}: no definition gives it; the nearest is {way} "
-        f"({_explained_value(measured[way])})"
+        f"printed {_value_text(printed)}: no definition gives it; the nearest is {way} "
+        f"({_value_text(measured[way])})"
     )
 
 
@@ -227,7 +227,7 @@ def _is_printed(value: float, printed: float) -> bool:
     return value == printed if isinstance(printed, int) else abs(value - printed) <= 0.005 + 1e-9
 
 
-def _explained_value(value: float) -> str:
+def _value_text(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
 
@@ -258,7 +258,7 @@ def recorded_facts(records: Records, graph: str) -> Facts | None:
 
 def _facts(content: Any) -> Facts | None:
     try:
-        return Facts(**unsealed(content))
+        return Facts(**verify_checksum(content))
     except (ValueError, TypeError):
         return None
 
@@ -273,6 +273,6 @@ def do_facts(name: str, folder: Path) -> Facts:
         return kept
     facts = graph_facts(graph, twin)
     folder.mkdir(parents=True, exist_ok=True)
-    content = json.dumps(sealed(dataclasses.asdict(facts)), indent=1)
+    content = json.dumps(with_checksum(dataclasses.asdict(facts)), indent=1)
     write_text(facts_path(folder, name), content + "\n")
     return facts

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpgmn.base.files import whole
+from hpgmn.base.files import atomic_write
 from hpgmn_lab.records import score_text
 from hpgmn_lab.reproduction.tables import Line, Table
 
@@ -66,9 +66,9 @@ def write_figure(table: Table, path: Path) -> list[Path]:
     """Write the figure as PNG and SVG next to ``path``; the same table gives the same bytes."""
     files = [path.with_suffix(".png"), path.with_suffix(".svg")]
     with drawn(table) as figure:
-        with whole(files[0]) as draft:
+        with atomic_write(files[0]) as draft:
             figure.savefig(draft, dpi=200, metadata={"Software": None})
-        with whole(files[1]) as draft:
+        with atomic_write(files[1]) as draft:
             figure.savefig(draft, metadata=_NO_METADATA)
     return files
 

@@ -195,7 +195,7 @@ def is_as_planned(cell: Cell, record: CellRecord) -> bool:
 
 
 def _chosen_settings(cell: Cell, record: CellRecord) -> Mapping[str, Any] | None:
-    """Return the settings of the final run; None if the record's trials are not the planned ones."""
+    """Return the settings of the final run; None if other trials are planned."""
     if not cell.trials:
         return cell.settings
     if record.search is None:

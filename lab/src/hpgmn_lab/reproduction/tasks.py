@@ -19,7 +19,7 @@ from typing import Any
 
 from hpgmn.base import locking
 from hpgmn.base.errors import HPGMNError, Remedy
-from hpgmn.base.files import sweep_folder, write_text
+from hpgmn.base.files import remove_stale_drafts, write_text
 from hpgmn.engines import Ended, Engine, Line, Seldom, Task
 from hpgmn.engines.tasks import done
 from hpgmn.graph import Graph
@@ -126,11 +126,11 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
     Worker processes whose parent was killed exit on their own; wait for them.
     """
-    with locking.only_one(folder, "reproduction"):
+    with locking.lock_folder(folder):
         with (folder / WORKERS_LOCK_FILE).open("a") as workers:
             fcntl.flock(workers, fcntl.LOCK_EX)
         for each in (folder, folder / CELLS_FOLDER, folder / SEARCH_FOLDER):
-            sweep_folder(each)
+            remove_stale_drafts(each, older_than=0)
         yield
 
 

@@ -19,15 +19,16 @@ import numpy as np
 import torch
 
 from hpgmn.base.errors import HPGMNError, SettingError
-from hpgmn.base.files import sealed, unsealed, write_text
+from hpgmn.base.files import verify_checksum, with_checksum, write_text
 from hpgmn.base.parsing import read_json
 from hpgmn.base.settings import make_settings, per_replica_names, plain, settings_dict
 from hpgmn.graph import Graph
 from hpgmn.graph.datasets import load
 from hpgmn.models import find_model
 from hpgmn.runs.folder import finished_run, prepare_folder
-from hpgmn.runs.run import RunSpec, run
 from hpgmn.runs.search import best_trials, planned_trials, run_trials
+from hpgmn.runs.spec import RunSpec
+from hpgmn.runs.train import train_folder
 from hpgmn.training.replicas import Progress
 from hpgmn_lab.reproduction.cells import Cell, CellRecord, identity, read_cell, write_cell
 
@@ -212,7 +213,7 @@ def _search(
         records = _train_group(cell, graph, [trials[index] for index in missing], execution)
         done |= dict(zip(missing, records, strict=True))
         path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(sealed({**head, "trials": done}), indent=1) + "\n"
+        text = json.dumps(with_checksum({**head, "trials": done}), indent=1) + "\n"
         write_text(path, text)
         execution.save_search(text)
     ordered = [done[index] for index in range(len(trials))]
@@ -233,7 +234,7 @@ def _search(
 def _unfinished_search(path: Path, cell: Cell, graph: Graph) -> dict[int, dict[str, Any]]:
     """Return the finished trials of a killed search by index."""
     try:
-        content = unsealed(read_json(path))
+        content = verify_checksum(read_json(path))
         trials = {int(index): trial for index, trial in content["trials"].items()}
         return _valid_trials(cell, graph, content, trials)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -318,7 +319,9 @@ def _final_run(
             shutil.rmtree(other)
     prepare_folder(run_folder, spec, resume=True, overwrite=False)
     metrics = finished_run(run_folder)
-    return run(spec, graph, run_folder, **execution.options) if metrics is None else metrics
+    return (
+        train_folder(spec, graph, run_folder, **execution.options) if metrics is None else metrics
+    )
 
 
 def remove_unfinished(cell: Cell, folder: Path) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.files import write_text
 from hpgmn.base.settings import read_yaml
-from hpgmn.base.text import setting_text
+from hpgmn.base.text import format_setting
 from hpgmn.graph.datasets import DATASETS
 from hpgmn.models import MODELS
 from hpgmn.models.shipped import settings_for
@@ -297,7 +297,7 @@ def _settings_frame(rows: Rows) -> pd.DataFrame:
     lines = []
     for record in filter(None, rows.values()):
         changes = changed_settings(record, settings_for(None, record.model))
-        values = [f"`{name}={setting_text(value)}`" for name, value in changes.items()]
+        values = [f"`{name}={format_setting(value)}`" for name, value in changes.items()]
         lines.append([f"{record.graph}-{record.model}", ", ".join(values) or NONE])
     return frame(("row", "settings that differ from the defaults"), lines)
 

@@ -1,8 +1,8 @@
 """How far the portfolio goes without tuning, compared with tuned settings and simple models.
 
 ``portfolio.jsonl`` holds the ``metrics.json`` of ``hpgmn train GRAPH.npz``: a graph given by its
-path has no shipped settings, so the portfolio chooses them. Names with a slash, ``reading-1/texas``,
-are of earlier portfolios. They are compared with cells of the reproduction on the same splits.
+path has no shipped settings, so the portfolio chooses them. Names such as ``reading-1/texas`` are
+of earlier portfolios. They are compared with cells of the reproduction on the same splits.
 """
 
 from __future__ import annotations

@@ -18,11 +18,10 @@ from hpgmn.base.randomness import Noise, column_factors, relu_dropout
 from hpgmn.base.settings import setting
 from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Graph
-from hpgmn.models.baselines.baseline import GraphSettings, NodeModel, attributes_input
+from hpgmn.models.baselines.baseline import GraphSettings, attributes_input
 from hpgmn.models.baselines.edges import Edges
 from hpgmn.models.label_estimator import EstimatorSettings, LabelEstimator, estimator_stage
-from hpgmn.models.layers import Initialised, draw_glorot, product, propagate
-from hpgmn.models.output import Output
+from hpgmn.models.layers import Initialised, NodeModel, Output, draw_glorot, product, propagate
 from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, main_stage
 from hpgmn.statistics.labelwise import one_hot
 from hpgmn.statistics.operators import Statistic
@@ -30,7 +29,7 @@ from hpgmn.statistics.operators import Statistic
 
 @dataclass(frozen=True, kw_only=True)
 class BMGCNSettings(EstimatorSettings, GraphSettings):
-    """Everything that can be set about BM-GCN."""
+    """Settings of BM-GCN."""
 
     layers: int = setting(3, "number of layers", low=1, high=16)
     self_loop: float = setting(0.0, "weight of the self-loop added to every node", low=0.0)
@@ -99,9 +98,6 @@ class BMGCN(NodeModel):
     comes from neighbours; it drops entries of X and none before the last layer, here whole columns
     of X and entries between all layers; it has a bias with each of W₁ and W₂, and no weight decay
     on them; it keeps self-loops of the data. A class without edges has exact zeros in H.
-
-    Args:
-        task: gives widths, classes and the settings of the R replicas.
     """
 
     def __init__(self, task: TrainingTask) -> None:
@@ -215,9 +211,6 @@ def _floats(graph: Graph, settings: BMGCNSettings) -> tuple[int, int]:
 
 ENTRY = ModelEntry(
     "bmgcn",
-    "graph convolutions whose edge weights follow how classes link",
-    "Dongxiao He, Chundong Liang, Huixin Liu, Mingxiang Wen, Pengfei Jiao, Zhiyong Feng. Block "
-    "Modeling-Guided Graph Convolutional Neural Networks. AAAI 2022.",
     BMGCNSettings,
     {"estimator": estimator_stage, "main": _main},
     _floats,

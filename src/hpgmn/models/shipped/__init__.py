@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hpgmn.base.errors import SettingError, unknown_name
-from hpgmn.base.formats import RUN_FORMAT, refuse_newer
+from hpgmn.base.files import RUN_FORMAT, check_format
 from hpgmn.base.settings import read_yaml
 
 _CONFIGS = ("paper",)
@@ -86,7 +86,7 @@ def read_config(source: str) -> dict[str, Any]:
         content = read_yaml(path)
     except SettingError as error:
         raise SettingError(f"{error} Write lines such as 'lr: 0.01'.") from None
-    refuse_newer(f"The config file {path}", content.get("format"), RUN_FORMAT)
+    check_format(f"The config file {path}", content.get("format"), RUN_FORMAT)
     return _checked(path, content if "settings" in content else {"settings": content})
 
 

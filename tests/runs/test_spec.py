@@ -1,0 +1,144 @@
+"""The specification of a run, and what it was made with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from hpgmn import __version__
+from hpgmn.base.errors import GraphError, HPGMNError, SettingError
+from hpgmn.base.settings import settings_dict
+from hpgmn.graph import Graph
+from hpgmn.models.hpgmn import HPGMNSettings
+from hpgmn.runs.spec import RunSpec, changes, check_run, graph_content, made_with, resolve_device
+
+TINY = HPGMNSettings(
+    hidden_dim=4,
+    num_patterns=3,
+    estimator_hidden=4,
+    estimator_epochs=3,
+    epochs=4,
+    patience=0,
+    neighbors="undirected",
+    statistics=("attributes", "class_counts", "class_means", "diffusion"),
+)
+SPEC = RunSpec("small", "hpgmn", settings_dict(TINY), splits=(0, 1), seeds=2)
+
+
+# The specification.
+
+
+def test_a_specification_survives_its_config_file() -> None:
+    spec = replace(SPEC, protocol="geom-gcn", metric="roc_auc", device="cuda")
+    text = yaml.safe_dump(spec.as_dict(), sort_keys=False)
+    assert RunSpec.from_dict(yaml.safe_load(text)) == spec
+    assert yaml.safe_load(text)["version"] == __version__
+
+
+@pytest.mark.parametrize("missing", ["graph", "model", "settings", "splits", "seeds", "metric"])
+def test_an_incomplete_config_is_told(missing: str) -> None:
+    content = SPEC.as_dict()
+    del content[missing]
+    with pytest.raises(SettingError, match=rf"incomplete or damaged \(KeyError\('{missing}'"):
+        RunSpec.from_dict(content)
+
+
+@pytest.mark.parametrize("changes", [{"splits": 3}, {"splits": ["a"]}, {"settings": 4}], ids=str)
+def test_a_damaged_config_is_told(changes: dict[str, Any]) -> None:
+    with pytest.raises(SettingError, match="Restore it, or train again with --overwrite"):
+        RunSpec.from_dict(SPEC.as_dict() | changes)
+
+
+def test_devices_are_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert resolve_device("auto") == resolve_device("cpu") == "cpu"
+    with pytest.raises(HPGMNError, match=r"No CUDA device is available\. Use --device cpu"):
+        resolve_device("cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert resolve_device("auto") == resolve_device("cuda") == "cuda"
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "told"),
+    [
+        ({"model": "hpgm"}, HPGMNError, "Did you mean 'hpgmn'"),
+        ({"settings": {"lr": -1}}, SettingError, "'lr' must be at least 0"),
+        ({"metric": "auc"}, SettingError, "Unknown metric 'auc'"),
+        ({"metric": "precision@5"}, SettingError, "needs two classes .'small' has 3"),
+        ({"seeds": 0}, SettingError, "--seeds must be at least 1"),
+        ({"splits": (0, 5)}, GraphError, "splits 0 to 1"),
+    ],
+    ids=str,
+)
+def test_what_cannot_run_is_refused_first(
+    small_graph: Graph, changes: dict[str, Any], error: type[Exception], told: str
+) -> None:
+    with pytest.raises(error, match=told):
+        check_run(replace(SPEC, **changes), small_graph)
+
+
+def test_a_check_gives_splits_and_warnings(small_graph: Graph) -> None:
+    chosen, warnings = check_run(replace(SPEC, splits=(1,)), small_graph)
+    (split,) = chosen
+    np.testing.assert_array_equal(split.train, small_graph.split(1).train)
+    assert warnings == [
+        "1 of 18 nodes have no edges (self-loops do not count).",
+        "Classes '0', '1', '2' have fewer than 3 train nodes in the split: hardly anything is "
+        "learned of so few. Label more nodes, or merge classes.",
+    ]
+
+
+# The run.
+
+
+# What a run was made with; tests/reliability/test_run_again.py trains again by it.
+
+
+def changed(graph: Graph, **changes: Any) -> Graph:
+    """The same graph but for what is named."""
+    assert graph.splits is not None
+    masks = {f"{part}_mask": getattr(graph.splits, part) for part in ("train", "val", "test")}
+    given = {"x": graph.x, "edge_index": graph.edge_index, "y": graph.y, **masks}
+    return Graph(**(given | changes))
+
+
+def test_what_bits_depend_on_is_told(small_graph: Graph) -> None:
+    now = made_with(small_graph, [0], "cpu")
+    before = now | {"torch": "1.0", "threads": 9}
+    config = {"graph": "g.npz", "version": "0.0.1", "made_with": before}
+    (told,) = changes(config, now)
+    assert "hpgmn 0.0.1 (now " in told
+    assert f"torch 1.0 (now {now['torch']})" in told
+    assert f"threads 9 (now {now['threads']})" in told
+    assert "numpy" not in told
+    assert changes({"graph": "g.npz"}, now) == []
+
+
+def test_another_graph_is_told(small_graph: Graph) -> None:
+    now = made_with(small_graph, [0], "cpu")
+    config = {"graph": "g.npz", "made_with": now | {"graph_content": "other"}}
+    (told,) = changes(config, now)
+    assert told.startswith("The graph g.npz is not what it was when")
+
+
+def test_the_same_content_is_the_same(small_graph: Graph) -> None:
+    assert graph_content(small_graph, [0]) == graph_content(changed(small_graph), [0])
+
+
+@pytest.mark.parametrize("part", ["x", "edge_index", "y", "test_mask"])
+def test_the_content_of_a_graph_is_all_that_a_run_reads(small_graph: Graph, part: str) -> None:
+    whole = graph_content(small_graph, [0])
+    assert small_graph.splits is not None
+    if part == "test_mask":
+        value: Any = np.array(small_graph.splits.test)
+        value[np.flatnonzero(value[:, 0])[0], 0] = False
+    else:
+        value = np.array(getattr(small_graph, part))
+        value.reshape(-1)[-1] = (value.reshape(-1)[-1] + 1) % 3
+    assert graph_content(changed(small_graph, **{part: value}), [0]) != whole
+    assert graph_content(small_graph, [1]) != whole
