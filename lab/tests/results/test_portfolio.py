@@ -1,4 +1,4 @@
-"""Settings without tuning set against tuned ones and simple models."""
+"""Settings of the portfolio compared with tuned ones and simple models."""
 
 from __future__ import annotations
 
@@ -10,9 +10,16 @@ from typing import Any
 import pytest
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn_lab.reproduction.cells import write_cell
+from hpgmn_lab.rendering import markdown_table
+from hpgmn_lab.reproduction.cells import Records, write_cell
 from hpgmn_lab.reproduction.plan import shipped, tuned
-from hpgmn_lab.results.untuned import read_untuned, section
+from hpgmn_lab.results.portfolio import (
+    Untuned,
+    command_frame,
+    earlier_frame,
+    read_untuned,
+    score_frame,
+)
 
 MADE = "2030-01-02"
 
@@ -33,19 +40,19 @@ def write(
     ) -> None:
         splits = 1 if seeds > 1 else 10
         scores = [own + 0.1 * place for place in range(splits * seeds)]
-        name = f"{graph}{reading}"
-        run = write_run(tmp_path, graph, "hpgmn", scores, splits=splits, metric=metric, folder=name)
-        content = json.loads((run / "metrics.json").read_text())
-        content["config"] |= {"graph": f"{graph}.npz", "device": "cpu"}
-        content["portfolio"] = {
+        name = f"{reading}/{graph}" if reading else graph
+        path = write_run(tmp_path, graph, "hpgmn", scores, splits=splits, metric=metric, name=name)
+        run = json.loads(path.read_text())
+        path.unlink()
+        run["record"]["config"] |= {"graph": f"{graph}.npz", "device": "cpu"}
+        run["record"]["portfolio"] = {
             "chosen": "out, light",
             "splits": [0, 1],
             "members": [{}, {}, {}],
             "seconds": 40.4,
         }
-        folder = tmp_path / "portfolio" / reading
-        folder.mkdir(exist_ok=True, parents=True)
-        (folder / f"{graph}.json").write_text(json.dumps(content))
+        with (tmp_path / "portfolio.jsonl").open("a") as file:
+            file.write(json.dumps(run) + "\n")
         for name, mean in others.items():
             model, variant = name.rsplit("_", 1)
             make = {"tuned": tuned, "shipped": shipped}[variant]
@@ -57,9 +64,12 @@ def write(
     return write_all
 
 
+def read(folder: Path) -> dict[str, list[Untuned]]:
+    return read_untuned(folder / "portfolio.jsonl", Records.read(folder / "cells"))
+
+
 def rows_of(folder: Path) -> dict[str, Any]:
-    found = read_untuned(folder / "portfolio", folder / "cells")
-    return {row.record.graph: row for row in found}
+    return {row.record.graph: row for row in read(folder)[""]}
 
 
 def test_differences_are_to_shipped_settings_and_to_the_better_simple_model(
@@ -71,12 +81,12 @@ def test_differences_are_to_shipped_settings_and_to_the_better_simple_model(
     rows = rows_of(tmp_path)
     assert list(rows) == ["texas", "cornell", "squirrel"]
     squirrel = rows["squirrel"]
-    assert 100 * squirrel.below_tuned.mean == pytest.approx(-1.0)
-    assert 100 * squirrel.below_simple.mean == pytest.approx(2.0)
+    assert 100 * squirrel.to_tuned.mean == pytest.approx(-1.0)
+    assert 100 * squirrel.to_simple.mean == pytest.approx(2.0)
     assert squirrel.simple.model == "gcn"
-    assert squirrel.bar == -1.5
-    assert 100 * rows["texas"].below_tuned.mean == pytest.approx(-2.5)
-    assert 100 * rows["cornell"].below_tuned.mean == pytest.approx(1.0)
+    assert squirrel.limit == -1.5
+    assert 100 * rows["texas"].to_tuned.mean == pytest.approx(-2.5)
+    assert 100 * rows["cornell"].to_tuned.mean == pytest.approx(1.0)
     assert [row.is_reached for row in rows.values()] == [True, False, True]
 
 
@@ -91,7 +101,7 @@ def test_differences_are_to_shipped_settings_and_to_the_better_simple_model(
         ("squirrel", 70.0, 71.1, False),
     ],
 )
-def test_each_bar_is_kept_or_not(
+def test_each_limit(
     tmp_path: Path,
     write: Callable[..., None],
     graph: str,
@@ -113,13 +123,14 @@ def test_of_several_forms_the_best_by_validation_is_the_tuned_one(
     assert rows_of(tmp_path)["cora"].is_reached is None
 
 
-def test_the_section_says_what_was_reached_and_how_it_was_made(
+def test_the_tables(
     tmp_path: Path, write: Callable[..., None], cells: Callable[..., list[str]]
 ) -> None:
     write("squirrel", 70.0, hpgmn_shipped=71.0, mlp_tuned=30.0, gcn_tuned=68.0)
     write("wisconsin", 70.0, hpgmn_shipped=75.0, mlp_tuned=60.0, gcn_tuned=50.0)
     write("minesweeper", 70.0, metric="roc_auc")
-    text = "\n".join(section(tmp_path / "portfolio", tmp_path / "cells"))
+    rows = read(tmp_path)[""]
+    text = markdown_table(score_frame(rows))
     assert cells(text, "squirrel")[1:] == [
         "out, light (hpgmn)",
         "70.5 ± 0.3",
@@ -132,12 +143,11 @@ def test_the_section_says_what_was_reached_and_how_it_was_made(
     ]
     assert cells(text, "wisconsin")[-1] == "no"
     assert cells(text, "minesweeper (ROC-AUC)")[3:] == ["–", "–", "-1.5", "–", "–", "–"]
-    assert "Both bars are reached on 1 of 2 graphs; short: wisconsin." in text
     command = "`hpgmn train $HPGMN_DATA/minesweeper.npz --device cpu --metric roc_auc`"
-    assert cells(text, command)[1:] == [
+    assert cells(markdown_table(command_frame(rows)), command)[1:] == [
         "3 members, 2 splits",
         "40 + 12",
-        "cpu",
+        "A Processor, 2 threads",
         "hpgmn 9.8.7, torch 2.0.1",
         MADE,
     ]
@@ -145,24 +155,29 @@ def test_the_section_says_what_was_reached_and_how_it_was_made(
 
 def test_seeds_are_part_of_the_command(tmp_path: Path, write: Callable[..., None]) -> None:
     write("cora", 80.0, seeds=5)
-    [*_, made] = section(tmp_path / "portfolio", tmp_path / "cells")
-    assert "`hpgmn train $HPGMN_DATA/cora.npz --device cpu --seeds 5`" in made
+    text = markdown_table(command_frame(read(tmp_path)[""]))
+    assert "`hpgmn train $HPGMN_DATA/cora.npz --device cpu --seeds 5`" in text
 
 
-def test_earlier_readings_are_told(tmp_path: Path, write: Callable[..., None]) -> None:
+def test_earlier_portfolios_are_listed_where_they_fell_short(
+    tmp_path: Path, write: Callable[..., None], cells: Callable[..., list[str]]
+) -> None:
     others = {"hpgmn_shipped": 71.0, "mlp_tuned": 30.0, "gcn_tuned": 68.0}
     write("squirrel", 70.0, **others)
     write("squirrel", 66.5, reading="first", **others)
-    *_, earlier, _ = section(tmp_path / "portfolio", tmp_path / "cells")
-    assert "first: short on squirrel (-4.5 to tuned, -1.5 to the simple model)" in earlier
+    found = read(tmp_path)
+    assert [row.is_reached for row in found.pop("")] == [True]
+    row = cells(markdown_table(earlier_frame(found)), "first", "squirrel")
+    assert row[2:] == ["-4.5 (-4.5 to -4.5)", "-1.5 (-1.5 to -1.5)"]
 
 
-def test_without_runs_there_is_no_section(tmp_path: Path) -> None:
-    assert section(tmp_path / "portfolio", tmp_path / "cells") == []
+def test_without_runs_there_are_no_rows(tmp_path: Path) -> None:
+    assert read(tmp_path) == {"": []}
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"portfolio": null}'])
-def test_a_damaged_run_is_named(tmp_path: Path, content: str) -> None:
-    (tmp_path / "texas.json").write_text(content)
-    with pytest.raises(HPGMNError, match=r"texas\.json is not the metrics\.json of a portfolio"):
-        read_untuned(tmp_path, tmp_path / "cells")
+def test_a_run_without_a_portfolio_is_refused(
+    tmp_path: Path, write_run: Callable[..., Path]
+) -> None:
+    write_run(tmp_path, "texas", "hpgmn", [80.0] * 10).rename(tmp_path / "portfolio.jsonl")
+    with pytest.raises(HPGMNError, match=r"texas-hpgmn.* is not a run of a portfolio"):
+        read(tmp_path)
