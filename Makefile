@@ -40,8 +40,8 @@ format: $(DEV_READY) ## write the formatting and the safe fixes
 	$(BIN)/ruff check --fix .
 
 soak: $(DEV_READY) ## the long form of the tests of docs/RELIABILITY.md, up to an hour
-	rm -f lab/results/soak/*.json
-	HPGMN_SOAK=lab/results/soak $(BIN)/pytest -n 2 --durations=20 tests
+	rm -f lab/results/soak.jsonl
+	HPGMN_SOAK=lab/results/soak.jsonl $(BIN)/pytest -n 2 --durations=20 tests
 	$(BIN)/python -m hpgmn_lab.bench.page
 
 bench: $(DEV_READY) ## measure against the yardstick; HPGMN_DATA names the folder of graph files

@@ -8,7 +8,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpgmn.base.errors import HPGMNError, unknown_name
+from hpgmn.base.errors import HPGMNError
 
 if TYPE_CHECKING:
     from hpgmn.models.stage import ModelEntry
@@ -67,6 +67,18 @@ LISTINGS: dict[str, Listing] = {
         "Keyulu Xu, Chengtao Li, Yonglong Tian, Tomohiro Sonobe, Ken-ichi Kawarabayashi, "
         "Stefanie Jegelka. Representation Learning on Graphs with Jumping Knowledge Networks. "
         "ICML 2018.",
+    ),
+    "gat": Listing(
+        "baselines.gat",
+        "graph attention network",
+        "Petar Veličković, Guillem Cucurull, Arantxa Casanova, Adriana Romero, Pietro Liò, Yoshua "
+        "Bengio. Graph Attention Networks. ICLR 2018.",
+    ),
+    "graphsage": Listing(
+        "baselines.graphsage",
+        "separate weights for a node and for the mean of its neighbours",
+        "William L. Hamilton, Rex Ying, Jure Leskovec. Inductive Representation Learning on Large "
+        "Graphs. NeurIPS 2017.",
     ),
     "mixhop": Listing(
         "baselines.mixhop",
@@ -202,6 +214,7 @@ def find_model(name: str) -> ModelEntry:
 
         return custom_model(name)
     if name not in MODELS:
-        message = unknown_name("model", name, MODELS)
-        raise HPGMNError(f"{message} Name a model of your own as package.module:Class.")
+        error = HPGMNError.unknown("model", name, MODELS)
+        assert error.remedy is not None
+        raise HPGMNError(error.message, error.remedy | "Name your own as package.module:Class")
     return MODELS[name]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
@@ -259,16 +259,42 @@ class Convolution(_Affine):
         return propagate(propagation, product(x, self.weight, columns)) + self.bias
 
 
+class AggregationLinear(Initialised):
+    """y = aggregate(x·W₂) + x·W₁ + b: separate weights for a node and for its neighbours."""
+
+    def __init__(self, replicas: int, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.own = nn.Parameter(torch.zeros(replicas, inputs, outputs))
+        self.neighbors = nn.Parameter(torch.zeros(replicas, inputs, outputs))
+        self.bias = nn.Parameter(torch.zeros(replicas, 1, outputs))
+
+    def reset_parameters(self, noise: Noise, place: str) -> None:
+        """Draw Glorot weights; set biases to zero."""
+        draw_glorot(self.own, noise, f"{place}.own")
+        draw_glorot(self.neighbors, noise, f"{place}.neighbors")
+        self.bias.zero_()
+
+    def forward(
+        self,
+        aggregate: Callable[[Tensor], Tensor],
+        x: Statistic | Tensor,
+        columns: Tensor | None = None,
+    ) -> Tensor:
+        """A statistic's rows, or (R, N, inputs), to (R, N, outputs)."""
+        own, messages = (product(x, weight, columns) for weight in (self.own, self.neighbors))
+        return aggregate(messages) + own + self.bias
+
+
 def convolve_layers(
     layers: Iterable[nn.Module],
-    propagation: SparseMatrix,
+    propagation: SparseMatrix | Callable[[Tensor], Tensor],
     attributes: Statistic,
     columns: Tensor | None,
     rate: DropRate,
     noise: Noise | None,
     place: str,
 ) -> Tensor:
-    """Apply layers called as ``layer(propagation, x)``, with ReLU and dropout between them.
+    """Apply layers called as ``layer(propagation, x, columns)``, ReLU and dropout between them.
 
     Args:
         columns: (R, inputs) factors of the attributes' columns, from ``column_factors``.

@@ -86,6 +86,10 @@ class TrainingTask:
         """Return the keys of the replicas' random numbers in a stage, (R,)."""
         return replica_keys(self.replicas, stage, self.device)
 
+    def order_keys(self, stage: str) -> Tensor:
+        """(R,) the same for the order of train nodes in batches."""
+        return self.keys(stage)
+
 
 def replica_keys(
     replicas: Sequence[Replica], stage: str, device: torch.device | str = "cpu"

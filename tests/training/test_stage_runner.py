@@ -1,0 +1,218 @@
+"""Batches of labelled nodes, rows fetched prefetch, and a stage whose rows were gathered before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hpgmn.base.metrics import accuracy
+from hpgmn.graph import Graph
+from hpgmn.models import MODELS
+from hpgmn.models.hpgmn import HPGMNSettings
+from hpgmn.models.stage import Replica, TrainingTask, make_task
+from hpgmn.statistics import STATISTICS
+from hpgmn.training import replay, stage_runner
+from hpgmn.training.replay import StepReplay
+from hpgmn.training.stage_runner import StageRunner, rows_of
+from hpgmn.training.state import TrainState
+from hpgmn.training.trainer import train
+
+ENTRY = MODELS["hpgmn"]
+SETTINGS = HPGMNSettings(
+    hidden_dim=6, num_patterns=5, estimator_hidden=6, estimator_epochs=6, epochs=9, patience=0
+)
+
+
+def task_of(graph: Graph, *settings: Any) -> TrainingTask:
+    replicas = [Replica(number % 2, number, one) for number, one in enumerate(settings)]
+    masks = [(graph.split(one.split).train, graph.split(one.split).val) for one in replicas]
+    return make_task(graph, replicas, masks, "cpu")
+
+
+@pytest.mark.parametrize("penalties", [0.0, 0.1])
+def test_rows_gathered_before_change_no_result(
+    small_graph: Graph, monkeypatch: pytest.MonkeyPatch, penalties: float
+) -> None:
+    settings = replace(SETTINGS, kpattern_weight=penalties, entropy_weight=penalties)
+    task = task_of(small_graph, settings, settings)
+    expected = train(task, ENTRY)
+    kept: list[Tensor] = []
+
+    def gather(own: StageRunner, nodes: Tensor) -> dict[str, Any]:
+        kept.append(nodes)
+        return rows_of(own.stage, nodes)
+
+    monkeypatch.setattr(StageRunner, "_gather_once", gather)
+    found = train(task, ENTRY)
+    assert len(kept) == (3 if penalties else 4)  # penalties read all nodes in training
+    for key, value in expected.done["main"].items():
+        torch.testing.assert_close(found.done["main"][key], value, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found.best_score["main"], expected.best_score["main"])
+
+
+@pytest.mark.parametrize("name", ["hpgmn", "hpgmn-appnp", "gcn"])
+def test_replayed_epochs_are_those_run_one_by_one(
+    small_graph: Graph, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    values: dict[str, Any] = {"epochs": 9, "patience": 0, "hidden_dim": 6}
+    if name == "hpgmn-appnp":
+        values |= {"consistency_weight": 0.5, "consistency_warmup": 4, "pretraining_epochs": 5}
+    settings = MODELS[name].settings(**values)
+    task = task_of(small_graph, settings, settings)
+    expected = train(task, MODELS[name])
+    calls: list[int] = []
+
+    def repeat(work: Any) -> Any:
+        calls.append(1)
+        return work
+
+    monkeypatch.setattr(replay, "recorded", repeat)
+    monkeypatch.setattr(StageRunner, "can_replay", True)
+    found = train(task, MODELS[name])
+    assert len(calls) >= len(MODELS[name].stages)  # and one each time that replicas leave
+    for stage, history in expected.history.items():
+        for key, rows in history.items():
+            torch.testing.assert_close(
+                found.history[stage][key], rows, rtol=1e-6, atol=1e-6, equal_nan=True
+            )
+    for key, value in expected.done["main"].items():
+        torch.testing.assert_close(found.done["main"][key], value, rtol=1e-6, atol=1e-6)
+
+
+def test_replayed_steps_are_those_made_one_by_one(
+    small_graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(SETTINGS, batch_size=2, statistics=STATISTICS[:3], entropy_weight=0.1)
+    task = task_of(small_graph, settings, settings)
+    expected = train(task, ENTRY)
+    sizes: list[int] = []
+
+    class Watched(StepReplay):
+        def step(self, batch: Any, number: int) -> Tensor:
+            sizes.append(batch[0].shape[1])
+            return super().step(batch, number)
+
+    monkeypatch.setattr(replay, "recorded", lambda work: work)
+    monkeypatch.setattr(stage_runner, "StepReplay", Watched)
+    monkeypatch.setattr(stage_runner, "is_on_gpu", lambda stage: True)
+    monkeypatch.setattr(StageRunner, "can_replay", True)
+    found = train(task, ENTRY)
+    assert set(sizes) == {2}  # a shorter batch at the end of an epoch is run as it is
+    for key, value in expected.done["main"].items():
+        assert torch.equal(found.done["main"][key], value), key
+
+
+def test_a_stage_in_batches_asks_for_rows_of_its_batch_alone(
+    small_graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(SETTINGS, batch_size=2, epochs=2, estimator_epochs=1)
+    widest = 0
+
+    def watched(stage: Any, nodes: Tensor) -> Any:
+        nonlocal widest
+        widest = max(widest, nodes.shape[1])
+        return rows_of(stage, nodes)
+
+    monkeypatch.setattr(stage_runner, "rows_of", watched)
+    monkeypatch.setattr(stage_runner, "READ_NODES", 3)
+    train(task_of(small_graph, settings, settings), ENTRY)
+    assert widest == 3
+
+
+def skewed(graph: Graph) -> Graph:
+    """The small graph with one train node of class 1 in each split, the other is of class 0."""
+    y = graph.y.copy()
+    for split in range(2):
+        train = graph.split(split).train
+        if (y[train] == 1).sum() == 2:
+            y[np.flatnonzero(train & (y == 1))[0]] = 0
+    assert graph.splits is not None
+    return Graph(graph.x, graph.edge_index, y, name="skewed").with_splits(graph.splits)
+
+
+@pytest.mark.parametrize("stage", ["estimator", "main"])
+@pytest.mark.parametrize("weights", ["none", "balanced"])
+def test_the_class_loss_is_torchs_with_the_weights_of_the_train_nodes(
+    small_graph: Graph, stage: str, weights: str
+) -> None:
+    graph = skewed(small_graph)
+    settings = replace(SETTINGS, class_weights=weights)
+    task = task_of(graph, settings, settings)
+    labels = task.train_labels
+    state = train(task, ENTRY)
+    own = StageRunner(task, ENTRY.stages[stage], state, [0, 1], accuracy)
+    logits = torch.randn(2, own.train.nodes.shape[1], 3, generator=torch.Generator().manual_seed(0))
+    own.weights = {}
+    found = own._weighted(None, logits, own.train)  # type: ignore[arg-type]
+    for row in range(2):
+        known = labels[row][labels[row] >= 0]
+        counts = [int((known == c).sum()) for c in range(3)]
+        if weights == "balanced":
+            assert len(set(counts)) > 1  # otherwise nothing is weighted
+        scale = torch.tensor([len(known) / (3 * n) if n else 0.0 for n in counts])
+        truth = torch.from_numpy(labels[row])[own.train.nodes[row]]
+        expected = functional.cross_entropy(
+            logits[row], truth, weight=scale if weights == "balanced" else None
+        )
+        torch.testing.assert_close(found[row], expected)
+
+
+def test_weights_do_not_touch_validation(small_graph: Graph) -> None:
+    graph = skewed(small_graph)
+    found = []
+    for weights in ("none", "balanced"):
+        settings = replace(SETTINGS, class_weights=weights, lr=0.0, estimator_lr=0.0)
+        found.append(train(task_of(graph, settings, settings), ENTRY))
+    one, other = (state.history["main"] for state in found)
+    assert torch.equal(one["val_loss"], other["val_loss"])
+    assert not torch.equal(one["loss"], other["loss"])
+
+
+@pytest.mark.parametrize("name", ["hpgmn", "gcn", "bmgcn", "cpgnn"])
+def test_balanced_weights_change_what_is_learned_and_go_on_alike(
+    small_graph: Graph, name: str
+) -> None:
+    graph, entry = skewed(small_graph), MODELS[name]
+
+    def trained(weights: str, state: TrainState | None = None, watch: Any = None) -> TrainState:
+        settings = entry.settings(epochs=6, patience=0, class_weights=weights)
+        return train(task_of(graph, settings, settings), entry, state=state, watch=watch)
+
+    plain, balanced = trained("none"), trained("balanced")
+    changed = [
+        name
+        for name, value in plain.done["main"].items()
+        if not torch.equal(value, balanced.done["main"][name])
+    ]
+    assert changed
+    cut = TrainState()
+
+    def stop(state: TrainState, stage: Any) -> None:
+        assert state.current is not None
+        if stage.name == "main" and state.current.epoch == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trained("balanced", cut, stop)
+    resumed = trained("balanced", cut)
+    for key, value in balanced.done["main"].items():
+        assert torch.equal(resumed.done["main"][key], value), key
+
+
+def test_replayed_epochs_with_weights_are_those_run_one_by_one(
+    small_graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(SETTINGS, class_weights="balanced")
+    task = task_of(skewed(small_graph), settings, settings)
+    expected = train(task, ENTRY, metric="average_precision")
+    monkeypatch.setattr(replay, "recorded", lambda work: work)
+    monkeypatch.setattr(StageRunner, "can_replay", True)
+    found = train(task, ENTRY, metric="average_precision")
+    for key, value in expected.done["main"].items():
+        torch.testing.assert_close(found.done["main"][key], value, rtol=1e-6, atol=1e-6)
