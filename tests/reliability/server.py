@@ -31,7 +31,8 @@ LOADED = (
         "hpgmn.statistics",
     ),
     *("hpgmn.runs.train", "hpgmn.runs.explorer", "hpgmn.runs.understanding"),
-    *("hpgmn.runs.report_data", "hpgmn_lab.reproduction.html", "hpgmn_lab.reproduction.tasks"),
+    *("hpgmn.runs.report_data", "hpgmn_lab.reproduction.documents"),
+    "hpgmn_lab.reproduction.tasks",
     *("hpgmn.runs.tune_tasks", "hpgmn.shards", "matplotlib.figure"),
     *("matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg"),
 )
