@@ -9,9 +9,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import yaml
-
 from hpgmn.base.errors import HPGMNError
+from hpgmn.base.parsing import load_yaml
 
 if TYPE_CHECKING:
     from hpgmn.models.stage import ModelEntry
@@ -28,8 +27,8 @@ class Listing(NamedTuple):
 @cache
 def listings() -> dict[str, Listing]:
     """Return every model's listing by name."""
-    text = Path(__file__).with_name("models.yaml").read_text(encoding="utf-8")
-    return {name: Listing(**listing) for name, listing in yaml.safe_load(text).items()}
+    content = load_yaml(Path(__file__).with_name("models.yaml"))
+    return {name: Listing(**listing) for name, listing in content.items()}
 
 
 class _Models(Mapping[str, "ModelEntry"]):
