@@ -29,9 +29,9 @@ from hpgmn.statistics.labelwise import (
     class_counts,
     class_means,
     inverse_or_zero,
+    scaled_attributes,
     scaled_counts,
 )
-from hpgmn.statistics.local import scaled_attributes
 from hpgmn.statistics.operators import DenseRows, NeighborMean, ReplicaRows, SparseRows
 from hpgmn.statistics.push import largest_entries
 from hpgmn.statistics.settings import StatisticsSettings

@@ -19,8 +19,8 @@ import numpy as np
 from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.base.parsing import read_json
 from hpgmn.base.text import format_bytes
+from hpgmn.statistics.definitions import ROWS_LIMIT_BYTES
 from hpgmn.statistics.diffusion import coefficients
-from hpgmn.statistics.forms import ROWS_LIMIT_BYTES
 from hpgmn.statistics.settings import (
     StatisticsSettings,
     averaged,

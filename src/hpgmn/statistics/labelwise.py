@@ -5,8 +5,11 @@ Labels are hard; -1 means unknown, and such a neighbour counts for no class.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from copy import copy
+from functools import cache
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -16,13 +19,15 @@ from typing_extensions import override
 
 from hpgmn.base.sparse import SparseMatrix, block_diagonal
 from hpgmn.graph import Array, Attributes
-from hpgmn.statistics.class_rows import fill_class_means
 from hpgmn.statistics.operators import SparseReplicaRows, Statistic, take_nodes
 
 COMPILED_FROM = 10**8
 """Products of an edge and an attribute from which on a kernel is compiled: for fewer, SciPy takes
 less time than numba does to start."""
 
+_BUFFER = 1 << 17  # numbers of a block of rows, 512 KiB: it stays in the cache
+_PIECE = 1 << 15  # numbers that torch converts without threads of its own
+_MODERATE = 1e15  # float32 holds its square, and that of its inverse
 _BLOCK = 65536  # rows of dense class means made at once
 _FACTORED = 8  # a statistic of more than one node in so many keeps the factored form
 
@@ -268,6 +273,39 @@ def inverse_or_zero(values: Array) -> Array:
     return np.divide(1.0, values, out=np.zeros_like(values, np.float32), where=values > 0)
 
 
+def scaled_attributes(x: Attributes, scaling: str) -> Attributes:
+    """Attributes as given ("raw"), divided by the row's sum ("fraction"), or of unit length."""
+    if scaling == "raw":
+        return x
+    x = _moderate(x)
+    if sp.issparse(x):
+        sums = np.asarray(abs(x).sum(axis=1)).reshape(-1).astype(np.float32)
+        factor = inverse_or_zero(sums if scaling == "fraction" else row_lengths(x))
+        data = x.data * np.repeat(factor, np.diff(x.indptr))
+        return sp.csr_array((data, x.indices, x.indptr), shape=x.shape)
+    lengths = np.abs(x).sum(axis=1) if scaling == "fraction" else np.sqrt((x * x).sum(axis=1))
+    return np.asarray(x * inverse_or_zero(lengths)[:, None], dtype=np.float32)
+
+
+def _moderate(x: Attributes) -> Attributes:
+    """Attributes whose squares are neither infinite nor 0, each row divided by a number of its own.
+
+    Where all are such, which is usual, these are the ones given.
+    """
+    if sp.issparse(x):
+        top = np.asarray(abs(x).max(axis=1).todense()).reshape(-1)
+    else:
+        top = np.maximum(x.max(axis=1), -x.min(axis=1))
+    is_odd = (top > _MODERATE) | ((top < 1 / _MODERATE) & (top > 0))
+    if not is_odd.any():
+        return x
+    by = np.where(is_odd, top, 1).astype(np.float32)
+    if sp.issparse(x):
+        data = x.data / np.repeat(by, np.diff(x.indptr))
+        return sp.csr_array((data, x.indices, x.indptr), shape=x.shape)
+    return np.asarray(x / by[:, None], dtype=np.float32)
+
+
 def sparse_class_means(
     adjacency: sp.csr_array,
     x: Attributes,
@@ -361,3 +399,170 @@ class FactoredMeans(Statistic):
         chosen = sp.csr_array(self.mean.host[places.reshape(-1)] @ self.input.host)
         chosen.sort_indices()
         return SparseReplicaRows(SparseMatrix(chosen, self.mean.device).ready(), replicas)
+
+
+def class_means_on_device(
+    adjacency: SparseMatrix,
+    x: Tensor,
+    labels: Tensor,
+    num_classes: int,
+    *,
+    unit_length: bool = False,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """r³ (:func:`hpgmn.statistics.labelwise.class_means`) of R replicas as dense rows.
+
+    Beside the result there is never more than one class of one replica in single precision.
+
+    Args:
+        adjacency: (N, N), row v lists the neighbours of v.
+        x: (N, F), on the device of the adjacency.
+        labels: (R, N) hard labels, -1 unknown, there too.
+        num_classes: C.
+        unit_length: whether each node's row is scaled to length 1.
+        dtype: of the result.
+
+    Returns:
+        (R, N, C·F)
+    """
+    (num_nodes, width), neighbor = x.shape, adjacency.columns_of_entries
+    rows = torch.empty(
+        labels.shape[0], num_nodes, num_classes * width, dtype=dtype, device=x.device
+    )
+    if not adjacency.host.nnz:  # cuSPARSE and MKL refuse empty matrices
+        return rows.zero_()
+
+    def means(theirs: Tensor, number: int) -> Tensor:
+        factors = (theirs == number).to(x.dtype)
+        weight = adjacency.product(x.new_ones(num_nodes, 1), factors)
+        return adjacency.product(x, factors).div_(torch.where(weight > 0, weight, 1))
+
+    for own, out in zip(labels, rows, strict=True):
+        theirs, scale = own[neighbor], x.new_ones(num_nodes, 1)
+        if unit_length:  # known before anything is rounded: half precision ends at 65504
+            squares = torch.zeros(num_nodes, 1, device=x.device)
+            for number in range(num_classes):
+                squares += means(theirs, number).square_().sum(dim=1, keepdim=True)
+            scale = torch.where(squares > 0, squares.rsqrt(), 0)
+        for number in range(num_classes):
+            out[:, number * width : (number + 1) * width] = means(theirs, number).mul_(scale)
+    return rows
+
+
+def fill_class_means(
+    adjacency: sp.csr_array,
+    x: Array,
+    labels: Array,
+    num_classes: int,
+    out: Array,
+    *,
+    unit_length: bool = False,
+    threads: int | None = None,
+) -> None:
+    """Write the mean attributes of each node's neighbours of each class, zero where there is none.
+
+    Args:
+        adjacency: (M, N), row v lists the neighbours of v; some rows of a graph, or all.
+        x: (N, F) float32.
+        labels: (N,); -1 is unknown.
+        num_classes: C.
+        out: (M, C·F), half or single precision, for example in a mapped file.
+        unit_length: whether each node's row is scaled to length 1.
+        threads: how many; None for as many as torch uses.
+    """
+    num_nodes, width = adjacency.shape[0], x.shape[1]
+    # Unsigned places need no test for counting from the end; the unknown are a class of their own.
+    indptr, indices = adjacency.indptr.view(np.uint32), adjacency.indices.view(np.uint32)
+    label = np.where(labels < 0, num_classes, labels).astype(np.uint32)
+    edges = (indptr, indices, adjacency.data, label, np.ascontiguousarray(x))
+    kernel = _compiled()
+    block = max(1, _BUFFER // (num_classes * width))
+
+    def fill(first: int) -> None:
+        last = min(first + block, num_nodes)
+        buffer = np.empty((last - first, num_classes * width), np.float32)
+        kernel(first, last, *edges, unit_length, np.empty(num_classes, np.float32), buffer)
+        rows = torch.from_numpy(out[first:last]).view(-1)
+        found = torch.from_numpy(buffer).view(-1)
+        pieces = (torch.split(whole, _PIECE) for whole in (rows, found))
+        for place, part in zip(*pieces, strict=True):
+            place.copy_(part)
+
+    pool = ThreadPoolExecutor(threads or torch.get_num_threads())
+    try:
+        for _ in pool.map(fill, range(0, num_nodes, block)):
+            pass
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@cache
+def _compiled() -> Any:
+    """The kernel as machine code that runs without Python's lock; one form for all callers.
+
+    It is not kept on disk: what numba keeps there is a pickle, in a place of its own choosing.
+    """
+    import numba
+
+    whole = numba.types.Array(numba.uint32, 1, "C", readonly=True)
+    values = numba.types.Array(numba.float32, 1, "C", readonly=True)
+    table = numba.types.Array(numba.float32, 2, "C", readonly=True)
+    signature = numba.void(
+        *(numba.intp, numba.intp, whole, whole, values, whole, table, numba.boolean),
+        *(numba.float32[::1], numba.float32[:, ::1]),
+    )
+    # Sums of squares may be taken in any order: several at once.
+    squares = numba.njit(nogil=True, fastmath={"reassoc", "contract"})(_squares)
+    return _kernel(numba.njit(signature, nogil=True), squares)
+
+
+def _kernel(compiled: Callable[[Any], Any], squares: Any) -> Any:
+    """A function that fills some rows."""
+
+    def rows(
+        first: int,
+        last: int,
+        indptr: Array,
+        indices: Array,
+        data: Array,
+        labels: Array,
+        x: Array,
+        unit_length: bool,
+        totals: Array,
+        means: Array,
+    ) -> None:
+        num_classes, width = totals.size, x.shape[1]
+        for node in range(first, last):
+            row = means[node - first]
+            for place in range(row.size):
+                row[place] = 0
+            for label in range(num_classes):
+                totals[label] = 0
+            for edge in range(indptr[node], indptr[node + 1]):
+                neighbor = indices[edge]
+                label = labels[neighbor]
+                if label < num_classes:
+                    weight = data[edge]
+                    totals[label] += weight
+                    start = label * width
+                    for column in range(width):
+                        row[start + column] += weight * x[neighbor, column]
+            for label in range(num_classes):
+                if totals[label] > 0:
+                    factor = np.float32(1) / totals[label]
+                    for place in range(label * width, (label + 1) * width):
+                        row[place] *= factor
+            length = np.float32(np.sqrt(squares(row))) if unit_length else np.float32(0)
+            if length > 0:
+                factor = np.float32(1) / length
+                for place in range(row.size):
+                    row[place] *= factor
+
+    return compiled(rows)
+
+
+def _squares(row: Array) -> Any:
+    total = np.float32(0)
+    for place in range(row.size):
+        total += row[place] * row[place]
+    return total

@@ -33,8 +33,7 @@ from hpgmn.models.stage import (
     load_parameters,
     main_stage,
 )
-from hpgmn.statistics.labelwise import FactoredMeans, averaging
-from hpgmn.statistics.local import scaled_attributes
+from hpgmn.statistics.labelwise import FactoredMeans, averaging, scaled_attributes
 from hpgmn.statistics.operators import Statistic, take_nodes, with_columns
 
 logger = logging.getLogger(__name__)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,20 +16,17 @@ from hpgmn.base.errors import HPGMNError
 from hpgmn.base.machine import free_bytes
 from hpgmn.graph import Graph
 from hpgmn.models.hpgmn import HPGMNSettings
-from hpgmn.statistics import LocalStatistics, StatisticsSettings, forms
-from hpgmn.statistics.diffusion import transition
-from hpgmn.statistics.forms import (
-    FORMS,
-    MEANS_FORMS,
-    chosen_form,
-    chosen_means_form,
-    form_bytes,
-    is_sketched,
-    mean_entries,
-    means_are_sketched,
-    means_bytes,
-    settled,
+from hpgmn.statistics import LocalStatistics, StatisticsSettings, cache, definitions
+from hpgmn.statistics.definitions import (
+    DEFINITIONS,
+    ClassMeans,
+    Diffusion,
+    fix_sketches,
+    require_half_range,
+    select,
 )
+from hpgmn.statistics.diffusion import transition
+from hpgmn.statistics.settings import FORMS, MEANS_FORMS
 
 CPU = torch.device("cpu")
 GPU = torch.device("cuda")
@@ -44,24 +42,26 @@ def ring(num_nodes: int) -> Graph:
 def form_of(
     graph: Graph, monkeypatch: pytest.MonkeyPatch, free: float = math.inf, **changes: Any
 ) -> str:
-    monkeypatch.setattr(forms, "free_bytes", lambda device: free)
+    monkeypatch.setattr(definitions, "free_bytes", lambda device: free)
     settings = replace(PLAIN, **changes)
     matrix = transition(graph.adjacency("out"), "column")
-    return chosen_form(matrix, settings, CPU, sketched=is_sketched(graph, settings))
+    return Diffusion.choose_form(
+        matrix, settings, CPU, sketched=Diffusion.is_sketched(graph, settings)
+    )
 
 
 def test_auto_follows_the_rule(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", logger="hpgmn.statistics.forms")
+    caplog.set_level("INFO", logger="hpgmn.statistics.definitions")
     graph = ring(100)
-    monkeypatch.setattr(forms, "IMPLICIT_LIMIT", 10_000)
-    monkeypatch.setattr(forms, "DENSE_LIMIT_BYTES", 40_000)
+    monkeypatch.setattr(definitions, "IMPLICIT_LIMIT", 10_000)
+    monkeypatch.setattr(definitions, "DENSE_LIMIT_BYTES", 40_000)
     assert form_of(graph, monkeypatch) == "dense"
     assert form_of(graph, monkeypatch, free=850_000) == "implicit"
-    monkeypatch.setattr(forms, "DENSE_LIMIT_BYTES", 39_999)
+    monkeypatch.setattr(definitions, "DENSE_LIMIT_BYTES", 39_999)
     assert form_of(graph, monkeypatch) == "implicit"
-    monkeypatch.setattr(forms, "IMPLICIT_LIMIT", 9_999)
+    monkeypatch.setattr(definitions, "IMPLICIT_LIMIT", 9_999)
     assert form_of(graph, monkeypatch) == "sketch"
     told = [message.partition("; ")[2] for message in caplog.messages]
     assert told == [
@@ -82,9 +82,9 @@ def test_free_memory_never_makes_a_sketch(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("form", FORMS)
 def test_a_form_that_fits_is_taken_as_set(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     graph = ring(100)
-    needed = form_bytes(form, transition(graph.adjacency("out"), "column"), PLAIN)
+    needed = Diffusion.form_bytes(form, transition(graph.adjacency("out"), "column"), PLAIN)
     assert form_of(graph, monkeypatch, free=needed, diffusion_form=form) == form
-    with pytest.raises(HPGMNError, match=f"The {form} form of diffusion would take"):
+    with pytest.raises(HPGMNError, match=f"The {form} form of diffusion needs"):
         form_of(graph, monkeypatch, free=needed - 1, diffusion_form=form)
 
 
@@ -92,19 +92,23 @@ def test_a_refusal_names_the_forms_that_fit(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     with pytest.raises(HPGMNError) as caught:
         form_of(ring(20_000), monkeypatch, free=200 * 2**20, diffusion_form="dense")
-    assert str(caught.value) == (
-        "The dense form of diffusion would take 3.1 GiB for 20,000 nodes, and 200.0 MiB are free. "
-        "Set diffusion_form=implicit (156.4 MiB) or diffusion_form=topk (30.3 MiB) or "
-        "diffusion_form=sketch (28.4 MiB), or leave diffusion out of statistics."
-    )
+    assert "3.1 GiB for 20,000 nodes, and 200.0 MiB are free" in caught.value.message
+    remedy = caught.value.remedy
+    assert [(choice.setting, choice.value) for choice in (remedy, *remedy.alternatives)] == [
+        *(("diffusion_form", form) for form in ("implicit", "topk", "sketch")),
+        (None, None),
+    ]
+    assert "30.3 MiB" in remedy.alternatives[0].action
 
 
 def test_a_form_that_would_take_hours_is_not_proposed(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("WARNING", logger="hpgmn.statistics.forms")  # others may have asked for more
-    monkeypatch.setattr(forms, "IMPLICIT_LIMIT", 1)
-    with pytest.raises(HPGMNError, match="Set diffusion_form=topk") as caught:
+    caplog.set_level(
+        "WARNING", logger="hpgmn.statistics.definitions"
+    )  # others may have asked for more
+    monkeypatch.setattr(definitions, "IMPLICIT_LIMIT", 1)
+    with pytest.raises(HPGMNError, match="topk") as caught:
         form_of(ring(20_000), monkeypatch, free=200 * 2**20, diffusion_form="dense")
     assert "implicit" not in str(caught.value)
     assert form_of(ring(20), monkeypatch, diffusion_form="implicit") == "implicit"
@@ -114,18 +118,18 @@ def test_a_form_that_would_take_hours_is_not_proposed(
 
 
 @pytest.mark.parametrize(
-    ("form", "remedy"),
+    ("form", "setting"),
     [
-        ("dense", "diffusion_form=sketch and a smaller diffusion_dim"),
-        ("implicit", "diffusion_form=sketch and a smaller diffusion_dim"),
-        ("topk", "a smaller diffusion_topk"),
-        ("sketch", "diffusion_form=sketch and a smaller diffusion_dim"),
+        ("dense", "diffusion_dim"),
+        ("implicit", "diffusion_dim"),
+        ("topk", "diffusion_topk"),
+        ("sketch", "diffusion_dim"),
     ],
 )
 def test_where_nothing_fits_less_is_proposed(
-    monkeypatch: pytest.MonkeyPatch, form: str, remedy: str
+    monkeypatch: pytest.MonkeyPatch, form: str, setting: str
 ) -> None:
-    with pytest.raises(HPGMNError, match=f"Set {remedy}, or leave diffusion out"):
+    with pytest.raises(HPGMNError, match=rf"{setting}=.*, or leave diffusion out"):
         form_of(ring(1000), monkeypatch, free=2**10, diffusion_form=form)
 
 
@@ -133,7 +137,7 @@ def test_where_nothing_fits_less_is_proposed(
 def test_nothing_is_built_before_it_is_known_to_fit(
     monkeypatch: pytest.MonkeyPatch, small_graph: Graph, form: str
 ) -> None:
-    monkeypatch.setattr(forms, "free_bytes", lambda device: 1000)
+    monkeypatch.setattr(definitions, "free_bytes", lambda device: 1000)
     settings = replace(PLAIN, diffusion_form=form)
     with pytest.raises(HPGMNError, match=r"for 18 nodes, and 0\.0 MiB are free"):
         LocalStatistics(small_graph).build(small_graph.y[None], 3, [settings])
@@ -142,11 +146,16 @@ def test_nothing_is_built_before_it_is_known_to_fit(
 def test_what_a_form_needs_grows_with_what_is_asked() -> None:
     matrix = transition(ring(1000).adjacency("out"), "column")
     for form, name in (("topk", "diffusion_topk"), ("sketch", "diffusion_dim")):
-        sizes = [form_bytes(form, matrix, replace(PLAIN, **{name: n})) for n in (16, 32, 2000)]
+        sizes = [
+            Diffusion.form_bytes(form, matrix, replace(PLAIN, **{name: n})) for n in (16, 32, 2000)
+        ]
         assert sizes == sorted(set(sizes))
     star = sp.csr_array((np.ones(999, np.float32), (np.arange(1, 1000), np.zeros(999, int))))
     star.resize((1000, 1000))
-    assert form_bytes("dense", star, PLAIN) < form_bytes("dense", matrix, PLAIN) / 1.5
+    assert (
+        Diffusion.form_bytes("dense", star, PLAIN)
+        < Diffusion.form_bytes("dense", matrix, PLAIN) / 1.5
+    )
 
 
 # The sketch is settled by the graph of the training.
@@ -154,16 +163,16 @@ def test_what_a_form_needs_grows_with_what_is_asked() -> None:
 
 def test_settings_name_the_sketch_that_auto_took(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = ring(100)
-    assert settled(graph, PLAIN) is PLAIN
-    monkeypatch.setattr(forms, "DENSE_LIMIT_BYTES", 0)
-    monkeypatch.setattr(forms, "IMPLICIT_LIMIT", 0)
-    assert settled(graph, PLAIN) == replace(PLAIN, diffusion_form="sketch")
+    assert fix_sketches(graph, PLAIN) is PLAIN
+    monkeypatch.setattr(definitions, "DENSE_LIMIT_BYTES", 0)
+    monkeypatch.setattr(definitions, "IMPLICIT_LIMIT", 0)
+    assert fix_sketches(graph, PLAIN) == replace(PLAIN, diffusion_form="sketch")
     for other in (
         replace(PLAIN, diffusion_form="implicit"),
         replace(PLAIN, statistics=("attributes",)),
         object(),
     ):
-        assert settled(graph, other) is other
+        assert fix_sketches(graph, other) is other
 
 
 def test_whether_it_is_a_sketch_does_not_depend_on_the_neighbour_mode(
@@ -172,13 +181,13 @@ def test_whether_it_is_a_sketch_does_not_depend_on_the_neighbour_mode(
     """Replicas of one batch may read different neighbours, but their widths must agree."""
     edges = small_graph.adjacency("out").nnz
     assert small_graph.adjacency("undirected").nnz > edges
-    monkeypatch.setattr(forms, "DENSE_LIMIT_BYTES", 0)
-    monkeypatch.setattr(forms, "IMPLICIT_LIMIT", 18 * edges)
+    monkeypatch.setattr(definitions, "DENSE_LIMIT_BYTES", 0)
+    monkeypatch.setattr(definitions, "IMPLICIT_LIMIT", 18 * edges)
     each = [replace(PLAIN, neighbors=mode) for mode in ("out", "undirected")]
     labels = np.stack([small_graph.y] * 2)
     built = LocalStatistics(small_graph).build(labels, 3, each)
     assert built["diffusion"].width == 18
-    monkeypatch.setattr(forms, "IMPLICIT_LIMIT", 18 * edges - 1)
+    monkeypatch.setattr(definitions, "IMPLICIT_LIMIT", 18 * edges - 1)
     built = LocalStatistics(small_graph).build(labels, 3, each)
     assert built["diffusion"].width == 256
 
@@ -186,8 +195,8 @@ def test_whether_it_is_a_sketch_does_not_depend_on_the_neighbour_mode(
 def test_a_trained_model_keeps_its_number_of_columns(
     monkeypatch: pytest.MonkeyPatch, small_graph: Graph
 ) -> None:
-    monkeypatch.setattr(forms, "DENSE_LIMIT_BYTES", 0)
-    monkeypatch.setattr(forms, "IMPLICIT_LIMIT", 0)
+    monkeypatch.setattr(definitions, "DENSE_LIMIT_BYTES", 0)
+    monkeypatch.setattr(definitions, "IMPLICIT_LIMIT", 0)
     statistics = LocalStatistics(small_graph, columns=np.arange(18), width=20)
     assert statistics.build(small_graph.y[None], 3, [PLAIN])["diffusion_out"].width == 20
 
@@ -215,16 +224,16 @@ def means_form_of(
     device: torch.device = CPU,
     **changes: Any,
 ) -> str:
-    monkeypatch.setattr(forms, "free_bytes", lambda device: free)
+    monkeypatch.setattr(definitions, "free_bytes", lambda device: free)
     settings = replace(BATCHES, **changes)
-    return chosen_means_form(
+    return ClassMeans.choose_form(
         graph.adjacency("out"),
         graph.x,
         1,
         2,
         settings,
         device,
-        sketched=means_are_sketched(graph, settings),
+        sketched=ClassMeans.is_sketched(graph, settings),
     )
 
 
@@ -232,24 +241,24 @@ def test_auto_follows_the_rule_of_class_means(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """100 nodes, 2·200 columns: 80,000 bytes of half precision; 2 neighbours of 5 entries each."""
-    caplog.set_level("INFO", logger="hpgmn.statistics.forms")
+    caplog.set_level("INFO", logger="hpgmn.statistics.definitions")
     dense, sparse = wheel(100, 200), wheel(100, 200, entries=5)
-    monkeypatch.setattr(forms, "ROWS_LIMIT_BYTES", 80_000)
+    monkeypatch.setattr(definitions, "ROWS_LIMIT_BYTES", 80_000)
     assert means_form_of(dense, monkeypatch) == "half"
     assert means_form_of(sparse, monkeypatch) == "sparse"
     assert means_form_of(wheel(100, 200, entries=60), monkeypatch) == "half"
-    monkeypatch.setattr(forms, "ROWS_LIMIT_BYTES", 79_999)
+    monkeypatch.setattr(definitions, "ROWS_LIMIT_BYTES", 79_999)
     assert means_form_of(dense, monkeypatch) == "sketch"
     assert means_form_of(sparse, monkeypatch) == "sparse"
-    monkeypatch.setattr(forms, "ROWS_LIMIT_BYTES", 8 * 100 * 10)
+    monkeypatch.setattr(definitions, "ROWS_LIMIT_BYTES", 8 * 100 * 10)
     assert means_form_of(sparse, monkeypatch) == "sparse"
-    monkeypatch.setattr(forms, "ROWS_LIMIT_BYTES", 8 * 100 * 10 - 1)
+    monkeypatch.setattr(definitions, "ROWS_LIMIT_BYTES", 8 * 100 * 10 - 1)
     assert means_form_of(sparse, monkeypatch) == "sketch"
     assert means_form_of(dense, monkeypatch, batch_size=0) == "dense"
     assert means_form_of(sparse, monkeypatch, batch_size=0) == "factored"
-    monkeypatch.setattr(forms, "MEANS_LIMIT_BYTES", 4 * 100 * 400 - 1)
+    monkeypatch.setattr(definitions, "MEANS_LIMIT_BYTES", 4 * 100 * 400 - 1)
     assert means_form_of(dense, monkeypatch, batch_size=0) == "factored"
-    much = 4 * 100 * 400 / forms.MEANS_GPU_SHARE
+    much = 4 * 100 * 400 / definitions.MEANS_GPU_SHARE
     assert means_form_of(dense, monkeypatch, free=much, device=GPU, batch_size=0) == "dense"
     assert means_form_of(dense, monkeypatch, free=much - 9, device=GPU, batch_size=0) == "factored"
     told = [message.partition("; ")[2] for message in caplog.messages]
@@ -273,7 +282,7 @@ def test_auto_follows_the_rule_of_class_means(
 
 
 def test_a_sketch_that_would_be_no_shorter_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forms, "ROWS_LIMIT_BYTES", 0)
+    monkeypatch.setattr(definitions, "ROWS_LIMIT_BYTES", 0)
     assert means_form_of(wheel(10, 65), monkeypatch) == "sketch"
     assert means_form_of(wheel(10, 64), monkeypatch) == "half"
     assert means_form_of(wheel(10, 64), monkeypatch, class_means_dim=63) == "sketch"
@@ -286,25 +295,25 @@ def test_entries_of_class_means_are_at_most_those_of_neighbours() -> None:
     adjacency = sp.csr_array(weight.astype(np.float32))
     counts = np.diff(x.indptr)
     reached = [sum(counts[u] for u in np.flatnonzero(row)) for row in weight]
-    assert mean_entries(adjacency, x, 10**6) == sum(reached)
-    assert mean_entries(adjacency, x, 15) == sum(min(number, 15) for number in reached)
+    assert ClassMeans.most_entries(adjacency, x, 10**6) == sum(reached)
+    assert ClassMeans.most_entries(adjacency, x, 15) == sum(min(number, 15) for number in reached)
     turned = [sum(counts[u] for u in np.flatnonzero(row)) for row in weight.T]
-    assert mean_entries(adjacency.T, x, 10**6) == sum(turned)
+    assert ClassMeans.most_entries(adjacency.T, x, 10**6) == sum(turned)
     np.testing.assert_array_equal(adjacency.toarray(), weight.astype(np.float32))  # left alone
 
 
 def test_free_memory_never_makes_a_sketch_of_class_means(monkeypatch: pytest.MonkeyPatch) -> None:
     assert means_form_of(wheel(100, 200), monkeypatch, free=50_000) == "half"  # in a file
-    with pytest.raises(HPGMNError, match="The half form of class means would take"):
+    with pytest.raises(HPGMNError, match="The half form of class_means needs"):
         means_form_of(wheel(100, 200), monkeypatch, free=50_000, device=GPU)
 
 
 @pytest.mark.parametrize("form", MEANS_FORMS)
 def test_class_means_that_fit_are_taken_as_set(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     graph = wheel(100, 200, entries=5)
-    needed = means_bytes(graph.adjacency("out"), graph.x, 1, 2, 64)[form]
+    needed = ClassMeans.form_bytes(graph.adjacency("out"), graph.x, 1, 2, 64)[form]
     assert means_form_of(graph, monkeypatch, free=needed, class_means_form=form) == form
-    with pytest.raises(HPGMNError, match=f"The {form} form of class means would take"):
+    with pytest.raises(HPGMNError, match=f"The {form} form of class_means needs"):
         means_form_of(graph, monkeypatch, free=needed - 1, device=GPU, class_means_form=form)
 
 
@@ -314,21 +323,20 @@ def test_a_refusal_names_the_forms_of_class_means_that_fit(
     graph = wheel(20_000, 500, entries=10)
     with pytest.raises(HPGMNError) as caught:
         means_form_of(graph, monkeypatch, free=20 * 2**20, device=GPU, class_means_form="half")
-    assert str(caught.value) == (
-        "The half form of class means would take 38.8 MiB for 20,000 nodes, and 20.0 MiB are free. "
-        "Set class_means_form=sparse (5.2 MiB) or class_means_form=sketch (10.4 MiB), or leave "
-        "class_means out of statistics."
-    )
-    with pytest.raises(HPGMNError, match="Set class_means_form=sketch and a smaller class_means"):
+    assert "38.8 MiB for 20,000 nodes, and 20.0 MiB are free" in caught.value.message
+    remedy = caught.value.remedy
+    assert (remedy.value, remedy.alternatives[0].value) == ("sparse", "sketch")
+    assert "5.2 MiB" in remedy.action
+    with pytest.raises(HPGMNError, match=r'class_means_form="sketch".*class_means_dim='):
         means_form_of(graph, monkeypatch, free=2**20, device=GPU, class_means_form="half")
-    with pytest.raises(HPGMNError, match=r"Set class_means_form=factored \(\d+"):
+    with pytest.raises(HPGMNError, match='class_means_form="factored"'):
         means_form_of(graph, monkeypatch, free=2**24, class_means_form="dense", batch_size=0)
 
 
 def test_class_means_are_not_built_before_they_are_known_to_fit(
     monkeypatch: pytest.MonkeyPatch, small_graph: Graph
 ) -> None:
-    monkeypatch.setattr(forms, "free_bytes", lambda device: 100)
+    monkeypatch.setattr(definitions, "free_bytes", lambda device: 100)
     chosen = replace(BATCHES, class_means_form="sparse")
     with pytest.raises(HPGMNError, match=r"for 18 nodes, and 0\.0 MiB are free"):
         LocalStatistics(small_graph).build(small_graph.y[None], 3, [chosen])
@@ -338,7 +346,7 @@ def test_what_class_means_need_is_at_least_what_they_keep(small_graph: Graph) ->
     adjacency = small_graph.adjacency("out")
     x = sp.csr_array(small_graph.x)
     for replicas in (1, 3):
-        needed = means_bytes(adjacency, x, replicas, 3, 4)
+        needed = ClassMeans.form_bytes(adjacency, x, replicas, 3, 4)
         assert needed["dense"] >= replicas * 18 * 15 * 4
         assert needed["half"] >= replicas * 18 * 15 * 2
         assert needed["sketch"] >= replicas * 18 * 12 * 2
@@ -350,34 +358,36 @@ def test_settings_name_the_sketch_of_class_means_that_auto_took(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     graph = wheel(100, 200)
-    assert settled(graph, BATCHES) is BATCHES
-    monkeypatch.setattr(forms, "ROWS_LIMIT_BYTES", 0)
-    named = settled(graph, BATCHES)
+    assert fix_sketches(graph, BATCHES) is BATCHES
+    monkeypatch.setattr(definitions, "ROWS_LIMIT_BYTES", 0)
+    named = fix_sketches(graph, BATCHES)
     assert named == replace(BATCHES, class_means_form="sketch")
-    assert settled(graph, named) is named
+    assert fix_sketches(graph, named) is named
     for other in (
         replace(BATCHES, class_means_form="half"),
         replace(BATCHES, batch_size=0),
         replace(BATCHES, statistics=("attributes",)),
     ):
-        assert settled(graph, other) is other
-    monkeypatch.setattr(forms, "DENSE_LIMIT_BYTES", 0)
-    monkeypatch.setattr(forms, "IMPLICIT_LIMIT", 0)
+        assert fix_sketches(graph, other) is other
+    monkeypatch.setattr(definitions, "DENSE_LIMIT_BYTES", 0)
+    monkeypatch.setattr(definitions, "IMPLICIT_LIMIT", 0)
     both = replace(BATCHES, statistics=("class_means", "diffusion"))
-    assert settled(graph, both) == replace(both, class_means_form="sketch", diffusion_form="sketch")
+    assert fix_sketches(graph, both) == replace(
+        both, class_means_form="sketch", diffusion_form="sketch"
+    )
 
 
 def test_a_trained_model_keeps_its_columns_of_class_means(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     graph = wheel(20, 70)
-    monkeypatch.setattr(forms, "ROWS_LIMIT_BYTES", 0)
+    monkeypatch.setattr(definitions, "ROWS_LIMIT_BYTES", 0)
     each = [replace(BATCHES, neighbors="out")]
     trained = LocalStatistics(graph).build(graph.y[None], 2, each)["class_means"]
     assert trained.width == 2 * 64
     used = LocalStatistics(graph, width=20)
     assert used.build(graph.y[None], 2, each)["class_means"].width == 2 * 70
-    named = [settled(graph, each[0])]
+    named = [fix_sketches(graph, each[0])]
     assert used.build(graph.y[None], 2, named)["class_means"].width == 2 * 64
 
 
@@ -391,13 +401,88 @@ def test_this_machine_says_what_is_free() -> None:
 @pytest.mark.parametrize("sparse", [False, True])
 def test_attributes_beyond_half_precision_are_refused(sparse: bool) -> None:
     x: Any = np.float32([[0, 65504], [-65504, 3]])
-    forms.refuse_beyond_half(sp.csr_array(x) if sparse else x)
+    require_half_range(sp.csr_array(x) if sparse else x)
     x[1, 0] = -70000
-    with pytest.raises(HPGMNError, match=r"as large as 70000 .* set class_means_scaling=unit"):
-        forms.refuse_beyond_half(sp.csr_array(x) if sparse else x)
+    with pytest.raises(HPGMNError, match=r'as large as 70000 .*class_means_scaling="unit"'):
+        require_half_range(sp.csr_array(x) if sparse else x)
     graph = Graph(x, [[0], [1]], [0, 1])
     settings = replace(BATCHES, statistics=("class_means",), class_means_form="half")
     with pytest.raises(HPGMNError, match="beyond half precision"):
         LocalStatistics(graph).build(graph.y[None], 2, [settings])
     fine = replace(settings, class_means_scaling="unit")
     LocalStatistics(graph).build(graph.y[None], 2, [fine])
+
+
+# Keys.
+
+CHANGED: dict[str, Any] = {
+    "attributes_scaling": "unit",
+    "class_counts_scaling": "raw",
+    "soft_counts": True,
+    "class_means_scaling": "unit",
+    "class_means_form": "half",
+    "class_means_dim": 8,
+    "diffusion": "heat",
+    "teleport": 0.3,
+    "heat_time": 1.0,
+    "normalization": "row",
+    "diffusion_self_loop": 1,
+    "diffusion_form": "topk",
+    "diffusion_tolerance": 1e-5,
+    "diffusion_topk": 3,
+    "diffusion_threshold": 1e-3,
+    "diffusion_dim": 16,
+    "diffusion_scaling": "raw",
+    "diffusion_self_entry": True,
+    "adjacency_scaling": "raw",
+}
+
+
+def test_every_setting_changes_a_key() -> None:
+    """A new setting must be added here and declared by the statistic that reads it."""
+    structural = {"statistics", "neighbors"}  # which statistics, and the mode of each key
+    assert {info.name for info in fields(StatisticsSettings)} - structural == set(CHANGED)
+    plain = StatisticsSettings()
+    for name, value in CHANGED.items():
+        assert getattr(plain, name) != value
+        other = replace(plain, **{name: value})
+        readers = [
+            one for one in DEFINITIONS.values() if one.key("in", plain) != one.key("in", other)
+        ]
+        assert len(readers) == 1, name
+    assert Diffusion.key("in", plain) != Diffusion.key("out", plain)
+
+
+@pytest.mark.parametrize("definition", [ClassMeans, Diffusion])
+def test_stored_forms_depend_on_declared_settings(definition: Any) -> None:
+    """What a definition reads, other than to choose its form, is in the key of a form."""
+    stored = {name for names in definition.stored.values() for name in names}
+    chooses = {"class_means_form", "diffusion_form", "batch_size"}
+    assert stored == set(definition.settings) - chooses
+
+
+def test_an_undeclared_setting_cannot_be_read() -> None:
+    chosen = select(StatisticsSettings(), ("teleport",))
+    assert (chosen.teleport, chosen.as_dict()) == (0.15, {"teleport": 0.15})
+    with pytest.raises(AttributeError, match="'heat_time' is not declared"):
+        _ = chosen.heat_time
+    assert select(StatisticsSettings(), ("batch_size",)).batch_size == 0
+
+
+def test_every_setting_of_a_stored_form_changes_its_entry(
+    small_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HPGMN_CACHE", str(tmp_path))
+    monkeypatch.setattr(cache, "MIN_SECONDS", -1.0)
+    for name, definition in (("diffusion", Diffusion), ("class_means", ClassMeans)):
+        for form, names in definition.stored.items():
+            if form == "implicit":
+                continue  # nothing is stored
+            plain = StatisticsSettings(
+                statistics=(name,), neighbors="out", **{f"{name}_form": form}
+            )
+            kinds = [plain, *(replace(plain, **{key: CHANGED[key]}) for key in names)]
+            before = len(list(tmp_path.iterdir()))
+            for settings in kinds:
+                LocalStatistics(small_graph).build(small_graph.y[None], 3, [settings])
+            assert len(list(tmp_path.iterdir())) - before == len(kinds), form
