@@ -37,20 +37,20 @@ with tempfile.TemporaryDirectory() as name:
     write_day(Path(name) / "tomorrow", TODAY, network.num_nodes)
     today = hpgmn.load(Path(name) / "today")
 
-    # Statistics that do not ask which node is which serve new nodes best.
-    kept = ("attributes", "class_counts", "class_means")
-    model = hpgmn.HPGMNClassifier(seed=0, statistics=kept, epochs=60).fit(today, split=0)
+    # These statistics do not depend on node identity, so they transfer to new nodes.
+    statistics = ("attributes", "class_counts", "class_means")
+    model = hpgmn.HPGMNClassifier(seed=0, statistics=statistics, epochs=60).fit(today, split=0)
 
     # Tomorrow's tables hold only what is new. Their columns are read and scaled as today's were,
     # and their edges may name today's accounts. `hpgmn predict RUN tomorrow --add` does the same.
     tomorrow = hpgmn.load(Path(name) / "tomorrow", onto=today)
 
 print(f"today {today.num_nodes} accounts, tomorrow {tomorrow.num_nodes}")
-chances = model.predict_proba(tomorrow)[TODAY:]  # new nodes come after the known ones
-for node, row in zip(tomorrow.node_ids[TODAY : TODAY + 3], chances, strict=False):
+probabilities = model.predict_proba(tomorrow)[TODAY:]  # new nodes come after the known ones
+for node, row in zip(tomorrow.node_ids[TODAY : TODAY + 3], probabilities, strict=False):
     print(f"{node}: {model.classes_[row.argmax()]}, probability {row.max():.2f}")
 
-# Only the maker of this network knows the true classes of the new accounts.
+# The generator knows the true classes of the new accounts.
 truth = [network.class_names[label] for label in network.y[TODAY:]]
-right = model.classes_[chances.argmax(axis=1)] == truth
-print(f"right about {right.mean():.3f} of {len(right)} new accounts")
+is_correct = model.classes_[probabilities.argmax(axis=1)] == truth
+print(f"correct for {is_correct.mean():.3f} of {len(is_correct)} new accounts")

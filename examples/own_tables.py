@@ -1,4 +1,4 @@
-"""From two tables to predictions: audit the graph, train on what is labelled, answer for the rest.
+"""From two tables to predictions: audit the graph, train on what is labelled, predict the rest.
 
 python own_tables.py
 """
@@ -28,26 +28,26 @@ with (folder / "edges.csv").open("w", newline="") as file:
     rows.writerow(["source", "target"])
     rows.writerows([names[payer], names[paid]] for payer, paid in network.edge_index.T)
 
-# Columns are found by their names. Numbers are standardised, words become attributes of their own,
-# missing values are marked. Without a split column ten random splits of labelled nodes are made.
+# Columns are audit by their names. Numbers are standardised, words become attributes of their own,
+# missing values marked. Without a split column ten random splits of labelled nodes are drawn.
 graph = hpgmn.load(folder)
 print(graph)
 
-# Is anything wrong with the data? (With training=True it also says whether the graph helps.)
-found = hpgmn.audit(graph, training=False)
-for finding in found.findings:
+# Check the data; with training=True the audit also measures whether the graph helps.
+audit = hpgmn.audit(graph, training=False)
+for finding in audit.findings:
     print(f"{finding.severity}: {finding.message}")
 
 # Train; the validation nodes choose the epoch and scale the probabilities.
 model = hpgmn.HPGMNClassifier(seed=0, epochs=80).fit(graph, split=0)
 print(f"test accuracy {model.score(graph, graph.split(0).test):.3f}")
 
-# The accounts without a label are what all this is for.
+# Predict the unlabelled accounts.
 unknown = graph.y < 0
-chances = model.predict_proba(graph)[unknown]
+probabilities = model.predict_proba(graph)[unknown]
 with (folder / "predictions.csv").open("w", newline="") as file:
     rows = csv.writer(file)
     rows.writerow(["id", "prediction", "confidence"])
-    for name, row in zip(graph.node_ids[unknown], chances, strict=True):
+    for name, row in zip(graph.node_ids[unknown], probabilities, strict=True):
         rows.writerow([name, model.classes_[row.argmax()], round(float(row.max()), 4)])
 print(f"{unknown.sum()} predictions in {folder / 'predictions.csv'}")

@@ -178,8 +178,8 @@ def test_allowed_exceptions_are_still_needed() -> None:
         ("graph.py", "from hpgmn import Graph", {("graph", "__init__")}),
         (
             "graph.py",
-            "importlib.import_module('hpgmn.report.html')",
-            {("graph", "report.html")},
+            "importlib.import_module('hpgmn.report.page')",
+            {("graph", "report.page")},
         ),
         ("training/trainer.py", "from hpgmn.models import memory", set()),
         ("models/hpgmn.py", "from .memory import Memory", set()),

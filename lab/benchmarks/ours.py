@@ -29,9 +29,9 @@ from hpgmn.base.randomness import fused
 from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.graph import Graph
 from hpgmn.graph.datasets import load
-from hpgmn.models import ModelEntry, find_model
+from hpgmn.models import find_model
 from hpgmn.models.shipped import read_config, settings_for
-from hpgmn.models.stage import Replica, TrainingStage, TrainingTask, make_task
+from hpgmn.models.stage import ModelEntry, Replica, TrainingStage, TrainingTask, make_task
 from hpgmn.runs.spec import RunSpec
 from hpgmn.runs.train import train_folder
 from hpgmn.training.numerics import run_training_thread

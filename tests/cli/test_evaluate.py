@@ -15,8 +15,8 @@ from sklearn.metrics import average_precision_score, f1_score
 
 from hpgmn.graph import Graph, Splits
 from hpgmn.graph.files import write_graph
-from hpgmn.report.html import class_scores
-from hpgmn.report.reading import read_run
+from hpgmn.report.page import class_scores
+from hpgmn.runs.report_data import read_report_data
 
 Command = Callable[..., Any]
 Tiny = Callable[..., list[str]]
@@ -91,7 +91,7 @@ def test_evaluate_and_the_report_have_the_same_numbers_by_class(
     hpgmn: Command, trained: Path
 ) -> None:
     classes = json.loads(hpgmn("evaluate", trained, "--json").out)["classes"]
-    report = class_scores(read_run(trained).confusion)
+    report = class_scores(read_report_data(trained).confusion)
     for key in ("precision", "recall", "f1", "support"):
         ours = [np.nan if row[key] is None else row[key] for row in classes]
         np.testing.assert_allclose(ours, report[key], rtol=1e-12, equal_nan=True)

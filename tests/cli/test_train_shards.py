@@ -70,19 +70,18 @@ def test_an_interrupted_run_goes_on(
         "cpu",
         *OPTIONS,
     ]
-    monkeypatch.setattr("hpgmn.training.rank_training.SAVE_SECONDS", 0.0)
+    monkeypatch.setattr("hpgmn.training.replicas.SAVE_SECONDS", -1.0)
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("hpgmn.training.rank_training.end", stop)
+        patch.setattr("hpgmn.training.trainer.finish_stage", stop)
         assert main(words) == 130
     assert (tmp_path / "run" / "state" / "state.safetensors").exists()
     trained = []
-    monkeypatch.setattr(
-        "hpgmn.training.rank_training.ParallelTraining.epoch", lambda *_: trained.append(1)
-    )
+    runner = "hpgmn.training.stage_runner.StageRunner"
+    monkeypatch.setattr(f"{runner}.epoch", lambda *_: trained.append(1))
     assert main([*words, "--resume"]) == 0  # both epochs were saved: none is trained again
     assert not trained
 
@@ -93,9 +92,9 @@ def test_an_interrupted_run_goes_on(
         (["--resume", "--overwrite"], "--resume and --overwrite exclude each other"),
         (["--engine", "dask"], "Unknown engine 'dask'. Choose from: local, ray."),
         (["--address", "auto"], "Add --engine ray, or leave it out."),
-        (["--workers", "2"], "--workers is of --engine ray"),
+        (["--workers", "2"], "--workers needs --engine ray"),
         (["--metric", "average_precision", "--positive", "a"], "Unknown positive class 'a'"),
-        (["--set", "batch_size=0"], "Add --set batch_size=1024"),
+        (["--set", "batch_size=0"], "batch_size=1024"),
         (["--device", "tpu"], "Unknown device 'tpu'"),
     ],
 )
@@ -227,7 +226,10 @@ def test_a_mistake_under_torchrun_is_one_sentence(shards: Path, tmp_path: Path) 
     (tmp_path / "run" / "file").touch()
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     words = ["train-shards", str(shards), "--out", str(tmp_path / "run"), "--device", "cpu"]
-    for extra, message in (([], "--overwrite"), (["--set", "teleport=0.5"], "decided by")):
+    for extra, message in (
+        ([], "--overwrite"),
+        (["--set", "teleport=0.5"], "Row shards fix teleport"),
+    ):
         done = subprocess.run(
             [*command, "--nproc-per-node", "2", "-m", "hpgmn", *words, *extra],
             capture_output=True,
@@ -293,7 +295,7 @@ def test_ray_does_what_this_process_does(
     assert main(by_ray) == 0
     told = capsys.readouterr()
     assert "Ray: 1 machine" in told.err
-    assert "Ray Train starts 1 worker, which" in told.err
+    assert "Starting 1 Ray Train workers" in told.err
     here, there = (
         (tmp_path / name / "predictions.parquet").read_bytes() for name in ("here", "run")
     )

@@ -20,8 +20,8 @@ from hpgmn.graph.synthetic import trading_network
 from hpgmn.models import MODELS
 from hpgmn.models.stage import Replica, TrainingTask, make_task
 from hpgmn.statistics import STATISTICS, LocalStatistics, StatisticsSettings
-from hpgmn.training import replay, running, trainer
-from hpgmn.training.running import Running
+from hpgmn.training import replay, stage_runner, trainer
+from hpgmn.training.stage_runner import StageRunner
 from hpgmn.training.state import TrainState
 from hpgmn.training.trainer import logits, train
 
@@ -75,7 +75,7 @@ def recordings(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return made[-1]
 
     monkeypatch.setattr(trainer, "attempt", watched)
-    monkeypatch.setattr(running, "attempt", watched)
+    monkeypatch.setattr(stage_runner, "attempt", watched)
     return made
 
 
@@ -87,7 +87,7 @@ def test_every_model_is_replayed_as_it_runs(
     replayed = train(task, MODELS[name])
     assert recordings
     assert all(recordings), "an epoch could not be recorded"
-    monkeypatch.setattr(Running, "can_replay", False)
+    monkeypatch.setattr(StageRunner, "can_replay", False)
     assert_alike(train(task, MODELS[name]), replayed, 2e-3)
 
 
@@ -99,7 +99,7 @@ def test_steps_on_batches_are_replayed_as_they_run(
     replayed = train(task, MODELS["hpgmn"])
     assert len(recordings) == 2
     assert all(recordings)
-    monkeypatch.setattr(Running, "can_replay", False)
+    monkeypatch.setattr(StageRunner, "can_replay", False)
     assert_alike(train(task, MODELS["hpgmn"]), replayed, 2e-3)
 
 
@@ -120,7 +120,7 @@ def test_replays_go_on_with_fewer_replicas_and_other_rates(
     task = make_task(graph, replicas, [(split.train, split.val)] * 3, "cuda")
     replayed = train(task, MODELS["hpgmn"])
     assert len(recordings) > 2  # one more each time that half of the replicas have stopped
-    monkeypatch.setattr(Running, "can_replay", False)
+    monkeypatch.setattr(StageRunner, "can_replay", False)
     alone = train(task, MODELS["hpgmn"])
     assert_alike(alone, replayed, 5e-3)
 
@@ -134,7 +134,7 @@ def test_replays_go_on_with_fewer_replicas_and_other_rates(
         ("hpgmn-appnp", {"propagation": "before", "batch_norm": True}),
     ],
 )
-def test_agreement_between_passes_is_replayed(
+def test_consistency_loss_between_passes_is_replayed(
     graph: Graph,
     name: str,
     more: dict[str, Any],
@@ -145,7 +145,7 @@ def test_agreement_between_passes_is_replayed(
     task = task_of(graph, name, **values)
     replayed = train(task, MODELS[name])
     assert all(recordings)
-    monkeypatch.setattr(Running, "can_replay", False)
+    monkeypatch.setattr(StageRunner, "can_replay", False)
     assert_alike(train(task, MODELS[name]), replayed, 2e-3)
 
 
@@ -161,10 +161,10 @@ def test_an_epoch_asks_the_gpu_nothing(graph: Graph, name: str, batch_size: int)
     task = task_of(graph, name, **values)
     state = TrainState()
     for stage, build in MODELS[name].stages.items():
-        stage_run = Running(task, build, state, [0, 1], accuracy)
+        stage_run = StageRunner(task, build, state, [0, 1], accuracy)
         if stage_run.stage.epochs:
             optimizer = stage_run.optimizer(None)
-            current = trainer.begin(
+            current = trainer.start_stage(
                 stage,
                 trainer._values(stage_run),
                 (optimizer.first, optimizer.second),

@@ -23,7 +23,7 @@ from hpgmn.models import MODELS
 from hpgmn.models.stage import Replica
 from hpgmn.statistics import LocalStatistics, Statistic, StatisticsSettings
 from hpgmn.statistics.settings import FORMS, MEANS_FORMS
-from hpgmn.training import replay, running, trainer
+from hpgmn.training import replay, stage_runner, trainer
 from hpgmn.training.numerics import deterministic_algorithms
 from hpgmn.training.replicas import Fitted, fit_replicas
 
@@ -75,7 +75,7 @@ def test_every_model_gives_the_same_bits_again(
         return made[-1]
 
     monkeypatch.setattr(trainer, "attempt", watched)
-    monkeypatch.setattr(running, "attempt", watched)
+    monkeypatch.setattr(stage_runner, "attempt", watched)
     assert_same_bits(fitted(graph, name), fitted(graph, name))
     assert made
     assert all(made), "an epoch could not be recorded"

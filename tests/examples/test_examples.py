@@ -104,7 +104,7 @@ def test_accounts_of_tomorrow_get_their_classes() -> None:
     named = re.findall(r"^(a-\d+): ([a-z]+), probability ([01]\.\d\d)$", text, re.M)
     assert [name for name, _, _ in named] == ["a-800", "a-801", "a-802"]
     assert {kind for _, kind, _ in named} <= set(trading(840).class_names)
-    [right] = re.findall(r"^right about ([01]\.\d+) of 40 new accounts$", text, re.M)
+    [right] = re.findall(r"^correct for ([01]\.\d+) of 40 new accounts$", text, re.M)
     assert majority(840) < 0.8 <= float(right)
 
 

@@ -162,10 +162,10 @@ def _quiet() -> None:
     """No pages and pictures: they cost seconds, and hold times."""
     import hpgmn.cli.several
     import hpgmn.cli.tune
-    import hpgmn.report
+    import hpgmn.runs.report_data
 
     hpgmn.cli.several.explain_and_report = lambda *_: None
-    hpgmn.report.write_report = lambda *_: None
+    hpgmn.runs.report_data.write_report = lambda *_: None
     hpgmn.cli.tune._draw = lambda *_: False
 
 

@@ -17,9 +17,9 @@ import torch
 import hpgmn as package
 from hpgmn.base.errors import HPGMNError
 from hpgmn.graph import Graph
-from hpgmn.report.reading import read_run
 from hpgmn.runs.metrics import read_metrics
 from hpgmn.runs.predictions import guessed_labels, used_ids
+from hpgmn.runs.report_data import read_report_data
 from hpgmn.shards import Shards, shard
 from hpgmn.statistics import StatisticsSettings
 from hpgmn.statistics.cache import entry_draft, publish, read_entry, save_array
@@ -108,7 +108,7 @@ def used_nodes(graph: Graph, folder: Path) -> tuple[Path, Read]:
 
 def confusion(graph: Graph, folder: Path) -> tuple[Path, Read]:
     def read(path: Path) -> Any:
-        found = read_run(path.parent)
+        found = read_report_data(path.parent)
         return found.classes, found.confusion.tolist()
 
     return predictions(graph, folder)[0], read

@@ -251,7 +251,7 @@ def test_changed_records_of_a_run_stay_text(
 
     from hpgmn.base.errors import HPGMNError
     from hpgmn.base.files import CHECKSUM_KEY, with_checksum
-    from hpgmn.report import build_report
+    from hpgmn.runs.report_data import build_report
 
     made, every = 0, soak.amount(short=8, long=1)
     for path in sorted(run.glob("*.json")):

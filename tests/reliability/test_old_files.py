@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.files import CELL_FORMAT, GRAPH_FORMAT, RUN_FORMAT, STUDY_FORMAT
 from hpgmn.cli import main
-from hpgmn.report import write_report
+from hpgmn.runs.report_data import write_report
 from hpgmn.runs.study import claim, open_study
 from hpgmn_lab.results.records import read_records
 

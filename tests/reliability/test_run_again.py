@@ -32,7 +32,7 @@ SET = [word for name, value in TINY.items() for word in ("--set", f"{name}={valu
 @pytest.fixture(autouse=True)
 def _no_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hpgmn.cli.several.explain_and_report", lambda *_: None)
-    monkeypatch.setattr("hpgmn.report.write_report", lambda *_: None)
+    monkeypatch.setattr("hpgmn.runs.report_data.write_report", lambda *_: None)
 
 
 @pytest.fixture(scope="module")

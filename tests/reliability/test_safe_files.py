@@ -36,7 +36,7 @@ from hpgmn.graph.files import read_graph
 from hpgmn.base.errors import HPGMNError
 from hpgmn.runs.study import study_exists
 from hpgmn.base.parsing import read_json
-from hpgmn.report import build_report
+from hpgmn.runs.report_data import build_report
 from hpgmn.shards import Shards
 from hpgmn.shards.files import RowFile, small_array
 from hpgmn.statistics.cache import read_entry

@@ -335,7 +335,7 @@ def test_without_scripts_the_page_names_the_command(run: Path, browser: Browser)
 def test_a_sample_says_so_and_leaves_out_what_it_has_not(
     run: Path, browser: Browser, tmp_path: Path
 ) -> None:
-    from hpgmn.report import write_report
+    from hpgmn.runs.report_data import write_report
 
     part = Path(shutil.copytree(run, tmp_path / "part"))
     content = json.loads((part / "explorer.json").read_text(encoding="utf-8"))

@@ -8,10 +8,10 @@ import pytest
 
 from hpgmn.graph import Array
 from hpgmn.report import plots
-from hpgmn.report.reading import Stage
+from hpgmn.report.data import LearningCurves
 
 
-def stage(num_runs: int = 3, epochs: int = 40, name: str = "main") -> Stage:
+def stage(num_runs: int = 3, epochs: int = 40, name: str = "main") -> LearningCurves:
     random = np.random.default_rng(0)
     fall = np.exp(-np.arange(epochs) / 10)
     loss = fall + 0.1 * random.random((num_runs, epochs))
@@ -20,7 +20,7 @@ def stage(num_runs: int = 3, epochs: int = 40, name: str = "main") -> Stage:
         for curve in (loss, score):
             curve[run, epochs - 5 * run :] = np.nan
     curves = {"loss": loss, "val_loss": loss + 0.2, "val_score": score}
-    return Stage(name, np.arange(epochs), curves)
+    return LearningCurves(name, np.arange(epochs), curves)
 
 
 def confusion(num_classes: int) -> Array:
@@ -112,7 +112,7 @@ def test_curve_points_leave_out_epochs_without_a_value() -> None:
     assert (low.tolist(), high.tolist()) == ([1.0, 3.0], [2.0, 3.0])
 
 
-@pytest.mark.parametrize("length", [151, 300, 301, 5000])
+@pytest.mark.parametrize("length", [151, 5000])
 def test_long_curves_are_shortened_but_keep_ends_and_spikes(length: int) -> None:
     values = np.random.default_rng(0).random((4, length))
     values[2, length // 3] = 50.0
@@ -131,17 +131,19 @@ def test_loss_sentence_tells_the_ends_of_the_mean_curves() -> None:
     svg = plots.loss_curves(one, "loss")
     assert svg is not None
     first, last = one.curves["loss"][0, [0, -1]]
-    expected = f"training loss goes from {first:.3g} at epoch 0 to {last:.3g} at epoch 39"
+    expected = f"training loss {first:.3g} at epoch 0, {last:.3g} at epoch 39"
     assert expected in label(svg)
     assert "validation" in words(svg)
 
 
 def test_curves_that_were_not_recorded_are_not_drawn() -> None:
     nothing = np.full((2, 5), np.nan)
-    empty = Stage("main", np.arange(5), dict.fromkeys(("loss", "val_loss", "val_score"), nothing))
+    empty = LearningCurves(
+        "main", np.arange(5), dict.fromkeys(("loss", "val_loss", "val_score"), nothing)
+    )
     assert plots.loss_curves(empty, "a") is None
     assert plots.score_curve(empty, "accuracy", None, "b") is None
-    loss_only = Stage("main", np.arange(5), dict(empty.curves) | {"loss": np.ones((2, 5))})
+    loss_only = LearningCurves("main", np.arange(5), dict(empty.curves) | {"loss": np.ones((2, 5))})
     svg = plots.loss_curves(loss_only, "c")
     assert svg is not None
     assert "training" in words(svg)
@@ -155,7 +157,7 @@ def test_best_epochs_are_marked() -> None:
     assert marked is not None
     assert "best epoch of each run" in words(marked)
     assert "best epoch of each run" not in words(plain)
-    assert "between 3 and 8, their median is 7." in label(marked)
+    assert "3 to 8, median 7." in label(marked)
     fewer = plots.score_curve(stage(), "accuracy", np.array([[3.0, np.nan], [np.nan, 8.0]]), "s")
     assert fewer is not None
     assert marked.count("<use ") - fewer.count("<use ") == 1
@@ -167,19 +169,19 @@ def test_confusion_matrix_tells_shares_and_counts() -> None:
     for word in ("75%", "3", "25%", "1", "0", "100%", "8", "cat", "dog"):
         assert word in words(svg)
     assert "0%" not in words(svg)
-    assert "91.7% of the test nodes" in label(svg)
-    assert "takes cat for dog: 25.0%" in label(svg)
+    assert "91.7% correct" in label(svg)
+    assert "cat predicted as dog, 25.0%" in label(svg)
 
 
 def test_confusion_matrix_copes_with_a_class_without_test_nodes() -> None:
     svg = plots.confusion_matrix(np.array([[4, 0], [0, 0]]), ["cat", "dog"], "m")
     assert "100%" in words(svg)
-    assert "mistake" not in label(svg)
+    assert "error" not in label(svg)
 
 
 def test_confusion_matrix_without_nodes_says_so() -> None:
     svg = plots.confusion_matrix(np.zeros((2, 2), int), ["cat", "dog"], "m")
-    assert label(svg) == "Confusion matrix: no labelled test node."
+    assert "no labelled test node" in label(svg)
 
 
 def test_matrix_of_many_classes_shows_colours_only() -> None:
@@ -246,3 +248,9 @@ def test_split_labels_are_thinned_where_there_are_very_many() -> None:
     svg = plots.run_scores(np.linspace(0.5, 0.9, 100)[:, None], range(100), "accuracy", "r")
     assert "96" in words(svg)
     assert "97" not in words(svg)
+
+
+def test_printable_text_fits_any_file() -> None:
+    text = plots.printable("a\nb\x1b\x00\ud800\uffff<ü学>")
+    assert text == "a b\ufffd\ufffd\ufffd\ufffd<ü学>"
+    text.encode("utf-8")

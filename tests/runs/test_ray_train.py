@@ -1,4 +1,4 @@
-"""Ray Train starts the same training, and starts it anew when a worker is killed."""
+"""Ray Train starts the same training, and restarts it when a worker is killed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hpgmn.graph import Graph
 from hpgmn.runs import ray_train
 from hpgmn.runs.folder import prepare_folder
 from hpgmn.runs.ray_train import run_with_ray
-from hpgmn.runs.shard_run import run_on_shards, specification
+from hpgmn.runs.shard_run import run_on_shards, shard_spec
 from hpgmn.shards import Shards
 from hpgmn.training.checkpoint import read_tensors
 from hpgmn.training.ranks import Ranks
@@ -67,19 +67,20 @@ def dying() -> Callable[[Mapping[str, Any]], None]:
         import signal
 
         from hpgmn.runs import ray_train
-        from hpgmn.training import rank_training as training
+        from hpgmn.training import replicas
+        from hpgmn.training.stage_runner import StageRunner
 
-        training.SAVE_SECONDS = 0.0
-        before, died = training.ParallelTraining.epoch, Path(config["folder"]) / "died"
+        replicas.SAVE_SECONDS = 0.0
+        before, died = StageRunner.epoch, Path(config["folder"]) / "died"
 
-        def epoch(self: Any, optimizer: Any, current: Any) -> Any:
+        def epoch(self: Any, optimizer: Any, current: Any, number: int) -> Any:
             if self.ranks.rank == 1 and current.epoch == 2 and not died.exists():
                 died.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
-            return before(self, optimizer, current)
+            return before(self, optimizer, current, number)
 
-        training.ParallelTraining.epoch = epoch  # type: ignore[method-assign]
-        ray_train.work(config)
+        StageRunner.epoch = epoch  # type: ignore[assignment,method-assign]
+        ray_train.train_worker(config)
 
     return work
 
@@ -96,11 +97,11 @@ def test_a_killed_worker_changes_nothing(
 ) -> None:
     graph = package.trading_network(num_nodes=200, seed=3).graph
     shards = Shards(shards_writer(tmp_path / "shards", graph, SETTINGS))
-    spec = specification(shards)
+    spec = shard_spec(shards)
     for name in ("one", "run"):
         prepare_folder(tmp_path / name, spec, resume=False, overwrite=False)
     one = run_on_shards(spec, shards, tmp_path / "one", Ranks())
-    monkeypatch.setattr(ray_train, "work", dying())
+    monkeypatch.setattr(ray_train, "train_worker", dying())
     told: list[Progress] = []
     found = run_with_ray(spec, shards, tmp_path / "run", 2, retries=1, report=told.append)
     assert (tmp_path / "run" / "died").exists()
@@ -115,7 +116,7 @@ def test_a_killed_worker_changes_nothing(
     assert not (tmp_path / "run" / "ray").exists()
     assert told
     assert {(now.stage, now.epochs) for now in told} == {("main", 5)}
-    with pytest.raises(HPGMNError, match="has 3 cores, fewer than the 4 of --workers"):
+    with pytest.raises(HPGMNError, match="has 3 cores, fewer than the 4 workers"):
         run_with_ray(spec, shards, tmp_path / "run", 4)
 
 
@@ -171,9 +172,11 @@ def test_a_failed_training_says_how_to_go_on(
     played: _Ray, tmp_path: Path, shards_writer: Callable[..., Path], small_graph: Graph
 ) -> None:
     shards = Shards(shards_writer(tmp_path / "shards", small_graph, SETTINGS))
-    spec = specification(shards)
-    with pytest.raises(HPGMNError, match=r"\(a machine burnt down\)\. What was saved is kept"):
+    spec = shard_spec(shards)
+    with pytest.raises(HPGMNError, match=r"\(a machine burnt down\)") as caught:
         run_with_ray(spec, shards, tmp_path / "run", 2, retries=7, address="host:6379")
+    assert caught.value.remedy is not None
+    assert caught.value.remedy.option == "resume"
     assert played.told["address"] == "host:6379"
     assert played.told["ScalingConfig"] == {"num_workers": 2, "use_gpu": False}
     assert played.told["TorchConfig"] == {"backend": "gloo"}
@@ -185,8 +188,8 @@ def test_a_failed_training_says_how_to_go_on(
     ("workers", "device", "message"),
     [
         (9, "cpu", "too few for 9 ranks"),
-        (3, "cpu", "has 2 cores, fewer than the 3 of --workers"),
-        (1, "cuda", "has 0 GPUs, fewer than the 1 of --workers"),
+        (3, "cpu", "has 2 cores, fewer than the 3 workers"),
+        (1, "cuda", "has 0 GPUs, fewer than the 1 workers"),
     ],
 )
 def test_wrong_numbers_of_workers_are_refused(
@@ -199,13 +202,13 @@ def test_wrong_numbers_of_workers_are_refused(
     small_graph: Graph,
 ) -> None:
     shards = Shards(shards_writer(tmp_path / "shards", small_graph, SETTINGS))
-    spec = specification(shards, device=device)
+    spec = shard_spec(shards, device=device)
     with pytest.raises(HPGMNError, match=message):
         run_with_ray(spec, shards, tmp_path / "run", workers)
 
 
 def test_progress_goes_through_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_train, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(ray_train, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(writing.os, "fsync", pytest.fail)  # the next note replaces it anyway
     path = tmp_path / "progress.json"
     told: list[Progress] = []
@@ -216,15 +219,15 @@ def test_progress_goes_through_a_file(tmp_path: Path, monkeypatch: pytest.Monkey
         while len(told) < number and time.monotonic() < end:
             time.sleep(0.01)
 
-    with ray_train._watched(path, told.append):
+    with ray_train._poll_progress(path, told.append):
         path.write_text("{")
-        note = ray_train._noted(path)
+        note = ray_train._progress_writer(path)
         note(first)
         wait_for(1)
         time.sleep(0.05)  # seen once, told once
         note(second)
         wait_for(2)
     assert told == [first, second]
-    monkeypatch.setattr(ray_train, "LOOK_SECONDS", 60.0)
+    monkeypatch.setattr(ray_train, "POLL_SECONDS", 60.0)
     note(first)  # too soon
     assert '"epoch": 2' in path.read_text()

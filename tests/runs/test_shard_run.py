@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from tests.conftest import environment
 
 import hpgmn as package
 from hpgmn.base.calibration import calibrated
@@ -25,13 +26,11 @@ from hpgmn.graph import Graph
 from hpgmn.runs import shard_run as module
 from hpgmn.runs.folder import prepare_folder
 from hpgmn.runs.metrics import read_metrics
-from hpgmn.runs.shard_run import count_labels, run_on_shards, specification
+from hpgmn.runs.shard_run import count_labels, run_on_shards, shard_spec
 from hpgmn.shards import Shards
 from hpgmn.training.checkpoint import read_tensors
 from hpgmn.training.ranks import Ranks
 from hpgmn.training.saved import SavedModel
-
-from .conftest import environment
 
 SETTINGS: dict[str, Any] = {
     "hidden_dim": 12,
@@ -46,19 +45,20 @@ SETTINGS: dict[str, Any] = {
 # Rank 1 is killed at the start of its fifth epoch: always, or in the first attempt alone.
 PROGRAM = """
 import os, signal, sys
-from hpgmn.training import rank_training as training
+from hpgmn.training import replicas
+from hpgmn.training.stage_runner import StageRunner
 
-training.SAVE_SECONDS = 0.0
-before = training.ParallelTraining.epoch
+replicas.SAVE_SECONDS = 0.0
+before = StageRunner.epoch
 when = sys.argv.pop(1)
 
-def epoch(self, optimizer, current):
+def epoch(self, optimizer, current, number):
     first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
     if self.ranks.rank == 1 and current.epoch == 4 and (when == "die" or when == "once" and first):
         os.kill(os.getpid(), signal.SIGKILL)
-    return before(self, optimizer, current)
+    return before(self, optimizer, current, number)
 
-training.ParallelTraining.epoch = epoch
+StageRunner.epoch = epoch
 from hpgmn.cli import main
 sys.exit(main(sys.argv[1:]))
 """
@@ -72,7 +72,7 @@ def run_here(
     folder: Path, out: Path, settings: dict[str, Any] | None = None, **options: Any
 ) -> Any:
     shards = Shards(folder)
-    spec = specification(shards, settings, **options)
+    spec = shard_spec(shards, settings, **options)
     prepare_folder(out, spec, resume=False, overwrite=False)
     return run_on_shards(spec, shards, out, Ranks())
 
@@ -226,20 +226,20 @@ def test_shards_are_always_read_in_batches(
     tmp_path: Path, shards_writer: Callable[..., Path], small_graph: Graph
 ) -> None:
     shards = Shards(shards_writer(tmp_path, small_graph, SETTINGS))
-    assert specification(shards).settings["batch_size"] == 64
-    assert specification(shards, {"batch_size": 7}).settings["batch_size"] == 7
+    assert shard_spec(shards).settings["batch_size"] == 64
+    assert shard_spec(shards, {"batch_size": 7}).settings["batch_size"] == 7
     path = tmp_path / "manifest.json"
     content = json.loads(path.read_text())
     content["settings"]["batch_size"] = 0
     path.write_text(json.dumps(content))
-    assert specification(Shards(tmp_path)).settings["batch_size"] == 1024
+    assert shard_spec(Shards(tmp_path)).settings["batch_size"] == 1024
 
 
 @pytest.mark.parametrize(
     ("settings", "options", "message"),
     [
-        ({"batch_size": 0}, {}, "Add --set batch_size"),
-        ({}, {"seeds": 0}, "--seeds must be at least 1"),
+        ({"batch_size": 0}, {}, "batch_size=1024"),
+        ({}, {"seeds": 0}, "seeds must be at least 1"),
         ({}, {"metric": "precision@3"}, "needs two classes"),
         ({"hiden_dim": 3}, {}, "Did you mean 'hidden_dim'"),
     ],
@@ -254,7 +254,7 @@ def test_what_cannot_be_trained_is_refused_first(
 ) -> None:
     shards = Shards(shards_writer(tmp_path, small_graph, SETTINGS))
     with pytest.raises(SettingError, match=message):
-        specification(shards, settings, **options)
+        shard_spec(shards, settings, **options)
 
 
 @pytest.mark.parametrize(
@@ -274,13 +274,13 @@ def test_what_the_rows_were_made_with_is_not_set_again(
 ) -> None:
     """The saved model would say it, and `evaluate` build other statistics."""
     shards = Shards(shards_writer(tmp_path, small_graph, SETTINGS | {"neighbors": "out"}))
-    verb = "are" if len(changed) > 1 else "is"
-    told = f"{', '.join(changed)} {verb} decided by `hpgmn shard`; make the shards again with it."
-    with pytest.raises(SettingError, match=told):
-        specification(shards, {"lr": 0.1} | changed)
+    with pytest.raises(SettingError, match=", ".join(changed)) as caught:
+        shard_spec(shards, {"lr": 0.1} | changed)
+    assert caught.value.remedy is not None
+    assert caught.value.remedy.command == "shard"
     same = {name: shards.settings[name] for name in changed}
     allowed = {"class_counts_dropout": 0.2, "statistics": ("class_counts",)} | same
-    found = specification(shards, allowed).settings
+    found = shard_spec(shards, allowed).settings
     assert (found["class_counts_dropout"], list(found["statistics"])) == (0.2, ["class_counts"])
 
 
@@ -292,7 +292,7 @@ def test_a_run_that_goes_on_with_other_versions_says_so_and_keeps_the_first(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     shards = Shards(shards_writer(tmp_path / "shards", small_graph, SETTINGS))
-    out, spec = tmp_path / "run", specification(shards)
+    out, spec = tmp_path / "run", shard_spec(shards)
     prepare_folder(out, spec, resume=False, overwrite=False)
 
     def crash(*_: object) -> None:
@@ -300,7 +300,7 @@ def test_a_run_that_goes_on_with_other_versions_says_so_and_keeps_the_first(
 
     with monkeypatch.context() as patch:
         patch.setattr(module, "made_with_shards", lambda *_: {"torch": "1.0"})
-        patch.setattr(module._OneRun, "_judged", crash)
+        patch.setattr(module._RankRun, "_score", crash)
         with pytest.raises(KeyboardInterrupt):
             run_on_shards(spec, shards, out, Ranks())
     assert "torch" not in caplog.text
@@ -321,8 +321,8 @@ def test_labels_are_counted_range_by_range(
 ) -> None:
     """No process holds the labels of all nodes before the training begins."""
     shards = Shards(shards_writer(tmp_path, small_graph, SETTINGS, split=1))
-    monkeypatch.delattr("hpgmn.runs.shard_run.Rows")
-    specification(shards)
+    monkeypatch.delattr("hpgmn.runs.shard_run.ShardRows")
+    shard_spec(shards)
     split = small_graph.split(1)
     found = count_labels(shards)
     for part, labels in (
@@ -338,5 +338,5 @@ def test_a_damaged_estimator_is_told_before_the_training(
 ) -> None:
     shards = Shards(shards_writer(tmp_path, small_graph, SETTINGS))
     (tmp_path / "estimator.safetensors").write_text("nothing")
-    with pytest.raises(HPGMNError, match="Repeat the `hpgmn shard` that made the shards"):
-        specification(shards)
+    with pytest.raises(HPGMNError, match="`hpgmn shard`"):
+        shard_spec(shards)

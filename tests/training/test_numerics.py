@@ -69,14 +69,14 @@ def test_the_workers_of_torch_flush_too() -> None:
     """In a process of its own, as the number of workers is that of a whole process."""
     script = """
 import torch
-from hpgmn.training.numerics import without_denormals
+from hpgmn.training.numerics import run_training_thread
 
 def kept():  # how many of so many products that every worker gets some
     return int((torch.full((4_000_000,), 1e-40) * 1).count_nonzero())
 
 assert torch.get_num_threads() == 2
 assert kept() == 4_000_000
-assert without_denormals(lambda _: (torch.get_num_threads(), kept())) == (2, 0)
+assert run_training_thread(lambda _: (torch.get_num_threads(), kept())) == (2, 0)
 assert kept() == 4_000_000
 """
     environment = os.environ | {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}

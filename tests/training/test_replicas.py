@@ -32,9 +32,9 @@ from hpgmn.training.numerics import run_training_thread
 from hpgmn.training.replicas import (
     Fitted,
     Progress,
-    batches,
     fit_replicas,
     replica_bytes,
+    replica_groups,
     replicas_at_once,
 )
 from hpgmn.training.trainer import TrainState, logits, train
@@ -112,7 +112,7 @@ def test_replicas_that_differ_only_in_rates_weights_and_neighbours_are_one_batch
         replace(TINY, neighbors="in"),
         replace(TINY, neighbors="out"),
     ]
-    assert batches(small_graph, ENTRY, replicas_of(*different), CPU, [8] * 6) == [
+    assert replica_groups(small_graph, ENTRY, replicas_of(*different), CPU, [8] * 6) == [
         [0, 1, 2, 3, 4, 5]
     ]
 
@@ -141,7 +141,7 @@ def test_replicas_of_different_shapes_are_trained_apart(
     small_graph: Graph, change: dict[str, Any]
 ) -> None:
     other = replace(TINY, **change)
-    found = batches(small_graph, ENTRY, replicas_of(TINY, other, TINY, other), CPU, [8] * 4)
+    found = replica_groups(small_graph, ENTRY, replicas_of(TINY, other, TINY, other), CPU, [8] * 4)
     assert found == [[0, 2], [1, 3]]
 
 
@@ -151,7 +151,9 @@ def test_no_batch_is_larger_than_what_fits(
 ) -> None:
     at_most(limit)
     wide = replace(TINY, hidden_dim=7)
-    found = batches(small_graph, ENTRY, replicas_of(*[TINY] * 10, *[wide] * 3), CPU, [8] * 13)
+    found = replica_groups(
+        small_graph, ENTRY, replicas_of(*[TINY] * 10, *[wide] * 3), CPU, [8] * 13
+    )
     assert sorted(itertools.chain.from_iterable(found)) == list(range(13))
     assert max(map(len, found)) <= limit
     assert len(found) == -(-10 // limit) + -(-3 // limit)  # and no more batches than needed
@@ -607,9 +609,9 @@ def test_replicas_in_batches_are_apart_where_their_train_nodes_differ_in_number(
     settings = replace(TINY, statistics=STATISTICS[:5], batch_size=5, entropy_weight=0.5)
     every = [Replica(split, 0, settings) for split in range(3)]
     cpu = torch.device("cpu")
-    assert batches(graph, MODELS["hpgmn"], every, cpu, [12, 12, 9]) == [[0, 1], [2]]
+    assert replica_groups(graph, MODELS["hpgmn"], every, cpu, [12, 12, 9]) == [[0, 1], [2]]
     whole = [replace(one, settings=TINY) for one in every]
-    assert batches(graph, MODELS["hpgmn"], whole, cpu, [12, 12, 9]) == [[0, 1, 2]]
+    assert replica_groups(graph, MODELS["hpgmn"], whole, cpu, [12, 12, 9]) == [[0, 1, 2]]
     masks = [(train[:, split], val[:, split]) for split in range(3)]
     together = fit_replicas(graph, MODELS["hpgmn"], every, masks)
     alone = fit_replicas(graph, MODELS["hpgmn"], every[2:], masks[2:])

@@ -32,9 +32,9 @@ from hpgmn.models.stage import (
     make_task,
 )
 from hpgmn.statistics import STATISTICS
-from hpgmn.training import running, trainer
+from hpgmn.training import stage_runner, trainer
 from hpgmn.training.checkpoint import read_state, write_state
-from hpgmn.training.running import Labelled
+from hpgmn.training.node_batches import LabelledNodes
 from hpgmn.training.state import TrainState
 from hpgmn.training.trainer import logits, train
 
@@ -344,7 +344,7 @@ def test_taking_stopped_replicas_out_changes_no_result(
     shrunk = train(task, entry_of(settings), watch=watch)
     assert len(sizes) > 1
     monkeypatch.setattr(
-        trainer, "still_waiting", lambda current, stage: list(range(len(current.live)))
+        trainer, "improving_replicas", lambda current, stage: list(range(len(current.live)))
     )
     whole = train(task, entry_of(settings))
     assert whole.history["main"]["loss"].isfinite().all()
@@ -602,11 +602,11 @@ def test_steps_in_batches_are_those_of_torchs_adam_on_each_batch(small_graph: Gr
     initialise(stage.model, task.keys("main"))
     trained = [p for n, p in stage.model.named_parameters() if n != "head.memory.use"]
     adam = torch.optim.Adam(trained, lr=BATCHED.lr, weight_decay=BATCHED.weight_decay)
-    labelled = Labelled.of(task.train_labels, task.device)
+    labelled = LabelledNodes.of(task.train_labels, task.device)
     weights = {key: values[0] for key, values in stage.penalty_weights.items()}
     step = 0
     for epoch in (1, 2):
-        for part in labelled.batches(2, Noise(task.keys("main"), epoch)):
+        for part in labelled.node_batches(2, Noise(task.keys("main"), epoch)):
             step += 1
             noise = Noise(task.keys("main"), step)
             output = stage.model(stage.inputs, noise, part.nodes, penalties=True)
@@ -652,7 +652,7 @@ def test_evaluation_in_parts_is_that_of_all(
     task = task_of(small_graph, [BATCHED, BATCHED])
     whole = train(task, HETERO)
     expected = logits(task, HETERO, whole.done)
-    monkeypatch.setattr(running, "READ_NODES", 5)
+    monkeypatch.setattr(stage_runner, "READ_NODES", 5)
     torch.testing.assert_close(logits(task, HETERO, whole.done), expected)
     parts = train(task, HETERO)
     assert torch.equal(parts.best_score["main"], whole.best_score["main"])

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from hpgmn.base.errors import SettingError
+from hpgmn.base.sparse import at_least_single
 
 
 def accuracy(logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
@@ -195,7 +196,11 @@ def _unless_lost(values: Tensor, scores: Tensor, valid: Tensor) -> Tensor:
 
 
 def class_loss(
-    logits: Tensor, labels: Tensor, valid: Tensor, weights: Tensor | None = None
+    logits: Tensor,
+    labels: Tensor,
+    valid: Tensor,
+    weights: Tensor | None = None,
+    total: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     """Mean cross-entropy over the valid rows of each replica: (R, B, C) to (R,); Eq. (13).
 
@@ -203,15 +208,18 @@ def class_loss(
         logits: (R, B, C).
         labels: (R, B).
         valid: (R, B) boolean; other rows are padding.
-        weights: (R, C) how much a row of each class counts in the mean; None counts all alike.
+        weights: (R, C) weights of the classes in the mean; None counts all alike.
+        total: sums (2, R) over the processes that share the rows; None where there is one.
     """
-    chances = functional.log_softmax(logits.float(), dim=-1)
-    own = chances.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+    log_probabilities = functional.log_softmax(at_least_single(logits), dim=-1)
+    true_class = log_probabilities.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+    counted = valid if weights is None else weights.gather(1, labels) * valid
+    losses, counts = -(true_class * counted).sum(dim=-1), counted.sum(dim=-1)
+    if total is not None:
+        losses, counts = total(torch.stack([losses, counts.to(losses.dtype)]))
     if weights is None:
-        return -(own * valid).sum(dim=-1) / valid.sum(dim=-1).clamp(min=1)
-    counted = weights.gather(1, labels) * valid
-    total = counted.sum(dim=-1)
-    return -(own * counted).sum(dim=-1) / torch.where(total > 0, total, 1.0)
+        return losses / counts.clamp(min=1)
+    return losses / torch.where(counts > 0, counts, 1.0)
 
 
 Metric = Callable[[Tensor, Tensor, Tensor], Tensor]

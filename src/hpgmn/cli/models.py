@@ -15,10 +15,12 @@ def models(
     json_: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
 ) -> None:
     """List the models with their citations."""
-    from hpgmn.models import MODELS
+    from hpgmn.models import LISTINGS
 
-    keys = ("name", "summary", "citation")
-    rows = [{key: getattr(entry, key) for key in keys} for entry in MODELS.values()]
+    rows = [
+        {"name": name, "summary": listing.summary, "citation": listing.citation}
+        for name, listing in LISTINGS.items()
+    ]
     if json_:
         print(json.dumps(rows))
         return

@@ -104,8 +104,8 @@ def run_and_report(spec: RunSpec, graph: Graph, folder: Path) -> dict[str, Any]:
 
 def explain_and_report(spec: RunSpec, graph: Graph, folder: Path) -> None:
     """What the graph and the trained model are like, as files, and the page made of them."""
-    from hpgmn.report import write_report
     from hpgmn.runs.explorer import write_explorer
+    from hpgmn.runs.report_data import write_report
     from hpgmn.runs.spec import resolve_device
     from hpgmn.runs.understanding import write_understanding
 

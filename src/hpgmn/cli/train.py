@@ -142,7 +142,7 @@ def train(
     on validation nodes and the best is trained.
     """
     from hpgmn.graph.datasets import load
-    from hpgmn.models.own import is_own
+    from hpgmn.models import is_custom
     from hpgmn.models.shipped import read_config
     from hpgmn.tables import Columns
 
@@ -175,7 +175,7 @@ def train(
     }
     given |= {name: value for name, value in options.items() if value is not None}
     names = model_names(model or [given.get("model", "hpgmn")])
-    if model is None and is_own(names[0]):
+    if model is None and is_custom(names[0]):
         raise SettingError(
             f"The config names a model of your own, '{names[0]}', and code is imported only when "
             f"you name it. Add --model {names[0]}."

@@ -192,14 +192,14 @@ def specification(
 
 def _show(path: Path, source: str, asked: Mapping[str, Any], as_json: bool) -> None:
     """Print what a study has found; options that are not given are those of the study."""
-    from hpgmn.models.own import is_own
+    from hpgmn.models import is_custom
     from hpgmn.runs.study import identity_of, open_study, refuse_other
 
     with open_study(path) as opened:
         before = identity_of(opened)
         if before is None:
             raise HPGMNError(f"The study {path} holds no trial yet. Give --trials.")
-        if is_own(before["model"]) and "model" not in asked:
+        if is_custom(before["model"]) and "model" not in asked:
             raise SettingError(
                 f"The study is of a model of your own, '{before['model']}', and code is imported "
                 f"only when you name it. Add --model {before['model']}."

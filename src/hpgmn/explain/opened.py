@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from hpgmn.base.calibration import mean_logits
 from hpgmn.base.errors import HPGMNError
 from hpgmn.graph import Array, Graph
-from hpgmn.models.hpgmn import HPGMN, label_guesses, trained_on
+from hpgmn.models.hpgmn import HPGMN, label_logits, stage_on_labels
 from hpgmn.models.label_estimator import labels_for_statistics
 from hpgmn.models.memory import MemoryHead
 from hpgmn.models.propagated import PropagatedHPGMN
@@ -140,8 +140,8 @@ def _open(
 ) -> Opened:
     *_, build = entry.stages.values()
     is_own_family = entry.name == "hpgmn"
-    guesses = label_guesses(task, done) if is_own_family else None
-    stage = build(task, done) if guesses is None else trained_on(task, guesses)
+    guesses = label_logits(task, done) if is_own_family else None
+    stage = build(task, done) if guesses is None else stage_on_labels(task, guesses)
     model = stage.model.to(task.device)
     load_parameters(model, done[stage.name])
     head = memory_head(model)

@@ -1,15 +1,19 @@
-"""HP-GMN: an encoder per local statistic, a memory of global patterns, a classifier."""
+"""HP-GMN: an encoder per local statistic, a memory of global patterns, a classifier.
+
+Xu, Dai, Zhang and Wang, ICDM 2022; equation numbers are the paper's.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hpgmn.base.errors import SettingError
+from hpgmn.base.errors import Remedy, SettingError
 from hpgmn.base.randomness import DropRate, Noise
 from hpgmn.base.settings import BatchSettings, dropout_setting, setting
 from hpgmn.graph import Graph
@@ -17,8 +21,8 @@ from hpgmn.models.label_estimator import (
     EstimatorSettings,
     estimator_logits,
     estimator_stage,
-    guessed_logits,
     labels_for_statistics,
+    stage_logits,
 )
 from hpgmn.models.layers import Initialised, Output, StatisticMLP
 from hpgmn.models.memory import (
@@ -45,21 +49,16 @@ from hpgmn.statistics import (
 )
 from hpgmn.statistics.definitions import ClassMeans, Diffusion
 
-CITATION = (
-    "Junjie Xu, Enyan Dai, Xiang Zhang, Suhang Wang. HP-GMN: Graph Memory Networks for "
-    "Heterophilous Graphs. ICDM 2022."
-)
-
 
 def _input_dropout(default: float, what: str) -> float:
-    """A setting for the dropout of whole columns of one statistic."""
+    """Declare the dropout of whole columns of one statistic."""
     rate: float = dropout_setting(default, f"dropout of whole columns of the {what}")
     return rate
 
 
 @dataclass(frozen=True, kw_only=True)
 class HPGMNSettings(StatisticsSettings, EstimatorSettings, MemorySettings, BatchSettings):
-    """Everything that can be set about HP-GMN."""
+    """Settings of HP-GMN."""
 
     weight_decay: float = setting(
         1e-3, "weight decay (L2, added to the gradient)", low=0.0, per_replica=True
@@ -81,35 +80,37 @@ class HPGMNSettings(StatisticsSettings, EstimatorSettings, MemorySettings, Batch
     unit_encodings: bool = setting(False, "scale each statistic's encoding to unit length")
     label_confidence: float = setting(
         0.0,
-        "a guessed label less probable than this is unknown; 1: only train labels are known",
+        "a pseudo-label less probable than this is unknown; 1: only train labels are known",
         low=0.0,
         high=1.0,
         per_replica=True,
     )
     refinement: bool = setting(
-        False, "train twice: the first model's guesses are the pseudo labels of the second"
+        False, "train twice: the first model's predictions are the pseudo-labels of the second"
     )
 
     def __post_init__(self) -> None:
-        """Refuse what batches cannot have."""
+        """Reject statistics that batches cannot have."""
         super().__post_init__()
         means = [name for name in self.statistics if averaged(name) is not None]
         if self.batch_size and means:
+            remedy = Remedy("Train without batches", setting="batch_size", value=0)
             raise SettingError(
-                f"A mean over neighbours ({', '.join(means)}) is computed of all nodes in every "
-                "step, so batches cannot have it. Set batch_size=0, or leave it out of statistics."
+                f"Batches cannot have a mean over neighbours ({', '.join(means)}): it is computed "
+                "from all nodes in every step.",
+                remedy | "Leave it out of statistics",
             )
 
 
 class Gate(Initialised):
-    """A learned softmax over the statistics, scaled so that an even gate changes nothing."""
+    """A learned softmax over the statistics, scaled so that a uniform gate changes nothing."""
 
     def __init__(self, replicas: int, choices: int) -> None:
         super().__init__()
         self.logits = nn.Parameter(torch.zeros(replicas, choices))
 
     def reset_parameters(self, noise: Noise, place: str) -> None:
-        """Start even."""
+        """Start uniform."""
         self.logits.zero_()
 
     def forward(self) -> Tensor:
@@ -120,15 +121,15 @@ class Gate(Initialised):
 class HPGMN(nn.Module):
     """Query = [MLP₁(r¹) ‖ … ‖ MLP_S(r^S)], then memory and classifier; Eqs. (8) to (12).
 
-    Differs from the paper by a gate over the statistics and dropout on their columns; the settings
-    of ``--config paper`` switch both off and take the paper's four statistics unscaled.
+    Differs from the paper by a gate over the statistics and dropout on their columns; the shipped
+    config "paper" switches both off and takes the paper's four statistics unscaled.
 
     Args:
         widths: the width of each statistic, by name.
         num_classes: C.
         settings: one for all replicas, or a sequence with one each.
         replicas: R, where ``settings`` is a single one.
-        device: where the dropout rates live.
+        device: the device of the dropout rates.
         node_reduction: see :class:`~hpgmn.models.memory.Memory`.
     """
 
@@ -154,10 +155,10 @@ class HPGMN(nn.Module):
             {name: StatisticMLP(len(each), [width, *layers]) for name, width in widths.items()}
         )
         self.input_rates = {
-            name: DropRate([getattr(one, _dropout_of(name)) for one in each], device)
+            name: DropRate([getattr(replica, _dropout_of(name)) for replica in each], device)
             for name in widths
         }
-        self.drop_rate = DropRate([one.dropout for one in each], device)
+        self.drop_rate = DropRate([replica.dropout for replica in each], device)
         self.gate = Gate(len(each), len(widths)) if first.gate else None
         self.head = MemoryHead(
             len(each),
@@ -176,7 +177,7 @@ class HPGMN(nn.Module):
         noise: Noise | None = None,
         nodes: Tensor | None = None,
     ) -> Tensor:
-        """The concatenated encodings: (R, N or B, S·D)."""
+        """Compute the concatenated encodings, (R, N or B, S·D)."""
         parts = []
         weights = None if self.gate is None else self.gate()
         for number, name in enumerate(self.names):
@@ -200,7 +201,7 @@ class HPGMN(nn.Module):
         penalties: bool = False,
         details: bool = False,
     ) -> Output:
-        """Class logits.
+        """Compute class logits.
 
         Args:
             inputs: the statistics by name.
@@ -218,47 +219,46 @@ class HPGMN(nn.Module):
 
 
 def _dropout_of(name: str) -> str:
-    """The setting for the dropout of a statistic; a mean over neighbours has that of its own."""
+    """Name the dropout setting of a statistic; a mean over neighbours has that of its base."""
     base = base_name(name)
     return f"{averaged(base) or base}_dropout"
 
 
-def label_guesses(task: TrainingTask, done: Mapping[str, Parameters]) -> Tensor:
-    """(R, N, C) the logits behind the pseudo labels that the main stage reads."""
-    guesses = estimator_logits(task, done["estimator"])
+def label_logits(task: TrainingTask, done: Mapping[str, Parameters]) -> Tensor:
+    """Compute the logits behind the pseudo-labels of the main stage, (R, N, C)."""
+    logits = estimator_logits(task, done["estimator"])
     if "refinement" in done:
-        guesses = guessed_logits(task, trained_on(task, guesses), done["refinement"])
-    return guesses
+        logits = stage_logits(task, stage_on_labels(task, logits), done["refinement"])
+    return logits
 
 
 def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
-    return trained_on(task, label_guesses(task, done))
+    return stage_on_labels(task, label_logits(task, done))
 
 
 def _refinement(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
-    stage = trained_on(task, estimator_logits(task, done["estimator"]))
-    stage.name = "refinement"
-    return stage
+    logits = estimator_logits(task, done["estimator"])
+    return stage_on_labels(task, logits, name="refinement")
 
 
-def trained_on(task: TrainingTask, guesses: Tensor) -> TrainingStage:
-    """The stage whose statistics rest on guessed labels, (R, N, C) logits."""
-    settings = task.settings
-    labels, shares = labels_for_statistics(guesses, task.train_labels, settings)
-    inputs = task.statistics.build(labels, task.num_classes, settings, shares)
-    return stage_on(inputs, task.num_classes, settings, task.device)
+def stage_on_labels(task: TrainingTask, logits: Tensor, **overrides: Any) -> TrainingStage:
+    """Build the stage whose statistics use the pseudo-labels of logits (R, N, C)."""
+    labels, shares = labels_for_statistics(logits, task.train_labels, task.settings)
+    inputs = task.statistics.build(labels, task.num_classes, task.settings, shares)
+    return stage_on_statistics(inputs, task.num_classes, task.settings, task.device, **overrides)
 
 
-def stage_on(
+def stage_on_statistics(
     inputs: Mapping[str, Statistic],
     num_classes: int,
     settings: Sequence[HPGMNSettings],
     device: torch.device,
     node_reduction: NodeReduction = reduce_nodes,
+    **overrides: Any,
 ) -> TrainingStage:
     """Build the stage that reads the statistics of ``statistic_names``."""
     widths = {name: inputs[name].width for name in statistic_names(settings[0])}
-    with device:  # made where it is used: parameters can take gigabytes
+    with device:  # parameters can take gigabytes: allocate them on the device
         model = HPGMN(widths, num_classes, settings, device=device, node_reduction=node_reduction)
     return stage_of(
         settings,
@@ -268,6 +268,7 @@ def stage_on(
         frozen=("head.memory.use",) if settings[0].batch_size else (),
         after_step=_update_use if settings[0].batch_size else None,
         reads_rows=True,
+        **overrides,
     )
 
 
@@ -308,8 +309,6 @@ def _floats(graph: Graph, settings: HPGMNSettings) -> tuple[int, int]:
 
 ENTRY = ModelEntry(
     "hpgmn",
-    "graph memory network on local statistics, for heterophilous graphs",
-    CITATION,
     HPGMNSettings,
     STAGES,
     _floats,

@@ -1,4 +1,4 @@
-"""The label estimator: an MLP on the attributes whose guesses become pseudo labels."""
+"""The label estimator: an MLP on the attributes whose predictions become pseudo-labels."""
 
 from __future__ import annotations
 
@@ -8,23 +8,22 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from typing_extensions import override
 
 from hpgmn.base.randomness import DropRate, Noise
 from hpgmn.base.settings import dropout_setting, setting
 from hpgmn.graph import Array
-from hpgmn.models.layers import Output, StatisticMLP
-from hpgmn.models.stage import Parameters, TrainingStage, TrainingTask, load_parameters
-from hpgmn.statistics import Statistic
+from hpgmn.models.layers import Output, RowModel, StatisticMLP
+from hpgmn.models.stage import Parameters, TrainingStage, TrainingTask, load_parameters, main_stage
 from hpgmn.statistics.labelwise import one_hot
-from hpgmn.statistics.operators import take_nodes
 
-_READ_NODES = 65536  # whose labels are guessed at once in batches
+_READ_NODES = 65536  # nodes per forward pass of a stage trained in batches
 
 
 @dataclass(frozen=True, kw_only=True)
 class EstimatorSettings:
-    """The label estimator and its training."""
+    """Settings of the label estimator and its training."""
 
     estimator_hidden: int = setting(64, "hidden width of the label estimator", low=1)
     estimator_layers: int = setting(2, "layers of the label estimator", low=1, high=4)
@@ -43,14 +42,14 @@ class EstimatorSettings:
     )
 
 
-class LabelEstimator(nn.Module):
+class LabelEstimator(RowModel):
     """An MLP from attributes to classes.
 
     Args:
         width: the number of attributes.
         num_classes: C.
         settings: one per replica.
-        device: where the dropout rates live.
+        device: the device of the dropout rates.
     """
 
     def __init__(
@@ -64,33 +63,25 @@ class LabelEstimator(nn.Module):
         first = settings[0]
         hidden = [first.estimator_hidden] * (first.estimator_layers - 1)
         self.encode = StatisticMLP(len(settings), [width, *hidden, num_classes])
-        self.drop_rate = DropRate([one.estimator_dropout for one in settings], device)
+        self.drop_rate = DropRate([replica.estimator_dropout for replica in settings], device)
 
-    def forward(
-        self,
-        inputs: Mapping[str, Statistic],
-        noise: Noise | None = None,
-        nodes: Tensor | None = None,
-        classify: Tensor | None = None,
-        *,
-        penalties: bool = False,
-    ) -> Output:
-        """Class logits from ``inputs["attributes"]``."""
-        logits = self.encode(
+    @override
+    def rows(self, inputs: Mapping[str, Any], noise: Noise | None, nodes: Tensor | None) -> Tensor:
+        logits: Tensor = self.encode(
             inputs["attributes"], self.drop_rate, self.drop_rate, noise, "encode", nodes
         )
-        return Output(take_nodes(logits, classify))
+        return logits
 
 
 def pseudo_labels(
     logits: Tensor, train_labels: Array, confidence: Sequence[float] | None = None
 ) -> Array:
-    """Guessed labels, with the true label on train nodes only.
+    """Return the predicted classes, with the true label on train nodes only.
 
     Args:
         logits: (R, N, C).
         train_labels: (R, N), -1 outside the train nodes.
-        confidence: for each replica the probability below which a guess is unknown, -1.
+        confidence: for each replica the probability below which a pseudo-label is -1, unknown.
 
     Returns:
         (R, N)
@@ -101,23 +92,23 @@ def pseudo_labels(
     >>> pseudo_labels(logits, np.array([[-1, 1]]), [0.9])
     array([[-1,  1]])
     """
-    guesses = logits.argmax(dim=-1).cpu().numpy()
+    predicted = logits.argmax(dim=-1).cpu().numpy()
     if confidence is not None and any(confidence):
-        sure = logits.softmax(dim=-1).amax(dim=-1).cpu().numpy()
+        probability = logits.softmax(dim=-1).amax(dim=-1).cpu().numpy()
         least = np.asarray(confidence)[:, None]
-        guesses = np.where((sure < least) | (least >= 1), -1, guesses)
-    return np.where(train_labels >= 0, train_labels, guesses)
+        predicted = np.where((probability < least) | (least >= 1), -1, predicted)
+    return np.where(train_labels >= 0, train_labels, predicted)
 
 
 def class_shares(
     logits: Tensor, train_labels: Array, confidence: Sequence[float] | None = None
 ) -> Array:
-    """Guessed probabilities of each class, with certainty on train nodes.
+    """Return the predicted class probabilities, one-hot on train nodes.
 
     Args:
         logits: (R, N, C).
         train_labels: (R, N), -1 outside the train nodes.
-        confidence: as in :func:`pseudo_labels`; a node whose guess is unknown has none of a class.
+        confidence: as in :func:`pseudo_labels`; a node of unknown class has a row of zeros.
 
     Returns:
         (R, N, C)
@@ -129,8 +120,8 @@ def class_shares(
     [[[0.0, 0.0], [0.0, 1.0]]]
     """
     shares: Array = logits.softmax(dim=-1).cpu().numpy()
-    certain = one_hot(train_labels, shares.shape[-1])
-    shares = np.where(train_labels[..., None] >= 0, certain, shares)
+    known = one_hot(train_labels, shares.shape[-1])
+    shares = np.where(train_labels[..., None] >= 0, known, shares)
     shares[pseudo_labels(logits, train_labels, confidence) < 0] = 0
     return shares
 
@@ -150,47 +141,47 @@ def labels_for_statistics(
 
 
 def estimator_inputs(task: TrainingTask) -> dict[str, Any]:
-    """What the estimator reads: the attributes, scaled as the settings say."""
+    """The attributes, scaled according to the settings."""
     return {"attributes": task.statistics.attributes(task.settings[0].attributes_scaling)}
 
 
 def estimator_stage(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
-    """The stage that trains the estimator on the train labels."""
+    """Build the stage that trains the estimator on the train labels."""
     settings = task.settings
     with task.device:
         model = LabelEstimator(task.graph.num_features, task.num_classes, settings, task.device)
-    return TrainingStage(
+    return main_stage(
+        task,
+        model,
+        estimator_inputs(task),
         name="estimator",
-        model=model,
-        inputs=estimator_inputs(task),
-        lr=[one.estimator_lr for one in settings],
-        weight_decay=[one.estimator_weight_decay for one in settings],
+        lr=[replica.estimator_lr for replica in settings],
+        weight_decay=[replica.estimator_weight_decay for replica in settings],
         epochs=settings[0].estimator_epochs,
         patience=settings[0].estimator_patience,
-        batch_size=getattr(settings[0], "batch_size", 0),
+        consistency=None,
         reads_rows=True,
-        precision=settings[0].precision,
     )
 
 
 def estimator_logits(task: TrainingTask, parameters: Parameters) -> Tensor:
-    """The trained estimator's logits for all nodes, dropout off: (R, N, C)."""
-    return guessed_logits(task, estimator_stage(task, {}), parameters)
+    """Compute the trained estimator's logits of all nodes, dropout off: (R, N, C)."""
+    return stage_logits(task, estimator_stage(task, {}), parameters)
 
 
-def guessed_logits(task: TrainingTask, stage: TrainingStage, parameters: Parameters) -> Tensor:
-    """The logits of a stage's trained model for all nodes, dropout off: (R, N, C)."""
+def stage_logits(task: TrainingTask, stage: TrainingStage, parameters: Parameters) -> Tensor:
+    """Compute the logits of a stage's trained model for all nodes, dropout off: (R, N, C)."""
     model = stage.model.to(task.device)
     load_parameters(model, parameters)
     with torch.no_grad():
         if not stage.batch_size:
             output: Output = model(stage.inputs)
             return output.logits
-        every = torch.arange(task.graph.num_nodes, device=task.device)
-        parts = torch.split(every.expand(len(task.replicas), -1), _READ_NODES, dim=1)
+        nodes = torch.arange(task.graph.num_nodes, device=task.device)
+        parts = torch.split(nodes.expand(len(task.replicas), -1), _READ_NODES, dim=1)
         return torch.cat([model(stage.inputs, None, part).logits for part in parts], dim=1)
 
 
 def estimated_labels(task: TrainingTask, parameters: Parameters) -> Array:
-    """Pseudo labels of all nodes from the trained estimator: (R, N)."""
+    """Compute the pseudo-labels of all nodes from the trained estimator: (R, N)."""
     return pseudo_labels(estimator_logits(task, parameters), task.train_labels)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hpgmn.base.randomness import DropRate, Noise, column_factors, relu_dropout
 from hpgmn.base.sparse import SparseMatrix, at_least_single
-from hpgmn.statistics.operators import Statistic, apart, side_by_side
+from hpgmn.statistics.operators import Statistic, apart, side_by_side, take_nodes
 
 NORM_EPSILON = 1e-5
 """Added to the variance in :class:`BatchNorm`, so that a constant column becomes zeros."""
@@ -33,6 +34,48 @@ class Output:
     logits: Tensor
     penalties: dict[str, Tensor] = field(default_factory=dict)
     details: dict[str, Tensor] = field(default_factory=dict)
+
+
+class NodeModel(nn.Module, ABC):
+    """A model that computes all nodes together and selects the requested ones from the result."""
+
+    @abstractmethod
+    def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:
+        """Compute the logits (R, N, C) of all nodes, and the penalties if requested."""
+
+    def forward(
+        self,
+        inputs: Mapping[str, Any],
+        noise: Noise | None = None,
+        nodes: Tensor | None = None,
+        classify: Tensor | None = None,
+        *,
+        penalties: bool = False,
+    ) -> Output:
+        """Compute class logits; see :meth:`hpgmn.models.hpgmn.HPGMN.forward`."""
+        output = self.outputs(inputs, noise, penalties=penalties)
+        output.logits = take_nodes(take_nodes(output.logits, nodes), classify)
+        return output
+
+
+class RowModel(nn.Module, ABC):
+    """A model that reads the rows of the requested nodes alone."""
+
+    @abstractmethod
+    def rows(self, inputs: Mapping[str, Any], noise: Noise | None, nodes: Tensor | None) -> Tensor:
+        """Compute the logits of some nodes (R, B, C), or of all."""
+
+    def forward(
+        self,
+        inputs: Mapping[str, Any],
+        noise: Noise | None = None,
+        nodes: Tensor | None = None,
+        classify: Tensor | None = None,
+        *,
+        penalties: bool = False,
+    ) -> Output:
+        """Compute class logits; see :meth:`hpgmn.models.hpgmn.HPGMN.forward`."""
+        return Output(take_nodes(self.rows(inputs, noise, nodes), classify))
 
 
 class Initialised(nn.Module, ABC):
@@ -152,6 +195,24 @@ class BatchNorm(Initialised):
         return centred * (self.scale * torch.rsqrt(variance + NORM_EPSILON))
 
 
+class TermWeights(Initialised):
+    """One weight per term of a polynomial, (R, inputs, terms, outputs), and a bias.
+
+    Args:
+        width: the width of the bias.
+    """
+
+    def __init__(self, replicas: int, inputs: int, outputs: int, terms: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(replicas, inputs, terms, outputs))
+        self.bias = nn.Parameter(torch.zeros(replicas, 1, width))
+
+    def reset_parameters(self, noise: Noise, place: str) -> None:
+        """Draw Glorot weights for each term; set biases to zero."""
+        draw_glorot(self.weight.transpose(1, 2), noise, f"{place}.weight")
+        self.bias.zero_()
+
+
 def propagate(propagation: SparseMatrix, hidden: Tensor) -> Tensor:
     """P·H for every replica: (R, N, D) to (R, N, D)."""
     return apart(propagation @ side_by_side(hidden), hidden.shape[0])
@@ -196,6 +257,55 @@ class Convolution(_Affine):
             columns: (R, inputs) factors of a statistic's columns, from ``column_factors``.
         """
         return propagate(propagation, product(x, self.weight, columns)) + self.bias
+
+
+class AggregationLinear(Initialised):
+    """y = aggregate(x·W₂) + x·W₁ + b: separate weights for a node and for its neighbours."""
+
+    def __init__(self, replicas: int, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.own = nn.Parameter(torch.zeros(replicas, inputs, outputs))
+        self.neighbors = nn.Parameter(torch.zeros(replicas, inputs, outputs))
+        self.bias = nn.Parameter(torch.zeros(replicas, 1, outputs))
+
+    def reset_parameters(self, noise: Noise, place: str) -> None:
+        """Draw Glorot weights; set biases to zero."""
+        draw_glorot(self.own, noise, f"{place}.own")
+        draw_glorot(self.neighbors, noise, f"{place}.neighbors")
+        self.bias.zero_()
+
+    def forward(
+        self,
+        aggregate: Callable[[Tensor], Tensor],
+        x: Statistic | Tensor,
+        columns: Tensor | None = None,
+    ) -> Tensor:
+        """A statistic's rows, or (R, N, inputs), to (R, N, outputs)."""
+        own, messages = (product(x, weight, columns) for weight in (self.own, self.neighbors))
+        return aggregate(messages) + own + self.bias
+
+
+def convolve_layers(
+    layers: Iterable[nn.Module],
+    propagation: SparseMatrix | Callable[[Tensor], Tensor],
+    attributes: Statistic,
+    columns: Tensor | None,
+    rate: DropRate,
+    noise: Noise | None,
+    place: str,
+) -> Tensor:
+    """Apply layers called as ``layer(propagation, x, columns)``, ReLU and dropout between them.
+
+    Args:
+        columns: (R, inputs) factors of the attributes' columns, from ``column_factors``.
+        place: names the random numbers; unique in the model.
+    """
+    first, *rest = layers
+    hidden: Tensor = first(propagation, attributes, columns)
+    for number, layer in enumerate(rest, start=1):
+        hidden = relu_dropout(hidden, rate, noise, f"{place}.{number}")
+        hidden = layer(propagation, hidden)
+    return hidden
 
 
 class MLP(nn.Module):

@@ -15,12 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hpgmn.base.errors import SettingError
+from hpgmn.base.errors import Remedy, SettingError
 from hpgmn.base.randomness import DropRate, Noise, dropout, relu_dropout
 from hpgmn.base.settings import TrainSettings, dropout_setting, setting
 from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Array, Graph
-from hpgmn.models.hpgmn import CITATION
 from hpgmn.models.layers import BatchNorm, Linear, Output, StatisticLinear, propagate
 from hpgmn.models.memory import MemoryHead, MemorySettings, penalty_weights
 from hpgmn.models.stage import (
@@ -38,7 +37,7 @@ from hpgmn.statistics.operators import apart, side_by_side, take_nodes
 
 @dataclass(frozen=True, kw_only=True)
 class PropagatedSettings(MemorySettings, TrainSettings):
-    """Everything that can be set about HP-GMN on a GCN or an APPNP."""
+    """Settings of HP-GMN on a GCN or an APPNP."""
 
     weight_decay: float = setting(
         2e-3, "weight decay (L2, added to the gradient)", low=0.0, per_replica=True
@@ -87,23 +86,23 @@ class PropagatedSettings(MemorySettings, TrainSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class ConvolvedSettings(PropagatedSettings):
-    """What HP-GMN on a GCN can have of these."""
+    """Settings of HP-GMN on a GCN."""
 
     def __post_init__(self) -> None:
-        """Refuse what only an APPNP can have."""
-        _refuse_for_gcn(self)
+        """Reject what only an APPNP can have."""
+        _reject_for_gcn(self)
 
 
-def _refuse_for_gcn(settings: PropagatedSettings) -> None:
+def _reject_for_gcn(settings: PropagatedSettings) -> None:
     if settings.propagation != "after":
         raise SettingError(
-            "A GCN propagates after each of its layers, so propagation=before is for hpgmn-appnp. "
-            "Take that model, or leave propagation out."
+            "propagation=before needs an APPNP: a GCN propagates after each of its layers.",
+            Remedy("Use that model", option="model", value="hpgmn-appnp") | "Leave propagation out",
         )
     if settings.mixing != "ppr":
         raise SettingError(
-            "A GCN has no rounds of propagation to weigh, so mixing=mean is for hpgmn-appnp. Take "
-            "that model, or leave mixing out."
+            "mixing=mean needs an APPNP: a GCN has no rounds of propagation to weight.",
+            Remedy("Use that model", option="model", value="hpgmn-appnp") | "Leave mixing out",
         )
 
 
@@ -128,7 +127,7 @@ class Encoder(nn.Module):
         kind: "gcn" or "appnp".
         width: the number of attributes.
         settings: one per replica.
-        device: where the dropout rates live.
+        device: the device of the dropout rates.
     """
 
     def __init__(
@@ -142,7 +141,7 @@ class Encoder(nn.Module):
         first = settings[0]
         self.kind = kind
         if kind == "gcn":
-            _refuse_for_gcn(first)
+            _reject_for_gcn(first)
         self.before = first.propagation == "before"
         self.weights = mixing_weights(first.mixing, first.rounds, first.teleport)
         self.first = StatisticLinear(len(settings), width, first.hidden_dim)
@@ -150,9 +149,9 @@ class Encoder(nn.Module):
         self.norms: nn.ModuleList | None = None
         if first.batch_norm:
             self.norms = nn.ModuleList(BatchNorm(len(settings), first.hidden_dim) for _ in range(2))
-        self.input_rate = DropRate([one.attributes_dropout for one in settings], device)
-        self.drop_rate = DropRate([one.dropout for one in settings], device)
-        self.node_rate = DropRate([one.node_dropout for one in settings], device)
+        self.input_rate = DropRate([replica.attributes_dropout for replica in settings], device)
+        self.drop_rate = DropRate([replica.dropout for replica in settings], device)
+        self.node_rate = DropRate([replica.node_dropout for replica in settings], device)
 
     def forward(
         self, attributes: Statistic, propagation: SparseMatrix, noise: Noise | None = None
@@ -224,7 +223,7 @@ class PropagatedHPGMN(nn.Module):
         num_classes: C.
         settings: one per replica.
         with_memory: False for pre-training: the query goes straight to a linear classifier.
-        device: where the dropout rates live.
+        device: the device of the dropout rates.
     """
 
     def __init__(
@@ -264,7 +263,7 @@ class PropagatedHPGMN(nn.Module):
         penalties: bool = False,
         details: bool = False,
     ) -> Output:
-        """Class logits; see :meth:`HPGMN.forward`. Propagation always reads all nodes."""
+        """Compute class logits; see :meth:`HPGMN.forward`. Propagation always reads all nodes."""
         query = self.encoder(inputs["attributes"], inputs["propagation"], noise)
         query = take_nodes(query, nodes)
         if self.head is not None:
@@ -294,13 +293,16 @@ def _model(kind: str, task: TrainingTask, *, with_memory: bool) -> PropagatedHPG
 
 
 def _pretraining(kind: str, task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
-    stage = main_stage(task, _model(kind, task, with_memory=False), _inputs(task))
-    stage.name = "pretraining"
     first = task.settings[0]
-    joint = first.encoder == "joint"  # nothing to train first: the first values are kept
-    stage.epochs = 0 if joint else first.pretraining_epochs
-    stage.patience = first.pretraining_patience
-    return stage
+    is_joint = first.encoder == "joint"  # no pre-training: the initial values stay
+    return main_stage(
+        task,
+        _model(kind, task, with_memory=False),
+        _inputs(task),
+        name="pretraining",
+        epochs=0 if is_joint else first.pretraining_epochs,
+        patience=first.pretraining_patience,
+    )
 
 
 def _main(kind: str, task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
@@ -319,13 +321,13 @@ def _main(kind: str, task: TrainingTask, done: Mapping[str, Parameters]) -> Trai
 
 
 def stages(kind: str) -> dict[str, StageBuilder]:
-    """Pre-training of the encoder, then memory and classifier."""
+    """The stages: pre-training of the encoder, then memory and classifier."""
     return {"pretraining": partial(_pretraining, kind), "main": partial(_main, kind)}
 
 
 def _floats(graph: Graph, settings: PropagatedSettings) -> tuple[int, int]:
     per_node = settings.hidden_dim * 15 + 4 * settings.num_patterns
-    if settings.propagation == "before":  # propagated states in and out, both ways; the query
+    if settings.propagation == "before":  # propagated states of both passes, and the query
         per_node += 4 * settings.hidden_dim + 8 * settings.query_dim
     else:
         per_node += settings.rounds * settings.query_dim
@@ -334,18 +336,5 @@ def _floats(graph: Graph, settings: PropagatedSettings) -> tuple[int, int]:
     return graph.num_features * settings.hidden_dim, per_node
 
 
-def _entry(kind: str, word: str, settings: type[PropagatedSettings]) -> ModelEntry:
-    return ModelEntry(
-        f"hpgmn-{kind}",
-        f"the memory on {word}'s representation, for homophilous graphs",
-        CITATION,
-        settings,
-        stages(kind),
-        _floats,
-    )
-
-
-ENTRIES = (
-    _entry("gcn", "a GCN", ConvolvedSettings),
-    _entry("appnp", "an APPNP", PropagatedSettings),
-)
+GCN_ENTRY = ModelEntry("hpgmn-gcn", ConvolvedSettings, stages("gcn"), _floats)
+APPNP_ENTRY = ModelEntry("hpgmn-appnp", PropagatedSettings, stages("appnp"), _floats)

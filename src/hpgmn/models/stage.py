@@ -1,4 +1,4 @@
-"""What the trainer needs to know of a model: its task, and its stages."""
+"""What the trainer knows of a model: its task, its stages and its registry entry."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class TrainingTask:
 
     @property
     def graph(self) -> Graph:
-        """The graph the task is about."""
+        """The graph to train on."""
         return self.statistics.graph
 
     @property
     def device(self) -> torch.device:
-        """Where tensors live."""
+        """The device of all tensors."""
         return self.statistics.device
 
     @property
@@ -63,52 +63,53 @@ class TrainingTask:
 
     @property
     def class_weights(self) -> Tensor | None:
-        """(R, C) how much a train node of each class counts in the class loss; None: all alike."""
+        """(R, C) weight of each class in the class loss; None: equal weights."""
         if self.settings[0].class_weights == "none":
             return None
         weights = balanced_weights(self.train_labels, self.num_classes)
         return torch.from_numpy(weights).float().to(self.device)
 
-    def subset(self, chosen: Sequence[int]) -> TrainingTask:
-        """The same task for some of its replicas."""
+    def subset(self, positions: Sequence[int]) -> TrainingTask:
+        """Return the same task for some of its replicas."""
         return replace(
             self,
-            replicas=tuple(self.replicas[i] for i in chosen),
-            train_labels=self.train_labels[list(chosen)],
-            val_labels=self.val_labels[list(chosen)],
+            replicas=tuple(self.replicas[i] for i in positions),
+            train_labels=self.train_labels[list(positions)],
+            val_labels=self.val_labels[list(positions)],
         )
 
     def drop_rate(self, setting: str) -> DropRate:
-        """The dropout that a setting asks for, one rate per replica."""
-        return DropRate([getattr(one, setting) for one in self.settings], self.device)
+        """Return the dropout rates of a setting, one per replica."""
+        return DropRate([getattr(settings, setting) for settings in self.settings], self.device)
 
     def keys(self, stage: str) -> Tensor:
-        """(R,) the roots of the replicas' random numbers in a stage."""
+        """Return the keys of the replicas' random numbers in a stage, (R,)."""
         return replica_keys(self.replicas, stage, self.device)
+
+    def order_keys(self, stage: str) -> Tensor:
+        """(R,) the same for the order of train nodes in batches."""
+        return self.keys(stage)
 
 
 def replica_keys(
     replicas: Sequence[Replica], stage: str, device: torch.device | str = "cpu"
 ) -> Tensor:
-    """(R,) the roots of replicas' random numbers in a stage."""
-    numbers = [stable_key(one.seed, one.split, stage) for one in replicas]
+    """Return the keys of replicas' random numbers in a stage, (R,)."""
+    numbers = [stable_key(replica.seed, replica.split, stage) for replica in replicas]
     return torch.tensor(numbers, dtype=torch.int64, device=device)
 
 
 def balanced_weights(labels: Array, num_classes: int) -> Array:
-    """N / (C · n_c) for each class c of each replica, 0 for a class without a node.
+    """N / (C · n_c) for each class c of each replica, 0 for a class without a node: (R, C).
 
     Args:
         labels: (R, N), -1 for nodes that do not count.
         num_classes: C.
 
-    Returns:
-        (R, C)
-
     >>> balanced_weights(np.array([[0, 0, 0, 1, -1]]), 3)
     array([[0.44444444, 1.33333333, 0.        ]])
     """
-    counts = np.stack([np.bincount(own[own >= 0], minlength=num_classes) for own in labels])
+    counts = np.stack([np.bincount(row[row >= 0], minlength=num_classes) for row in labels])
     total = counts.sum(axis=1, keepdims=True)
     return np.where(counts > 0, total / (num_classes * np.maximum(counts, 1)), 0.0)
 
@@ -119,7 +120,7 @@ def make_task(
     masks: Sequence[tuple[Array, Array]],
     device: torch.device | str,
 ) -> TrainingTask:
-    """A task from a graph and, for each replica, its train and validation masks."""
+    """Make a task from a graph and, for each replica, its train and validation masks."""
     y = graph.y
     train = np.stack([np.where(train, y, -1) for train, _ in masks])
     val = np.stack([np.where(val, y, -1) for _, val in masks])
@@ -138,7 +139,7 @@ class Rates:
 
 @dataclass
 class TrainingStage:
-    """One optimisation: which parameters, which loss, how long, and how the best is chosen.
+    """One optimisation: parameters, loss, duration, and how the best epoch is selected.
 
     Attributes:
         name: unique among a model's stages.
@@ -146,23 +147,23 @@ class TrainingStage:
         inputs: what the model reads (statistics by name, sparse matrices, …).
         lr: one per replica.
         weight_decay: one per replica.
-        epochs: at most so many.
-        patience: stop a replica after so many epochs without a better one; 0: never.
+        epochs: upper limit.
+        patience: a replica stops after so many epochs without improvement; 0: never.
         penalty_weights: one weight per replica for each penalty the model returns.
-        initial: first values of some parameters, from an earlier stage.
-        frozen: prefixes of parameter names that keep their first values.
-        consistency: settings of the agreement between noisy passes, where wanted.
-        own_rates: prefixes of parameter names that have other rates than the rest.
+        initial: initial values of some parameters, from an earlier stage.
+        frozen: prefixes of the names of parameters that are not trained.
+        consistency: settings of the agreement between noisy passes; None: no such loss.
+        own_rates: prefixes of parameter names with rates that differ from the rest.
         is_supervised: False leaves the class loss out: the penalties are the loss, no label is
             read, and the last epoch is the best.
-        after_step: called with the model after each step, to move what gradients do not.
+        after_step: called with the model after each step, for updates without gradients.
         batch_size: train nodes read in a step; 0 for all of them in one. The penalties are then
             those of the nodes read.
-        reads_rows: whether every input is a statistic, and a node's output needs no more than its
-            own rows of them: only then can there be batches.
+        reads_rows: whether every input is a statistic, and a node's output depends on its own
+            rows alone: a requirement of batches.
         precision: of the products on a GPU.
-        is_replayable: whether a CUDA graph may repeat an epoch: nothing but tensors and the epoch's
-            noise tells one epoch from the next.
+        is_replayable: whether a CUDA graph may repeat an epoch: epochs differ in nothing but
+            tensors and noise.
     """
 
     name: str
@@ -186,7 +187,7 @@ class TrainingStage:
 
     @property
     def needs_all_nodes(self) -> bool:
-        """Whether a train step must see more than the train nodes."""
+        """Whether a training step must read more than the train nodes."""
         if self.batch_size:
             return False
         return self.consistency is not None or any(
@@ -195,38 +196,44 @@ class TrainingStage:
 
 
 StageBuilder: TypeAlias = Callable[[TrainingTask, Mapping[str, Parameters]], TrainingStage]
-"""Makes a stage from the task and the best parameters of the stages before it."""
+"""Builds a stage from the task and the best parameters of the stages before it."""
+
+
+def default_floats(graph: Graph, settings: Any) -> tuple[int, int]:
+    """Estimate :attr:`ModelEntry.floats` of a network of a few layers on the attributes."""
+    layers = getattr(settings, "layers", 2)
+    return graph.num_features * settings.hidden_dim, settings.hidden_dim * (6 * layers + 4)
 
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """A model as the commands know it.
+    """A model as the trainer, the commands and saved files know it.
 
     Attributes:
-        name: what ``--model`` takes.
-        summary: one line.
-        citation: the source.
+        name: as in the registry.
         settings: the dataclass of its settings.
         stages: its stages in order; the last is called "main".
-        floats: from a graph and settings, about how many numbers a replica has in its parameters
-            and in its activations for one node; decides how many are trained at once.
-        optional: for a stage that not all settings have, whether given ones do.
+        floats: estimates, from a graph and settings, how many numbers a replica has in its
+            parameters and in its activations for one node; decides how many train together.
+        optional: for a stage that not all settings have, a function of settings.
         tied: statistics the model always reads whose columns are the nodes trained on.
-        source: a digest of the code behind a user's own model; empty for the models here.
+        source: a digest of the code behind a custom model; empty for built-in models.
+        summary: one line; a built-in model's is in the registry.
+        citation: the paper; a built-in model's is in the registry.
     """
 
     name: str
-    summary: str
-    citation: str
     settings: type[TrainSettings]
     stages: Mapping[str, StageBuilder]
-    floats: Callable[[Graph, Any], tuple[int, int]]
+    floats: Callable[[Graph, Any], tuple[int, int]] = default_floats
     optional: Mapping[str, Callable[[Any], bool]] = field(default_factory=dict)
     tied: tuple[str, ...] = ()
     source: str = ""
+    summary: str = ""
+    citation: str = ""
 
     def stages_of(self, settings: Any) -> dict[str, StageBuilder]:
-        """The stages that settings have, in order."""
+        """Return the stages of the settings, in order."""
         return {
             name: build
             for name, build in self.stages.items()
@@ -235,35 +242,33 @@ class ModelEntry:
 
 
 def main_stage(
-    task: TrainingTask, model: nn.Module, inputs: Mapping[str, Any], **more: Any
+    task: TrainingTask, model: nn.Module, inputs: Mapping[str, Any], **overrides: Any
 ) -> TrainingStage:
-    """The stage that trains a model with its own settings; most models have no other."""
-    return stage_of(task.settings, model, inputs, **more)
+    """Build a stage from the task's settings; ``overrides`` are fields of the stage."""
+    return stage_of(task.settings, model, inputs, **overrides)
 
 
 def stage_of(
-    settings: Sequence[Any], model: nn.Module, inputs: Mapping[str, Any], **more: Any
+    settings: Sequence[Any], model: nn.Module, inputs: Mapping[str, Any], **overrides: Any
 ) -> TrainingStage:
-    """:func:`main_stage` where there are settings, one for each replica, and no task."""
-    consistent = any(one.consistency_weight for one in settings)
-    return TrainingStage(
-        name="main",
-        model=model,
-        inputs=inputs,
-        lr=[one.lr for one in settings],
-        weight_decay=[one.weight_decay for one in settings],
-        epochs=settings[0].epochs,
-        patience=settings[0].patience,
-        consistency=list(settings) if consistent else None,
-        batch_size=getattr(settings[0], "batch_size", 0),
-        precision=settings[0].precision,
-        **more,
-    )
+    """Build a stage as :func:`main_stage` does, from settings (one per replica) alone."""
+    is_consistent = any(replica.consistency_weight for replica in settings)
+    fields: dict[str, Any] = {
+        "name": "main",
+        "lr": [replica.lr for replica in settings],
+        "weight_decay": [replica.weight_decay for replica in settings],
+        "epochs": settings[0].epochs,
+        "patience": settings[0].patience,
+        "consistency": list(settings) if is_consistent else None,
+        "batch_size": getattr(settings[0], "batch_size", 0),
+        "precision": settings[0].precision,
+    }
+    return TrainingStage(model=model, inputs=inputs, **(fields | overrides))
 
 
 def load_parameters(model: nn.Module, parameters: Parameters) -> None:
     """Copy values into a model's parameters of the same names."""
     with torch.no_grad():
-        own = dict(model.named_parameters())
+        by_name = dict(model.named_parameters())
         for name, value in parameters.items():
-            own[name].copy_(value)
+            by_name[name].copy_(value)

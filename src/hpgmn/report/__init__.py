@@ -1,5 +1,6 @@
-"""Reports: what a run folder holds, as one page to read."""
+"""The report: recorded data in, one HTML page out."""
 
-from hpgmn.report.html import build_report, write_report
+from hpgmn.report.data import LearningCurves, ReportData
+from hpgmn.report.page import ReportDataError, render_report
 
-__all__ = ["build_report", "write_report"]
+__all__ = ["LearningCurves", "ReportData", "ReportDataError", "render_report"]

@@ -1,238 +1,440 @@
-"""The pieces of a page: its frame and style, tables and panels, and text that stays text.
-
-The page asks for nothing from outside: no scripts, fonts or images; its own policy forbids them.
-At most one script of its own is allowed, by its hash.
-"""
+"""The report page: recorded values as tables, figures and facts, rendered by templates."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-from collections.abc import Callable, Iterable, Sequence
-from html import escape
+import math
+import shlex
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from hpgmn.report.reading import printable
+import numpy as np
 
-Row = Sequence[str]
+from hpgmn.base.metrics import metric_words
+from hpgmn.base.text import (
+    MISSING,
+    count_noun,
+    format_duration,
+    format_setting,
+    format_time,
+    percent,
+)
+from hpgmn.graph import Array
+from hpgmn.report import plots
+from hpgmn.report.data import LearningCurves, ReportData, mapping, number
+from hpgmn.report.model_sections import (
+    calibration_section,
+    explorer_section,
+    health_section,
+    model_sections,
+)
+from hpgmn.report.plots import printable
+from hpgmn.report.rendering import (
+    Row,
+    Table,
+    difference_text,
+    finite_mean,
+    markup,
+    render_page,
+    resource,
+    value_range,
+)
+
+MOST_ERRORS = 15
+"""Rows in the list of the most frequent errors."""
+
+SECTIONS = {
+    "warnings": "Warnings",
+    "graph": "Graph",
+    "health": "Graph health",
+    "scores": "Scores by split",
+    "curves": "Learning curves",
+    "confusion": "Confusion matrix",
+    "classes": "Scores by class",
+    "calibration": "Calibration",
+    "learned": "What the model has learned",
+    "statistics": "Contribution of the statistics",
+    "memory": "The memory",
+    "label-next": "Nodes to label next",
+    "explorer": "Node explorer",
+    "choice": "Choice of settings",
+    "settings": "Settings",
+    "repeat": "Reproduce this run",
+}
+"""The sections in the order of the page; those without data are left out."""
+
+STAGE_NAMES = {
+    "estimator": "Label estimator",
+    "refinement": "First training, for pseudo-labels",
+    "pretraining": "Pre-training",
+    "prior": "Prior beliefs",
+    "representation": "Representation, without labels",
+    "gcnii": "GCNII",
+    "main": "Main training",
+}
+_METRIC_NAMES = {
+    "roc_auc": "ROC-AUC",
+    "balanced_accuracy": "balanced accuracy",
+    "macro_f1": "macro F1",
+    "average_precision": "average precision",
+}
+_FACT_NAMES = {
+    "num_nodes": "Nodes",
+    "num_edges": "Edges",
+    "num_features": "Attributes",
+    "num_classes": "Classes",
+    "cpu": "Processor",
+    "gpu": "GPU",
+    "torch": "PyTorch",
+}
+_TABLE_OPTIONS = {"split": "split-column", "categories": "category"}
 
 
-def text(value: object) -> str:
-    """Anything from data as text that cannot become markup.
+class ReportDataError(ValueError):
+    """Recorded data does not have the expected form; ``part`` is a field of ReportData."""
 
-    >>> text("<b>")
-    '&lt;b&gt;'
-    """
-    return escape(printable(value), quote=True)
+    def __init__(self, part: str, cause: Exception) -> None:
+        super().__init__(f"{part}: {cause!r}")
+        self.part = part
 
 
-def page(
-    title: str,
-    about: str,
-    opening: str,
-    sections: Iterable[tuple[str, str, str]],
-    script: str = "",
-) -> str:
-    """A whole page.
-
-    Args:
-        title: plain text, of the window and the first heading.
-        about: markup below that heading.
-        opening: markup before the list of sections.
-        sections: (id, plain title, markup) of each.
-        script: the one script that may run, if any.
-    """
-    sections = list(sections)
-    links = "".join(f'<li><a href="#{key}">{text(name)}</a></li>' for key, name, _ in sections)
-    body = "\n".join(
-        f'<section id="{key}" aria-labelledby="{key}-title">\n'
-        f'<h2 id="{key}-title">{text(name)}</h2>\n{content}\n</section>'
-        for key, name, content in sections
+def render_report(data: ReportData) -> str:
+    """Return the HTML page of a run; ReportDataError for data of an unexpected form."""
+    with _checked("metrics"):
+        headline = _headline(data)
+        created = data.metrics.get("created")
+        sections: dict[str, Any] = {
+            "warnings": _warnings(data),
+            "graph": _graph(data),
+            "scores": _scores(data),
+            "curves": _curves(data),
+            "confusion": _confusion(data),
+            "classes": _class_scores(data),
+            "calibration": calibration_section(data),
+            "choice": _choice(data),
+        }
+    with _checked("audit"):
+        sections["health"] = health_section(data.audit)
+    with _checked("understanding"):
+        sections |= model_sections(data)
+    with _checked("explorer"):
+        sections["explorer"] = explorer_section(data.explorer)
+    with _checked("config"):
+        settings = data.config["settings"].items()
+        rows = [(str(name), format_setting(value)) for name, value in settings]
+        caption = f"Settings of {data.config['model']}"
+        sections["settings"] = Table(caption, ("Setting", "Value"), rows)
+        sections["repeat"] = _repeat(data)
+    shown = {key: sections.get(key) for key in SECTIONS if sections.get(key) is not None}
+    return render_page(
+        "report.html.j2",
+        title=f"{data.metrics['model']} on {data.metrics['graph']}",
+        titles={key: SECTIONS[key] for key in shown},
+        script=resource("explorer.js") if "explorer" in shown else "",
+        sections=shown,
+        data=data,
+        headline=headline,
+        version=data.metrics.get("version") or "",
+        created=created,
+        created_short=format_time(created),
     )
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta http-equiv="Content-Security-Policy" content="{_policy(script)}">
-<title>{text(title)} – hpgmn report</title>
-<style>{_CSS}</style>
-</head>
-<body>
-<a class="skip" href="#content">Skip to the results</a>
-<header>
-<h1>{text(title)}</h1>
-{about}
-</header>
-<main id="content">
-{opening}
-<nav aria-label="Sections"><ul>{links}</ul></nav>
-{body}
-</main>{f"<script>{script}</script>" if script else ""}
-</body>
-</html>
-"""
 
 
-def _policy(script: str) -> str:
-    """What the browser may load: nothing from outside, and no script but this one."""
-    policy = "default-src 'none'; style-src 'unsafe-inline'"
-    if not script:
-        return policy
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return f"{policy}; script-src 'sha256-{digest}'"
+@contextmanager
+def _checked(part: str) -> Iterator[None]:
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise ReportDataError(part, error) from None
 
 
-def panel(picture: str, wide: str = "") -> str:
-    """A picture on a white panel, which it keeps in dark mode.
+def _facts(content: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Flatten a recorded mapping into rows of name and value."""
+    rows = []
+    for key, value in content.items():
+        name = _FACT_NAMES.get(key, str(key).removeprefix("num_").replace("_", " ").capitalize())
+        if isinstance(value, dict):
+            rows += [(f"{name}, {inner.lower()}", text) for inner, text in _facts(value)]
+        elif isinstance(value, float):
+            rows.append((name, f"{value:.3g}" if math.isfinite(value) else MISSING))
+        elif isinstance(value, int) and not isinstance(value, bool):
+            rows.append((name, f"{value:,}"))
+        elif value is not None:
+            rows.append((name, format_setting(value)))
+    return rows
 
-    Args:
-        picture: an ``<svg>`` element.
-        wide: the name of a picture that would be too small on a phone and is scrolled there.
+
+def _metric_name(data: ReportData) -> str:
+    name = str(data.metrics["metric"])
+    words = metric_words(name, data.metrics.get("positive"))
+    return words.replace(name, _METRIC_NAMES.get(name, name), 1)
+
+
+def _mean_and_std(data: ReportData, content: Mapping[str, Any], name: str) -> str:
+    """Format ``<name>_mean`` and ``<name>_std`` as ``84.12 ± 4.20%``."""
+    mean, std = number(content.get(f"{name}_mean")), number(content.get(f"{name}_std"))
+    if data.num_runs == 1 or math.isnan(mean) or math.isnan(std):
+        return percent(mean)
+    return f"{100 * mean:.2f} ± {100 * std:.2f}%"
+
+
+# Sections about the scores
+
+
+def _headline(data: ReportData) -> dict[str, Any]:
+    metrics = data.metrics
+    over = f"mean and standard deviation of {data.num_runs} runs"
+    over = over if data.num_runs > 1 else "single run"
+    tiles = [(f"Test {_metric_name(data)}", _mean_and_std(data, metrics, "test_score"), over)]
+    is_accuracy = metrics["metric"] == "accuracy"
+    accuracy = number(metrics.get("test_score_mean" if is_accuracy else "test_accuracy_mean"))
+    if not is_accuracy and not math.isnan(accuracy):
+        tiles.append(("Test accuracy", _mean_and_std(data, metrics, "test_accuracy"), over))
+    estimator = mapping(metrics.get("label_estimator"))
+    baseline = number(estimator.get("test_accuracy_mean"))
+    if not math.isnan(baseline):
+        score = _mean_and_std(data, estimator, "test_accuracy")
+        tiles.append(("Label estimator", score, "accuracy from attributes alone"))
+    calibration = mapping(metrics.get("calibration"))
+    error = number(calibration.get("ece_after_mean"))
+    if not math.isnan(error):
+        before = percent(number(calibration.get("ece_before_mean")))
+        tiles.append(("Calibration error", percent(error), f"{before} without temperature"))
+    num_splits, num_seeds = len(metrics["splits"]), metrics["seeds"]
+    grid = f"{count_noun(num_splits, 'split')} × {count_noun(num_seeds, 'seed')}"
+    tiles.append(("Runs", f"{data.num_runs}", grid))
+    if not math.isnan(number(metrics.get("seconds"))):
+        tiles.append(("Time", format_duration(metrics["seconds"]), "all runs"))
+    difference = accuracy - baseline
+    std = number(metrics.get("test_accuracy_std"))
+    versus_spread = None
+    if data.num_runs > 1 and not math.isnan(std) and round(100 * difference, 2):
+        versus_spread = "less than" if abs(difference) < std else "more than"
+    return {
+        "tiles": tiles,
+        "difference": difference_text(difference),
+        "versus_spread": versus_spread,
+    }
+
+
+def _warnings(data: ReportData) -> list[str]:
+    warnings = data.metrics.get("warnings") or []
+    return [warnings] if isinstance(warnings, str) else list(warnings)
+
+
+def _graph(data: ReportData) -> list[tuple[str, str]]:
+    summary = mapping(data.metrics.get("graph_summary"))
+    return _facts({key: value for key, value in summary.items() if key != "class_names"})
+
+
+def _scores(data: ReportData) -> dict[str, Any]:
+    metric = _metric_name(data)
+    tests, vals, epochs = (data.per_run(name) for name in ("test_score", "val_score", "epochs"))
+    num_splits, num_seeds = tests.shape
+    splits = [str(split) for split in data.metrics["splits"]]
+    groups = list(zip(splits, tests, vals, epochs, strict=True))
+    if num_splits > 1:
+        groups.append(("All", tests.ravel(), vals.ravel(), epochs.ravel()))
+    has_spread = num_seeds > 1 or num_splits > 1
+    head, rows = ["Split", "Test", "Validation", "Best epoch"], []
+    if has_spread:
+        head[2:2] = ["Std (points)", "Minimum to maximum"]
+    for split, test, val, best in groups:
+        row = [split, percent(finite_mean(test)), percent(finite_mean(val))]
+        row.append(value_range(best, "{:g}"))
+        if has_spread:
+            finite = test[np.isfinite(test)]
+            std = f"{100 * finite.std(ddof=1):.2f}" if finite.size > 1 else MISSING
+            row[2:2] = [std, value_range(test, "{:.2%}") if test.size > 1 else MISSING]
+        rows.append(row)
+    caption = f"{metric[:1].upper()}{metric[1:]} by split"
+    caption += f", {num_seeds} seeds each" if num_seeds > 1 else ""
+    is_drawn = data.num_runs > 1 and np.isfinite(tests).any()
+    figure = plots.run_scores(tests, splits, metric, "scores") if is_drawn else None
+    table = Table(caption, head, rows, foot=num_splits > 1)
+    return {"figure": markup(figure), "table": table}
+
+
+def _curves(data: ReportData) -> list[dict[str, Any]]:
+    shown = []
+    for index, stage in enumerate(data.stages):
+        best = data.per_run("epochs") if stage is data.stages[-1] else None
+        figures = [
+            plots.loss_curves(stage, f"loss-{index}"),
+            plots.score_curve(stage, _metric_name(data), best, f"score-{index}"),
+        ]
+        if any(figures):
+            shown.append(
+                {
+                    "title": STAGE_NAMES.get(stage.stage, stage.stage),
+                    "figures": [markup(figure) for figure in figures if figure],
+                    "num_runs": len(stage.curves["loss"]),
+                    "first_stop": _first_stop(stage),
+                }
+            )
+    return shown
+
+
+def _first_stop(stage: LearningCurves) -> int | None:
+    """Return the epoch after which the first run has stopped; None if all stop together."""
+    has_value = np.isfinite(np.stack(list(stage.curves.values()))).any(axis=0)  # (R, E)
+    last = [int(stage.epochs[row].max()) for row in has_value if row.any()]
+    return min(last) if min(last) < max(last) else None
+
+
+def _confusion(data: ReportData) -> dict[str, Any]:
+    if not data.confusion.any():
+        return {}
+    if len(data.classes) <= plots.MOST_CELLS_WITH_TEXT:
+        summary = "The matrix as a table"
+        rows = [
+            [label, *(f"{count:,}" for count in counts)]
+            for label, counts in zip(data.classes, data.confusion, strict=True)
+        ]
+        caption = "Test nodes by true class (row) and predicted class (column)"
+        table = Table(caption, ["True class", *data.classes], rows)
+    else:
+        summary = "The most frequent errors"
+        head = ("True class", "Predicted class", "Test nodes", "Share of the class")
+        table = Table(summary, head, list(_frequent_errors(data)))
+    return {
+        "figure": markup(plots.confusion_matrix(data.confusion, data.classes, "confusion")),
+        "num_merged": len(data.classes) - plots.MOST_CLASSES + 1,
+        "summary": summary,
+        "table": table,
+    }
+
+
+def _frequent_errors(data: ReportData) -> Iterator[Row]:
+    wrong = data.confusion - np.diag(np.diag(data.confusion))
+    for position in np.argsort(-wrong, axis=None, kind="stable")[:MOST_ERRORS]:
+        true, predicted = divmod(int(position), len(data.classes))
+        count = wrong[true, predicted]
+        if count:
+            share = percent(count / data.confusion[true].sum())
+            yield data.classes[true], data.classes[predicted], f"{count:,}", share
+
+
+def class_scores(confusion: Array) -> dict[str, Array]:
+    """Return precision, recall, F1 and support of each class, NaN where undefined.
+
+    >>> class_scores(np.array([[3, 1], [0, 0]]))["recall"]
+    array([0.75,  nan])
     """
-    if wide:
-        return (
-            f'<figure class="panel wide" tabindex="0" aria-label="{text(wide)}">{picture}</figure>'
-        )
-    return f'<figure class="panel">{picture}</figure>'
+    hits, support, predicted = np.diag(confusion), confusion.sum(axis=1), confusion.sum(axis=0)
+
+    def share(part: Array, whole: Array) -> Array:
+        return np.where(whole > 0, part / np.maximum(whole, 1), np.nan)
+
+    return {
+        "precision": share(hits, predicted),
+        "recall": share(hits, support),
+        "f1": share(2 * hits, support + predicted),
+        "support": support,
+    }
 
 
-def tiles(facts: Iterable[Row], kind: str = "") -> str:
-    """Facts side by side.
-
-    Args:
-        facts: plain name, value and, if wanted, a note for each.
-        kind: ``small`` for facts of less weight.
-    """
-    cells = "".join(
-        f"<div><dt>{text(name)}</dt><dd><strong>{text(value)}</strong>"
-        + "".join(f"<span>{text(note)}</span>" for note in notes)
-        + "</dd></div>"
-        for name, value, *notes in facts
-    )
-    return f'<dl class="{f"tiles {kind}".strip()}">{cells}</dl>'
-
-
-def with_rest(name: str, rest: str) -> str:
-    """The markup of a table's cell with a quiet line below its name.
-
-    >>> with_rest("edge", "inside & out")
-    'edge <span class="rest">inside &amp; out</span>'
-    """
-    return f'{text(name)} <span class="rest">{text(rest)}</span>'
-
-
-def table(
-    caption: str,
-    head: Row,
-    rows: Iterable[Sequence[Any]],
-    foot: bool = False,
-    show: Callable[[Any], str] = text,
-) -> str:
-    """A table whose first column heads its rows.
-
-    Args:
-        caption: what the table shows.
-        head: the titles of the columns.
-        rows: the cells; those after the first are set as numbers, to the right, unless there are
-            two columns only.
-        foot: whether the last row sums up the others.
-        show: makes the markup of a cell; cells of plain text need none.
-    """
-    titles = "".join(f'<th scope="col">{text(title)}</th>' for title in head)
-    lines = [
-        f'<tr><th scope="row">{show(row[0])}</th>'
-        + "".join(f"<td>{show(cell)}</td>" for cell in row[1:])
-        + "</tr>"
-        for row in rows
+def _class_scores(data: ReportData) -> dict[str, Any]:
+    if not data.confusion.any():
+        return {}
+    scores = class_scores(data.confusion)
+    columns = [scores[name] for name in ("precision", "recall", "f1")]
+    supports = [*scores["support"], scores["support"].sum()]
+    rows = [
+        [label, *(percent(column[index]) for column in columns)]
+        for index, label in enumerate(data.classes)
     ]
-    last = f"<tfoot>{lines.pop()}</tfoot>" if foot else ""
-    kind = ' class="pairs"' if len(head) == 2 else ""
-    return (
-        f'<div class="scroll" role="region" aria-label="{text(caption)}" tabindex="0">'
-        f"<table{kind}><caption>{text(caption)}</caption><thead><tr>{titles}</tr></thead>"
-        f"<tbody>{''.join(lines)}</tbody>{last}</table></div>"
-    )
+    rows.append(["Mean, total support", *(percent(finite_mean(column)) for column in columns)])
+    head = ["Class", "Precision", "Recall", "F1", "Support"]
+    for row, support in zip(rows, supports, strict=True):
+        row.append(f"{support:,}")
+        if data.num_runs > 1:
+            row.append(f"{support / data.num_runs:,.1f}")
+    if data.num_runs > 1:
+        head.append("Support per run")
+    caption = "Test nodes by class" + (", all runs pooled" if data.num_runs > 1 else "")
+    has_dash = any(MISSING in row for row in rows)
+    return {"table": Table(caption, head, rows, foot=True), "has_dash": has_dash}
 
 
-_CSS = """
-:root {
-  color-scheme: light dark;
-  --paper: #ffffff; --ink: #1f2328; --quiet: #59636e; --line: #d8dee4; --soft: #f6f8fa;
-  --link: #0b5cad; --alarm: #fff4e0; --alarm-line: #b35900;
-}
-@media (prefers-color-scheme: dark) {
-  :root {
-    --paper: #14181d; --ink: #e3e8ee; --quiet: #a0aab5; --line: #343c46; --soft: #1d232b;
-    --link: #7db8f5; --alarm: #33270f; --alarm-line: #e0983b;
-  }
-}
-* { box-sizing: border-box; }
-html { -webkit-text-size-adjust: 100%; text-size-adjust: 100%; }
-body {
-  margin: 0 auto; padding: 1.5rem 1rem 4rem; max-width: 62rem; background: var(--paper);
-  color: var(--ink); font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans",
-    "Liberation Sans", Arial, sans-serif; overflow-wrap: anywhere;
-}
-h1 { margin: 0; font-size: clamp(1.6rem, 5vw, 2.25rem); line-height: 1.2; }
-h2 { margin: 3rem 0 .75rem; padding-bottom: .3rem; border-bottom: 1px solid var(--line);
-  font-size: 1.35rem; line-height: 1.3; }
-h3 { margin: 1.75rem 0 .5rem; font-size: 1.05rem; }
-p { margin: .5rem 0; max-width: 44rem; }
-section > ul { max-width: 46rem; }
-a { color: var(--link); }
-:focus-visible { outline: 3px solid var(--link); outline-offset: 2px; }
-.quiet { color: var(--quiet); font-size: .925rem; }
-.skip { position: absolute; left: -99rem; }
-.skip:focus { left: 1rem; top: .5rem; padding: .5rem; background: var(--paper); }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(10.5rem, 1fr));
-  gap: .75rem; margin: 1.25rem 0; }
-.tiles div { padding: .8rem 1rem; border: 1px solid var(--line); border-radius: .5rem;
-  background: var(--soft); }
-.tiles dt { color: var(--quiet); font-size: .875rem; }
-.tiles dd { margin: 0; }
-.tiles strong { display: block; font-size: 1.3rem; font-weight: 650; line-height: 1.35;
-  font-variant-numeric: tabular-nums; }
-.tiles div:first-child { border-left: .3rem solid var(--link); }
-.small { grid-template-columns: repeat(auto-fit, minmax(8rem, 1fr)); }
-.small strong { font-size: 1.1rem; }
-.small div:first-child { border-left: 1px solid var(--line); }
-.tiles span { color: var(--quiet); font-size: .85rem; }
-nav ul { display: flex; flex-wrap: wrap; gap: .25rem 1.1rem; margin: 1.25rem 0 0; padding: 0;
-  list-style: none; font-size: .925rem; }
-.warnings { margin: 0; padding: .75rem 1rem .75rem 2rem; border-left: .3rem solid var(--alarm-line);
-  border-radius: .25rem; background: var(--alarm); }
-.panel { width: fit-content; max-width: 100%; margin: .75rem 0; padding: .75rem; overflow-x: auto;
-  border: 1px solid var(--line); border-radius: .5rem; background: #ffffff; }
-.panel svg { display: block; max-width: 100%; height: auto; }
-.wide svg { max-width: max(100%, 34rem); }
-.panel text { font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans",
-  "Liberation Sans", Arial, sans-serif !important; }
-.pair { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 24rem), 1fr));
-  gap: .75rem; }
-.pair .panel { width: auto; margin: 0; }
-.pair svg { width: 100%; max-width: 34rem; }
-.scroll { margin: .75rem 0; overflow-x: auto; }
-table { border-collapse: collapse; font-size: .95rem; font-variant-numeric: tabular-nums; }
-caption { padding: .25rem 0 .5rem; color: var(--quiet); font-size: .9rem; text-align: left; }
-th, td { padding: .35rem .9rem .35rem 0; border-bottom: 1px solid var(--line); text-align: right;
-  vertical-align: top; overflow-wrap: normal; }
-th:first-child { text-align: left; font-weight: 500; max-width: 20rem;
-  overflow-wrap: break-word; }
-thead th, thead th:first-child { border-bottom: 2px solid var(--line); font-weight: 650;
-  vertical-align: bottom; }
-tfoot th:first-child, tfoot td { border-top: 2px solid var(--line); border-bottom: 0;
-  font-weight: 650; }
-.pairs td, .pairs th { text-align: left; overflow-wrap: break-word; }
-td:last-child, th:last-child { padding-right: 0; }
-td, thead th:not(:first-child) { white-space: nowrap; }
-.pairs td { white-space: normal; }
-.rest { display: block; color: var(--quiet); font-size: .875rem; font-weight: 400; }
-details { margin: .75rem 0; }
-summary { cursor: pointer; color: var(--link); }
-pre { margin: .75rem 0; padding: 1rem; overflow-x: auto; border: 1px solid var(--line);
-  border-radius: .5rem; background: var(--soft); font: .9rem/1.5 ui-monospace, "SF Mono", Menlo,
-    Consolas, "Liberation Mono", monospace; }
-@media print { nav, .skip { display: none; } section { break-inside: avoid; } }
-"""
+def _choice(data: ReportData) -> dict[str, Any] | None:
+    content = mapping(data.metrics.get("portfolio"))
+    members = [mapping(row) for row in content.get("members") or []]
+    if not members:
+        return None
+    rows = [
+        (
+            str(row.get("name")),
+            str(row.get("model")),
+            percent(number(row.get("val_score_mean"))),
+            format_duration(float(row.get("seconds") or 0)),
+            "chosen" if row.get("name") == content.get("chosen") else str(row.get("failure") or ""),
+        )
+        for row in members
+    ]
+    return {
+        "metric": _metric_name(data),
+        "splits": count_noun(len(content.get("splits") or ()), "split"),
+        "table": Table("The portfolio", ("Settings", "Model", "Validation", "Time", "Note"), rows),
+    }
+
+
+# How to reproduce the run
+
+
+def train_command(config: Mapping[str, Any]) -> list[str]:
+    """Return the words of the command line that repeats a run."""
+    words = ["hpgmn", "train", str(config["graph"]), "--model", str(config["model"])]
+    words += ["--metric", str(config["metric"])]
+    words += ["--splits", ",".join(str(split) for split in config["splits"])]
+    words += ["--seeds", str(config["seeds"])]
+    for name in ("positive", "protocol", "device"):
+        if config.get(name):
+            words += [f"--{name}", str(config[name])]
+    for name, value in mapping(config.get("tables")).items():
+        words += _table_options(name, value)
+    for name, value in config["settings"].items():
+        words += ["--set", f"{name}={format_setting(value)}"]
+    return [*words, "--no-calibration"] if config.get("calibrate") is False else words
+
+
+def _table_options(name: str, value: Any) -> list[str]:
+    option = f"--{_TABLE_OPTIONS.get(name, name).replace('_', '-')}"
+    if name == "directed":
+        return [option if value else "--undirected"]
+    if name == "split_by":
+        return [option, *(str(word) for word in value)]
+    if isinstance(value, bool):
+        return [option] if value else []
+    values = value if isinstance(value, list) else [value]
+    return [word for item in values for word in (option, str(item))]
+
+
+def _repeat(data: ReportData) -> dict[str, Any]:
+    from markupsafe import Markup
+
+    words = [shlex.quote(word) for word in train_command(data.config)]
+    lines = [" ".join(words[:3])]
+    for start in range(3, len(words), 2):
+        option = " ".join(words[start : start + 2])
+        if len(lines[-1]) + len(option) > 87:
+            lines[-1] += " \\"
+            lines.append("   ")
+        lines[-1] += f" {option}"
+    metrics = data.metrics
+    rows = [("hpgmn", str(metrics.get("version") or data.config.get("version") or MISSING))]
+    rows += _facts(mapping(metrics.get("hardware")))
+    for key, name in (
+        ("seconds", "Time, total"),
+        ("seconds_statistics", "Time, statistics"),
+        ("seconds_training", "Time, training"),
+    ):
+        if not math.isnan(number(metrics.get(key))):
+            rows.append((name, format_duration(metrics[key])))
+    if not math.isnan(number(metrics.get("peak_memory_mb"))):
+        rows.append(("Peak memory", f"{metrics['peak_memory_mb']:,.0f} MB"))
+    return {
+        # A quoted word may contain line breaks, which belong to the command.
+        "code": Markup("\n").join(printable(p) for line in lines for p in line.split("\n")),
+        "table": Table("Versions, machine and cost", ("What", "Value"), rows),
+    }

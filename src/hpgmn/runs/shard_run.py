@@ -1,4 +1,4 @@
-"""A run on row shards: the usual run folder, written by rank 0."""
+"""A run on row shards: the usual run folder, trained by one or several ranks, written by rank 0."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -17,19 +18,30 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from hpgmn.base.calibration import calibrated, fit_temperature, mean_logits
-from hpgmn.base.errors import HPGMNError, SettingError
+from hpgmn.base.calibration import calibrated, fit_temperatures, mean_logits
+from hpgmn.base.errors import HPGMNError, Remedy, SettingError
 from hpgmn.base.files import atomic_write
+from hpgmn.base.locking import lock_folder
 from hpgmn.base.metrics import require_metric
+from hpgmn.base.parsing import parse_json
 from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.graph import Array, Split
+from hpgmn.graph.datasets import DATASETS
 from hpgmn.models import find_model
 from hpgmn.models.label_estimator import EstimatorSettings
-from hpgmn.models.stage import Parameters, Replica
-from hpgmn.runs.folder import HISTORY_FILE, PREDICTIONS_FILE, STATE_FOLDER, finish, note_made_with
+from hpgmn.models.stage import Parameters, Replica, TrainingStage
+from hpgmn.runs.folder import (
+    HISTORY_FILE,
+    PREDICTIONS_FILE,
+    STATE_FOLDER,
+    finish,
+    finished_run,
+    note_made_with,
+    prepare_folder,
+)
 from hpgmn.runs.metrics import Result, run_metrics
 from hpgmn.runs.predictions import NodeTable, roles, write_history
-from hpgmn.runs.spec import RunSpec, surroundings
+from hpgmn.runs.spec import RunSpec, changes, surroundings
 from hpgmn.shards import ESTIMATOR_FILE, Shards
 from hpgmn.statistics import StatisticsSettings
 from hpgmn.training.checkpoint import read_seconds, read_tensors
@@ -42,24 +54,119 @@ from hpgmn.training.checks import (
     sought_class,
 )
 from hpgmn.training.numerics import deterministic_algorithms, run_training_thread
-from hpgmn.training.rank_rows import Rows
-from hpgmn.training.rank_training import STAGE, ParallelTraining, check_settings, fit
-from hpgmn.training.ranks import Ranks
+from hpgmn.training.ranks import Ranks, join_ranks
 from hpgmn.training.replicas import Progress
 from hpgmn.training.saved import MODEL_FILE, SavedModel
+from hpgmn.training.shard_task import (
+    STAGE,
+    ShardRows,
+    ShardTask,
+    check_shard_settings,
+    fit_shards,
+    trained_shard_stage,
+)
+from hpgmn.training.stage_runner import stage_logits
 from hpgmn.training.state import TrainState
 
 logger = logging.getLogger(__name__)
 
 MODEL = "hpgmn"
 BATCH_SIZE = 1024
-"""Train nodes in a step of all ranks together, where no setting says it."""
+"""Default number of train nodes in a step of all ranks together."""
 STATE_FILE = "state.safetensors"
-NAMED_NODES = 1_000_000
-"""A saved model keeps the names of its nodes up to so many: they are a part of the file's head."""
+MOST_NAMED_NODES = 1_000_000
+"""A saved model keeps the names of up to so many nodes, which are part of the file's header."""
+
+Report = Callable[[Progress], None]
+_REFUSED, _FINISHED = "refused", "finished"  # what rank 0 broadcasts instead of a specification
 
 
-def specification(
+@dataclasses.dataclass(frozen=True)
+class ShardTraining:
+    """A requested training on row shards.
+
+    Attributes:
+        shards: the folder of the shards, on a disk that every rank sees.
+        folder: the run folder, on such a disk.
+        options: keywords of :func:`shard_spec`; the metric defaults to that of the dataset.
+        config: the ``config.yaml`` of an earlier run to compare with; empty without one.
+        resume: continue the interrupted run in the folder.
+        overwrite: replace the run in the folder.
+        watch: opens the log and the progress of a training.
+    """
+
+    shards: Path
+    folder: Path
+    options: Mapping[str, Any]
+    config: Mapping[str, Any]
+    resume: bool
+    overwrite: bool
+    watch: Callable[[RunSpec, Shards], AbstractContextManager[Report]]
+
+    def spec(self, device: str, ranks: int) -> tuple[RunSpec, Shards]:
+        """Check the request for so many ranks; log what differs from the earlier run."""
+        shards = Shards(self.shards)
+        shards.shares(ranks)
+        metric = DATASETS[shards.source].metric if shards.source in DATASETS else "accuracy"
+        spec = shard_spec(shards, device=device, **({"metric": metric} | dict(self.options)))
+        if self.config.get("made_with"):
+            for line in changes(self.config, made_with_shards(shards, ranks, device)):
+                logger.warning(line)
+        return spec, shards
+
+    def run(self, device: str) -> dict[str, Any] | None:
+        """Train as one of torchrun's processes, or alone; return the metrics on rank 0."""
+        with join_ranks(device) as ranks:
+            if ranks.is_first:
+                return self._run_first(ranks, device)
+            message = ranks.broadcast_text("")
+            if message not in (_REFUSED, _FINISHED):  # torchrun ends all with a failed rank
+                spec = RunSpec.from_dict(parse_json(message))
+                run_on_shards(spec, Shards(self.shards), self.folder, ranks)
+            return None
+
+    def _run_first(self, ranks: Ranks, device: str) -> dict[str, Any]:
+        """Check, prepare the folder and train: rank 0 alone refuses, writes and reports."""
+        with ExitStack() as stack:
+            try:
+                spec, shards = self.spec(device, ranks.size)
+                stack.enter_context(lock_folder(self.folder))
+                metrics = self._prepare(spec)
+            except Exception:
+                ranks.broadcast_text(_REFUSED)
+                ranks.leave()
+                raise
+            if metrics is not None:
+                ranks.broadcast_text(_FINISHED)
+                return metrics
+            ranks.broadcast_text(json.dumps(spec.as_dict()))
+            with self.watch(spec, shards) as report:
+                metrics = run_on_shards(spec, shards, self.folder, ranks, report=report)
+        assert metrics is not None
+        return metrics
+
+    def run_with_ray(self, device: str, workers: int) -> dict[str, Any]:
+        """Train by Ray Train on the connected cluster."""
+        from hpgmn.engines.cluster import connected
+        from hpgmn.runs.ray_train import require_room, run_with_ray
+
+        spec, shards = self.spec(device, workers)
+        with connected() as ray:
+            require_room(ray, device, workers)
+        with lock_folder(self.folder):
+            metrics = self._prepare(spec)
+            if metrics is not None:
+                return metrics
+            with self.watch(spec, shards) as report:
+                return run_with_ray(spec, shards, self.folder, workers, report=report)
+
+    def _prepare(self, spec: RunSpec) -> dict[str, Any] | None:
+        """Prepare the run folder; return the metrics of a run that only lacks its report."""
+        prepare_folder(self.folder, spec, resume=self.resume, overwrite=self.overwrite)
+        return finished_run(self.folder) if self.resume else None
+
+
+def shard_spec(
     shards: Shards,
     settings: Mapping[str, Any] | None = None,
     *,
@@ -70,34 +177,34 @@ def specification(
     calibrate: bool = True,
     deterministic: bool = False,
 ) -> RunSpec:
-    """The run that is asked for on row shards; what can be refused is refused here.
+    """Return the specification of a run on row shards; refuse what cannot be trained.
 
     Args:
         shards: of the graph.
-        settings: what differs from the settings that the shards were made with; without a
-            ``batch_size`` in either it is :data:`BATCH_SIZE`.
+        settings: what differs from the settings of the shards; ``batch_size`` defaults to
+            :data:`BATCH_SIZE`.
         seeds: how many.
-        metric: what selects epochs and is reported.
-        positive: the class that average_precision and precision@K of two classes look for; None
-            for the rarer.
+        metric: selects epochs and is reported.
+        positive: the positive class of two; None for the rarer.
         device: "cpu" or "cuda".
         calibrate: whether a temperature is fitted to the validation nodes.
-        deterministic: whether a GPU is to give the same bits each time.
+        deterministic: whether a GPU is reproducible bit for bit.
     """
-    given = {**shards.settings, **(settings or {})}
-    if not shards.settings.get("batch_size") and "batch_size" not in (settings or {}):
-        given["batch_size"] = BATCH_SIZE
-    chosen = make_settings(find_model(MODEL).settings, given)
-    _refuse_decided(shards, chosen, settings or {})
-    check_settings(chosen, list(shards.statistics))
+    requested = settings or {}
+    values = {**shards.settings, **requested}
+    if not shards.settings.get("batch_size") and "batch_size" not in requested:
+        values["batch_size"] = BATCH_SIZE
+    chosen = make_settings(find_model(MODEL).settings, values)
+    _refuse_fixed_settings(shards, chosen, requested)
+    check_shard_settings(chosen, list(shards.statistics))
     require_metric(metric, len(shards.class_names), f"'{shards.name}'")
     if seeds < 1:
-        raise SettingError(f"--seeds must be at least 1 (got {seeds}).")
-    _estimator(shards)
+        remedy = Remedy("Train at least one seed", option="seeds", value=1)
+        raise SettingError(f"The number of seeds must be at least 1 (got {seeds}).", remedy)
+    _read_estimator(shards)
     counts, number = count_labels(shards), shards.split or 0
     check_counts(counts, shards.class_names, shards.name, number)
     seen = counts.train + counts.val
-    rarest = 0 if seen[0] < seen[1] else 1
     return RunSpec(
         graph=shards.source or str(shards.folder.resolve()),
         model=MODEL,
@@ -105,38 +212,38 @@ def specification(
         splits=(number,),
         seeds=seeds,
         metric=metric,
-        positive=sought_class(metric, rarest, shards.class_names, positive),
+        positive=sought_class(metric, int(seen[0] >= seen[1]), shards.class_names, positive),
         device=device,
         calibrate=calibrate,
         deterministic=deterministic,
     )
 
 
-_DECIDED = (
-    {info.name for info in dataclasses.fields(StatisticsSettings)}
-    | {info.name for info in dataclasses.fields(EstimatorSettings)}
+_FIXED = (
+    {field.name for field in dataclasses.fields(StatisticsSettings)}
+    | {field.name for field in dataclasses.fields(EstimatorSettings)}
     | {"label_confidence"}
 ) - {"statistics"}  # some of those that the shards hold may be left out
 
 
-def _refuse_decided(shards: Shards, chosen: Any, given: Mapping[str, Any]) -> None:
-    """Refuse what the rows were made with otherwise: a model would be saved with a false word."""
+def _refuse_fixed_settings(shards: Shards, chosen: Any, requested: Mapping[str, Any]) -> None:
+    """Refuse other settings than the rows were made with: a saved model would state them."""
     wrong = [
         name
-        for name in given
-        if name in _DECIDED
+        for name in requested
+        if name in _FIXED
         and name in shards.settings
         and getattr(chosen, name) != shards.settings[name]
     ]
     if wrong:
-        verb = "is" if len(wrong) == 1 else "are"
         raise SettingError(
-            f"{', '.join(wrong)} {verb} decided by `hpgmn shard`; make the shards again with it."
+            f"Row shards fix {', '.join(wrong)}.",
+            Remedy("Recreate the shards with these settings", command="shard"),
         )
 
 
-def _estimator(shards: Shards) -> Parameters | None:
-    """The label estimator behind the shards, where there is one."""
+def _read_estimator(shards: Shards) -> Parameters | None:
+    """Read the label estimator of the shards, if there is one."""
     path = shards.folder / ESTIMATOR_FILE
     if not path.exists():
         return None
@@ -144,23 +251,23 @@ def _estimator(shards: Shards) -> Parameters | None:
         return read_tensors(path)[0]
     except HPGMNError:
         raise HPGMNError(
-            f"The label estimator {path} is damaged. Repeat the `hpgmn shard` that made the "
-            "shards: it writes the estimator again."
+            f"The label estimator {path} is damaged.",
+            Remedy("Recreate the shards, which writes it again", command="shard"),
         ) from None
 
 
 def count_labels(shards: Shards) -> LabelCounts:
-    """The classes of all nodes, counted range by range: arrays of all nodes would be large."""
+    """Count the classes of all nodes, range by range to save memory."""
 
-    def counted(part: int) -> LabelCounts:
+    def count(part: int) -> LabelCounts:
         split = Split(*(shards.mask(name, part) for name in ("train", "val", "test")))
         return LabelCounts.of(shards.y(part), split, len(shards.class_names))
 
-    return reduce(LabelCounts.__add__, map(counted, range(len(shards))))
+    return reduce(LabelCounts.__add__, map(count, range(len(shards))))
 
 
-def warnings_of(shards: Shards, metric: str) -> list[str]:
-    """What is odd about the labels but does not stop a training."""
+def label_warnings(shards: Shards, metric: str) -> list[str]:
+    """Return warnings about the labels that do not prevent a training."""
     counts, names = count_labels(shards), shards.class_names
     return [
         *check_counts(counts, names, shards.name, shards.split or 0),
@@ -169,168 +276,173 @@ def warnings_of(shards: Shards, metric: str) -> list[str]:
     ]
 
 
+def made_with_shards(shards: Shards, ranks: int, device: str) -> dict[str, Any]:
+    """Return what results depend on besides the specification, for ``config.yaml``."""
+    about = {"shards": str(shards.folder.resolve()), "shards_content": shards.identity}
+    return {**about, "ranks": ranks, **surroundings(device)}
+
+
 def run_on_shards(
-    spec: RunSpec,
-    shards: Shards,
-    folder: Path,
-    ranks: Ranks,
-    *,
-    report: Callable[[Progress], None] | None = None,
+    spec: RunSpec, shards: Shards, folder: Path, ranks: Ranks, *, report: Report | None = None
 ) -> dict[str, Any] | None:
     """Train on the row shards of all ranks, score, and write everything but the report.
 
-    The folder must be one that every rank sees. One that holds an interrupted run of the same
-    specification is continued. Ctrl-C finishes the epoch and saves the state.
+    An interrupted run of the same specification is continued. Ctrl-C finishes the epoch and saves
+    the state.
 
     Args:
-        spec: from :func:`specification`.
+        spec: from :func:`shard_spec`.
         shards: of the graph.
-        folder: a prepared run folder.
-        ranks: who trains.
+        folder: a prepared run folder that every rank sees.
+        ranks: the processes that train together.
         report: called by rank 0 after each epoch.
 
     Returns:
         The content of ``metrics.json`` on rank 0, None on others.
     """
-    run = _OneRun(spec, shards, folder, ranks)
+    run = _RankRun(spec, shards, folder, ranks)
     with deterministic_algorithms(spec.deterministic, ranks.device):
-        return run_training_thread(lambda interrupted: run.work(report, interrupted.is_set))
+        return run_training_thread(lambda interrupted: run.train(report, interrupted.is_set))
 
 
-def made_with_shards(shards: Shards, ranks: int, device: str) -> dict[str, Any]:
-    """What the same bits depend on beside the specification, as ``config.yaml`` holds it."""
-    about = {"shards": str(shards.folder.resolve()), "shards_content": shards.identity}
-    return {**about, "ranks": ranks, **surroundings(device)}
-
-
-class _OneRun:
-    """What a rank does from the first row to the last file."""
+class _RankRun:
+    """The run of one rank, from its first row to the last file."""
 
     def __init__(self, spec: RunSpec, shards: Shards, folder: Path, ranks: Ranks) -> None:
         self.spec, self.shards, self.folder, self.ranks = spec, shards, folder, ranks
         self.state_folder = folder / STATE_FOLDER
         settings = make_settings(find_model(MODEL).settings, spec.settings)
         self.replicas = [Replica(spec.splits[0], seed, settings) for seed in range(spec.seeds)]
-        self.rows = Rows(shards, shards.shares(ranks.size)[ranks.rank])
+        self.rows = ShardRows(shards, shards.shares(ranks.size)[ranks.rank])
 
-    def work(
-        self, report: Callable[[Progress], None] | None, should_stop: Callable[[], bool]
+    def train(
+        self, report: Report | None, should_stop: Callable[[], bool]
     ) -> dict[str, Any] | None:
-        """Train, score and write; the metrics on rank 0."""
+        """Train, score and write; return the metrics on rank 0."""
         started = time.perf_counter()
         warnings: list[str] = []
         if self.ranks.is_first:
             self.state_folder.mkdir(parents=True, exist_ok=True)
             made = made_with_shards(self.shards, self.ranks.size, self.spec.device)
-            warnings += warnings_of(self.shards, self.spec.metric)
+            warnings += label_warnings(self.shards, self.spec.metric)
             warnings += note_made_with(self.folder, self.spec, made)
         for line in warnings:
             logger.warning(line)
-        self.ranks.wait()
+        self.ranks.barrier()
         path = self.state_folder / STATE_FILE
-        is_begun = self.ranks.is_first and path.exists()
-        before = read_seconds(path) if is_begun else 0.0
-        sought = class_number(self.spec.positive, self.shards.class_names)
-        training = ParallelTraining(self.rows, self.replicas, self.ranks, self.spec.metric, sought)
-        state = fit(
-            training,
+        earlier = read_seconds(path) if self.ranks.is_first and path.exists() else 0.0
+        task = ShardTask.of(self.rows, self.replicas, self.ranks)
+        state = fit_shards(
+            task,
+            metric=self.spec.metric,
+            positive=class_number(self.spec.positive, self.shards.class_names),
             path=path,
             identity=self._identity(),
             report=report,
             should_stop=should_stop,
         )
-        judged, labels, val, test = self._judged(training)
-        temperatures = self._temperatures(judged, labels, val)
-        self._write_parts(training, temperatures)
-        self.ranks.wait()
+        stage = trained_shard_stage(task, state)
+        result = self._score(stage, state)
+        train_size = sum(self.ranks.gather_numbers(int((task.train_labels >= 0).sum())))
+        self._write_parts(stage, result.temperatures)
+        self.ranks.barrier()
         metrics = None
         if self.ranks.is_first:
             self._merge_parts()
-            self._write_model(state, temperatures)
+            self._write_model(state, result)
             write_history(self.folder / HISTORY_FILE, self.replicas, state.history)
-            metrics = self._metrics(state, judged, labels, val, test, temperatures)
-            sizes = (training.train_size, int(val.sum()), int(test.sum()))
-            metrics["nodes"] = {
-                part: [size] for part, size in zip(("train", "val", "test"), sizes, strict=True)
-            }
+            metrics = self._metrics(result)
+            sizes = {"train": train_size, "val": result.val[0].sum(), "test": result.test[0].sum()}
+            metrics["nodes"] = {part: [int(size)] for part, size in sizes.items()}
             metrics["warnings"] = warnings
-            metrics["seconds"] = before + time.perf_counter() - started
+            metrics["seconds"] = earlier + time.perf_counter() - started
             finish(self.folder, metrics)
-        self.ranks.wait()
+        self.ranks.barrier()
         return metrics
 
     def _identity(self) -> str:
         about = json.dumps([self.spec.as_dict(), self.shards.identity], sort_keys=True)
         return hashlib.sha256(about.encode()).hexdigest()
 
-    def _judged(self, training: ParallelTraining) -> tuple[Tensor, Array, Array, Array]:
-        """On rank 0 logits, labels, and masks of the validation and test nodes of all ranks."""
+    def _logits(self, stage: TrainingStage, nodes: Tensor) -> Tensor:
+        with torch.no_grad():
+            return stage_logits(stage, nodes.expand(len(self.replicas), -1))
+
+    def _score(self, stage: TrainingStage, state: TrainState) -> Result:
+        """Gather the validation and test nodes of all ranks on rank 0; it fits temperatures."""
         split, y = self.rows.split, self.rows.y
         nodes = np.flatnonzero((split.val | split.test) & (y >= 0))
-        found = self.ranks.gathered(training.logits(torch.from_numpy(nodes)))
+        logits = self.ranks.gather(self._logits(stage, torch.from_numpy(nodes))).cpu()
         about = np.stack([y[nodes], split.val[nodes], split.test[nodes]]).astype(np.int64)
-        every = self.ranks.gathered(torch.from_numpy(about).to(self.ranks.device)).cpu().numpy()
-        return found.cpu(), every[0], every[1].astype(bool), every[2].astype(bool)
-
-    def _temperatures(self, logits: Tensor, y: Array, val: Array) -> list[float]:
-        """One for each replica, and last that of their average; rank 0 fits them."""
-        scales = torch.ones(len(self.replicas) + 1, dtype=torch.float64, device=self.ranks.device)
+        gathered = self.ranks.gather(torch.from_numpy(about).to(self.ranks.device)).cpu().numpy()
+        labels, val, test = gathered[0], gathered[1].astype(bool), gathered[2].astype(bool)
+        number = len(self.replicas)
+        scales = torch.ones(number + 1, dtype=torch.float64, device=self.ranks.device)
         if self.ranks.is_first and self.spec.calibrate:
-            chosen = torch.from_numpy(val)
-            for place, own in enumerate([*logits, mean_logits(logits)]):
-                scales[place] = fit_temperature(own[chosen].double().numpy(), y[val])
-        return [float(scale) for scale in self.ranks.agreed(scales).tolist()]
+            fitted = fit_temperatures(logits, labels, [val] * number)
+            fitted += fit_temperatures(mean_logits(logits)[None], labels, [val])
+            scales.copy_(torch.tensor(fitted))
+        *temperatures, mean_temperature = self.ranks.broadcast(scales).tolist()
+        return Result(
+            logits=logits,
+            y=labels,
+            val=[val] * number,
+            test=[test] * number,
+            temperatures=temperatures,
+            mean_temperatures=[mean_temperature] * number,
+            val_score=state.best_score[STAGE],
+            best_epoch=state.best_epoch[STAGE],
+            history=state.history,
+            seconds=state.seconds,
+        )
 
     def _part(self, number: int, place: int) -> Path:
         return self.state_folder / f"predictions-{place:03d}-{number:05d}.parquet"
 
-    def _write_parts(self, training: ParallelTraining, temperatures: list[float]) -> None:
-        """The predictions of this rank's nodes, range by range."""
+    def _write_parts(self, stage: TrainingStage, temperatures: Any) -> None:
+        """Write the predictions of this rank's nodes, range by range."""
         split = self.rows.split
         for number in self.rows.parts:
             start, stop = self.shards.ranges[number]
-            own = slice(start - self.rows.first, stop - self.rows.first)
-            found = training.logits(torch.arange(own.start, own.stop)).cpu()
-            about = NodeTable(
+            chosen = slice(start - self.rows.first, stop - self.rows.first)
+            logits = self._logits(stage, torch.arange(chosen.start, chosen.stop)).cpu()
+            nodes = NodeTable(
                 np.arange(start, stop),
                 self.shards.names([number]),
-                roles(Split(split.train[own], split.val[own], split.test[own])),
-                self.rows.y[own],
+                roles(Split(split.train[chosen], split.val[chosen], split.test[chosen])),
+                self.rows.y[chosen],
                 self.shards.class_names,
             )
-            chances = calibrated(found, temperatures[:-1]).numpy()
-            guesses = found.argmax(dim=-1).numpy()
+            probabilities = calibrated(logits, temperatures).numpy()
+            classes = logits.argmax(dim=-1).numpy()
             for place, replica in enumerate(self.replicas):
-                table = about.with_predictions(replica, guesses[place], chances[place])
+                table = nodes.with_predictions(replica, classes[place], probabilities[place])
                 pq.write_table(table, self._part(number, place))
 
     def _merge_parts(self) -> None:
-        """One file of all predictions, seed by seed; one range at a time is in memory."""
-        path = self.folder / PREDICTIONS_FILE
+        """Write one file of all predictions, seed by seed; one range at a time is in memory."""
+        schema = pq.read_schema(self._part(0, 0))
         with (
-            atomic_write(path) as draft,
-            pq.ParquetWriter(
-                draft, pq.read_schema(self._part(0, 0)), write_page_checksum=True
-            ) as writer,
+            atomic_write(self.folder / PREDICTIONS_FILE) as draft,
+            pq.ParquetWriter(draft, schema, write_page_checksum=True) as writer,
         ):
             for place in range(len(self.replicas)):
                 for number in range(len(self.shards)):
                     writer.write_table(pq.read_table(self._part(number, place)))
 
-    def _write_model(self, state: TrainState, temperatures: list[float]) -> None:
-        shards, every = self.shards, range(len(self.shards))
-        done: dict[str, Parameters] = {}
-        if estimator := _estimator(shards):
-            done["estimator"] = {
+    def _write_model(self, state: TrainState, result: Result) -> None:
+        shards, parts = self.shards, range(len(self.shards))
+        stages: dict[str, Parameters] = {}
+        if estimator := _read_estimator(shards):
+            stages["estimator"] = {
                 name: value.expand(len(self.replicas), *value.shape[1:])
                 for name, value in estimator.items()
             }
-        labels = np.concatenate(
-            [np.where(shards.mask("train", part), shards.y(part), -1) for part in every]
+        stages[STAGE] = {name: value.cpu() for name, value in state.done[STAGE].items()}
+        labels: Array = np.concatenate(
+            [np.where(shards.mask("train", part), shards.y(part), -1) for part in parts]
         )
-        names = None
-        if shards.num_nodes <= NAMED_NODES and shards.has_names:
-            names = shards.names(every)
+        has_names = shards.num_nodes <= MOST_NAMED_NODES and shards.has_names
         about = {
             "graph": shards.name,
             "fingerprint": shards.fingerprint,
@@ -340,41 +452,20 @@ class _OneRun:
             "source": "",
             "preparation": shards.about["preparation"],
         }
-        model = SavedModel(
+        SavedModel(
             find_model(MODEL),
             self.replicas,
-            done | {STAGE: {name: value.cpu() for name, value in state.done[STAGE].items()}},
+            stages,
             np.broadcast_to(labels, (len(self.replicas), len(labels))),
             about,
-            names,
-            temperatures[:-1],
-            temperatures[-1:] * len(self.replicas),
-        )
-        model.write(self.folder / MODEL_FILE)
+            shards.names(parts) if has_names else None,
+            list(result.temperatures),
+            list(result.mean_temperatures),
+        ).write(self.folder / MODEL_FILE)
 
-    def _metrics(
-        self,
-        state: TrainState,
-        logits: Tensor,
-        y: Array,
-        val: Array,
-        test: Array,
-        temperatures: list[float],
-    ) -> dict[str, Any]:
-        """Everything ``metrics.json`` says of the training."""
-        shards, number = self.shards, len(self.replicas)
-        result = Result(
-            logits=logits,
-            y=y,
-            val=[val] * number,
-            test=[test] * number,
-            temperatures=temperatures[:-1],
-            mean_temperatures=temperatures[-1:] * number,
-            val_score=state.best_score[STAGE],
-            best_epoch=state.best_epoch[STAGE],
-            history=state.history,
-            seconds=state.seconds,
-        )
+    def _metrics(self, result: Result) -> dict[str, Any]:
+        """Return what ``metrics.json`` says of the training."""
+        shards = self.shards
         summary = {
             "num_nodes": shards.num_nodes,
             "num_edges": shards.about["num_edges"],

@@ -18,7 +18,7 @@ from hpgmn.base.settings import make_settings
 from hpgmn.base.version import __version__
 from hpgmn.graph import Graph, Split
 from hpgmn.models import find_model
-from hpgmn.models.shipped import wanted_instead
+from hpgmn.models.shipped import entry_mismatch
 from hpgmn.training.checks import (
     check_split,
     graph_warnings,
@@ -83,8 +83,8 @@ class RunSpec:
         """The specification in the ``config.yaml`` of a run folder."""
         try:
             for name, value in content.items():
-                if (wanted := wanted_instead(name, value)) is not None:
-                    raise TypeError(f"{name} must be {wanted}")
+                if (expected := entry_mismatch(name, value)) is not None:
+                    raise TypeError(f"{name} must be {expected}")
             for name in ("graph", "model", "settings", "splits", "seeds", "metric"):
                 if content.get(name) is None:
                     raise KeyError(name)

@@ -18,7 +18,7 @@ from hpgmn.base.errors import HPGMNError
 from hpgmn.base.files import write_text
 from hpgmn.explain.overview import model_overview
 from hpgmn.graph import Graph
-from hpgmn.models.own import is_own
+from hpgmn.models import is_custom
 from hpgmn.runs.folder import AUDIT_FILE, UNDERSTANDING_FILE
 from hpgmn.runs.spec import RunSpec
 from hpgmn.training.saved import MODEL_FILE, SavedModel
@@ -107,7 +107,7 @@ def is_want_of_memory(error: MemoryError | RuntimeError) -> bool:
 
 def first_split(spec: RunSpec, folder: Path) -> SavedModel:
     """The models of a run's first split, its seeds: those that answer in its report."""
-    saved = SavedModel.read(folder / MODEL_FILE, spec.model if is_own(spec.model) else None)
+    saved = SavedModel.read(folder / MODEL_FILE, spec.model if is_custom(spec.model) else None)
     places = [at for at, one in enumerate(saved.replicas) if one.split == spec.splits[0]]
     return saved.choose(places)
 

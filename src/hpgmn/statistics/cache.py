@@ -426,7 +426,7 @@ def make_room(folder: Path, size: int) -> bool:
         False if no entry may be so large; then nothing is dropped for it.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    remove_stale_drafts(folder)
+    remove_stale_drafts(folder, older_than=0)
     entries = []
     for path in folder.iterdir():
         with contextlib.suppress(FileNotFoundError):  # dropped by another process

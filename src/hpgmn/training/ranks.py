@@ -1,4 +1,4 @@
-"""The processes that train one model together: who they are, and what they say to each other."""
+"""The processes (ranks) that train one model together, and their collective operations."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from hpgmn.base.errors import HPGMNError
 
 
-class _Total(torch.autograd.Function):
-    """The sum over all ranks, of which every rank then computes the same function.
+class _Sum(torch.autograd.Function):
+    """Sum over all ranks, each of which then computes the same function of it.
 
-    So every rank has the same gradient of the total, and their sum is known without a message.
-    A collective on the way back could meet those of DistributedDataParallel in another order.
+    Every rank has the same gradient of the sum, so the gradients' sum needs no message. (A
+    collective in the backward pass could meet those of DistributedDataParallel in another order.)
     """
 
     @staticmethod
@@ -35,17 +34,17 @@ class _Total(torch.autograd.Function):
         return gradient * dist.get_world_size()
 
 
-def _laid_out(gradient: Tensor, strides: Sequence[int]) -> Tensor:
-    """A gradient in the layout of its parameter, which the buckets of gradients expect."""
+def _with_strides(gradient: Tensor, strides: Sequence[int]) -> Tensor:
+    """Return a gradient in the layout of its parameter, which gradient buckets expect."""
     return gradient.contiguous().as_strided(gradient.shape, strides)
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those that train together.
+    """This process among those that train together; alone by default.
 
     Attributes:
-        rank: its number; 0 writes files and speaks to the user.
+        rank: its number; rank 0 writes files and reports progress.
         size: how many there are.
         device: where its tensors live.
     """
@@ -56,48 +55,56 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the process that writes and speaks."""
+        """Whether this is rank 0."""
         return self.rank == 0
 
-    def total(self, values: Tensor) -> Tensor:
-        """The sum over all ranks.
+    def sum(self, values: Tensor) -> Tensor:
+        """Sum over all ranks.
 
-        Differentiable in this sense: where every rank computes one and the same loss from totals,
-        the mean over ranks of their gradients is the gradient of that loss.
+        Where every rank computes the same loss from such sums, the mean over ranks of their
+        gradients is the gradient of that loss.
         """
         if self.size == 1:
             return values
-        result: Tensor = cast(Any, _Total).apply(values)
-        return result
+        total: Tensor = cast(Any, _Sum).apply(values)
+        return total
 
-    def parallel(self, model: nn.Module) -> nn.Module:
-        """The model with gradients that are the mean over ranks after each backward pass."""
+    def reduce_nodes(self, values: Tensor, reduction: str = "mean") -> Tensor:
+        """Mean or sum of (R, B, …) over the nodes of all ranks."""
+        sums = values.sum(dim=1)
+        count = sums.new_full((1,), values.shape[1])
+        total = self.sum(torch.cat([sums.flatten(), count]))
+        result = total[:-1].view_as(sums)
+        return result / total[-1] if reduction == "mean" else result
+
+    def average_gradients(self, model: nn.Module) -> nn.Module:
+        """Wrap a model so that each backward pass averages its gradients over ranks."""
         if self.size == 1:
             return model
         for parameter in model.parameters():
             if parameter.requires_grad:
-                hook = partial(_laid_out, strides=parameter.stride())
+                hook = partial(_with_strides, strides=parameter.stride())
                 cast(Any, parameter).register_hook(hook)
-        return DistributedDataParallel(model)
+        return nn.parallel.DistributedDataParallel(model)
 
-    def counts(self, own: int) -> list[int]:
-        """A number of each rank, known to all."""
+    def gather_numbers(self, number: int) -> list[int]:
+        """Return the number of each rank, on every rank."""
         if self.size == 1:
-            return [own]
-        every = torch.zeros(self.size, dtype=torch.int64, device=self.device)
-        every[self.rank] = own
-        dist.all_reduce(every)
-        return [int(number) for number in every.tolist()]
+            return [number]
+        numbers = torch.zeros(self.size, dtype=torch.int64, device=self.device)
+        numbers[self.rank] = number
+        dist.all_reduce(numbers)
+        return [int(value) for value in numbers.tolist()]
 
-    def gathered(self, values: Tensor) -> Tensor:
-        """Rank 0 has the values of all ranks, one after the other along axis 1; others none.
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set on any rank."""
+        return any(self.gather_numbers(int(flag)))
 
-        Args:
-            values: (R, B, …), where B may differ from rank to rank.
-        """
+    def gather(self, values: Tensor) -> Tensor:
+        """Concatenate (R, B, …) along axis 1 on rank 0, B may differ; other ranks get B = 0."""
         if self.size == 1:
             return values
-        counts = self.counts(values.shape[1])
+        counts = self.gather_numbers(values.shape[1])
         padded = values.new_zeros(values.shape[0], max(counts), *values.shape[2:])
         padded[:, : values.shape[1]] = values
         parts = [torch.empty_like(padded) for _ in counts] if self.is_first else None
@@ -106,65 +113,58 @@ class Ranks:
             return values[:, :0]
         return torch.cat([part[:, :count] for part, count in zip(parts, counts, strict=True)], 1)
 
-    def agreed(self, values: Tensor) -> Tensor:
-        """What rank 0 has of some values; their shape is known to all."""
+    def broadcast(self, values: Tensor) -> Tensor:
+        """Return the values of rank 0; the shape is the same on every rank."""
         if self.size > 1:
             dist.broadcast(values, 0)
         return values
 
-    def says(self, answer: bool) -> bool:
-        """What rank 0 answers."""
-        return bool(self.agreed(torch.tensor([answer], device=self.device).int()).item())
-
-    def words(self, text: str) -> str:
-        """What rank 0 says in words."""
-        spoken = torch.tensor(list(text.encode()), dtype=torch.uint8, device=self.device)
-        length = int(self.agreed(torch.tensor([len(spoken)], device=self.device)).item())
+    def broadcast_text(self, text: str) -> str:
+        """Return the text of rank 0."""
+        content = torch.tensor(list(text.encode()), dtype=torch.uint8, device=self.device)
+        length = int(self.broadcast(torch.tensor([len(content)], device=self.device)).item())
         if not self.is_first:
-            spoken = torch.empty(length, dtype=torch.uint8, device=self.device)
-        return bytes(self.agreed(spoken).tolist()).decode()
+            content = torch.empty(length, dtype=torch.uint8, device=self.device)
+        return bytes(self.broadcast(content).tolist()).decode()
 
-    def wait(self) -> None:
-        """Until every rank is here."""
-        self.counts(0)
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        self.gather_numbers(0)
 
     def leave(self) -> None:
-        """Part from the others in good order: before an error of which every rank knows.
-
-        A process that ends while it is still connected may be aborted by its own threads.
-        """
+        """Disconnect before an error that every rank knows of: its threads may abort otherwise."""
         if self.size > 1:
             dist.destroy_process_group()
 
 
 @contextmanager
-def joined(device: str) -> Iterator[Ranks]:
-    """This process among those that torchrun or Ray Train has started; alone without either.
+def join_ranks(device: str) -> Iterator[Ranks]:
+    """Join the processes started by torchrun or Ray Train; alone without either.
 
     Args:
         device: "cpu" (gloo) or "cuda" (nccl, one GPU for each rank of a machine).
     """
     if dist.is_initialized():  # Ray Train joins before it calls
-        yield _own_ranks(device)
+        yield _current_ranks(device)
         return
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield Ranks(device=torch.device(device))
         return
     dist.init_process_group("nccl" if device == "cuda" else "gloo")
-    ranks = _own_ranks(device)
+    ranks = _current_ranks(device)
     yield ranks
     ranks.leave()  # not after an error: other ranks may wait for this one
 
 
-def _own_ranks(device: str) -> Ranks:
-    where = torch.device(device)
+def _current_ranks(device: str) -> Ranks:
+    rank_device = torch.device(device)
     if device == "cuda":
-        local, present = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
-        if local >= present:
+        local, available = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        if local >= available:
             raise HPGMNError(
-                f"Rank {local} of this machine has no GPU: there are {present}. Start as many "
-                "ranks as there are GPUs (--nproc-per-node), or use --device cpu."
+                f"Local rank {local} has no GPU: this machine has {available}. Start at most one "
+                "rank per GPU (torchrun --nproc-per-node), or train on the CPU."
             )
-        where = torch.device("cuda", local)
-        torch.cuda.set_device(where)
-    return Ranks(dist.get_rank(), dist.get_world_size(), where)
+        rank_device = torch.device("cuda", local)
+        torch.cuda.set_device(rank_device)
+    return Ranks(dist.get_rank(), dist.get_world_size(), rank_device)

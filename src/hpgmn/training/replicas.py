@@ -6,7 +6,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,8 +28,8 @@ from hpgmn.base.machine import free_gpu_bytes
 from hpgmn.base.parsing import read_json
 from hpgmn.base.settings import per_replica_names, settings_dict
 from hpgmn.graph import Array, Graph
+from hpgmn.models import is_custom
 from hpgmn.models.memory import NODE_PENALTIES
-from hpgmn.models.own import is_own
 from hpgmn.models.stage import (
     ModelEntry,
     Parameters,
@@ -41,6 +41,7 @@ from hpgmn.models.stage import (
 from hpgmn.statistics import LocalStatistics
 from hpgmn.training.checkpoint import read_state, refuse_other, write_state
 from hpgmn.training.numerics import run_training_thread
+from hpgmn.training.ranks import Ranks
 from hpgmn.training.state import TrainState
 from hpgmn.training.trainer import logits, train
 
@@ -125,7 +126,37 @@ def replicas_at_once(
     return max(1, budget // replica_bytes(graph, entry, settings))
 
 
-def batches(
+def group_by_shape(
+    settings: Sequence[Any], extra: Sequence[Hashable] | None = None
+) -> list[list[int]]:
+    """Group positions of settings whose replicas can be trained as one, in order of the first.
+
+    Args:
+        settings: one object each; None (invalid settings) is a group of its own.
+        extra: what else must agree, such as the model's name.
+    """
+    groups: dict[Hashable, list[int]] = {}
+    for place, values in enumerate(settings):
+        shape = place if values is None else _shape_of(values)
+        groups.setdefault((shape, None if extra is None else extra[place]), []).append(place)
+    return list(groups.values())
+
+
+def _shape_of(settings: Any) -> str:
+    """Return what must agree between replicas that are trained as one."""
+    free = per_replica_names(type(settings))
+    shape = {key: value for key, value in settings_dict(settings).items() if key not in free}
+    if "neighbors" in free:
+        shape["both"] = settings.neighbors == "both"
+    if "consistency_weight" in free:
+        shape["consistent"] = settings.consistency_weight > 0
+    shape["reads all nodes"] = any(  # decides where dropout falls
+        getattr(settings, f"{name}_weight", 0) for name in NODE_PENALTIES
+    )
+    return repr(sorted(shape.items()))
+
+
+def replica_groups(
     graph: Graph,
     entry: ModelEntry,
     replicas: Sequence[Replica],
@@ -133,31 +164,22 @@ def batches(
     train_sizes: Sequence[int],
     memory_share: float = 1.0,
 ) -> list[list[int]]:
-    """Positions of the replicas trained together: equal shapes, and no more than fit.
+    """Return positions of the replicas trained together: equal shapes, and no more than fit.
 
-    Replicas that read batches of nodes have equally many train nodes, too, and so as many steps.
+    Replicas that read batches of nodes also have equally many train nodes, and so as many steps.
     """
-    groups: dict[str, list[int]] = {}
-    for place, (replica, size) in enumerate(zip(replicas, train_sizes, strict=True)):
-        free = per_replica_names(type(replica.settings))
-        shape = {k: v for k, v in settings_dict(replica.settings).items() if k not in free}
-        if "neighbors" in free:
-            shape["both"] = replica.settings.neighbors == "both"
-        if "consistency_weight" in free:
-            shape["consistent"] = replica.settings.consistency_weight > 0
-        shape["everywhere"] = any(  # whether a step reads all nodes decides where dropout falls
-            getattr(replica.settings, f"{name}_weight", 0) for name in NODE_PENALTIES
-        )
-        if getattr(replica.settings, "batch_size", 0):
-            shape["train nodes"] = size
-        groups.setdefault(repr(sorted(shape.items())), []).append(place)
-    result = []
-    for places in groups.values():
-        most = replicas_at_once(graph, entry, replicas[places[0]].settings, device, memory_share)
-        number = -(-len(places) // most)  # batches of nearly equal size
+    settings = [replica.settings for replica in replicas]
+    steps = [
+        size if getattr(values, "batch_size", 0) else None
+        for values, size in zip(settings, train_sizes, strict=True)
+    ]
+    groups = []
+    for places in group_by_shape(settings, steps):
+        most = replicas_at_once(graph, entry, settings[places[0]], device, memory_share)
+        number = -(-len(places) // most)  # groups of nearly equal size
         size = -(-len(places) // number)
-        result += [places[first : first + size] for first in range(0, len(places), size)]
-    return result
+        groups += [places[first : first + size] for first in range(0, len(places), size)]
+    return groups
 
 
 def fit_replicas(
@@ -205,7 +227,7 @@ def fit_replicas(
                 folder,
                 identity,
                 len(replicas),
-                lambda: batches(graph, entry, replicas, place, sizes, memory_share),
+                lambda: replica_groups(graph, entry, replicas, place, sizes, memory_share),
             )
             return _fit(task, entry, plan, (metric, positive), folder, identity, report, stop)
 
@@ -218,7 +240,7 @@ def fit_replicas(
             "model that reads neighbours only."
         ) from None
     except RuntimeError as error:
-        if not is_own(entry.name):
+        if not is_custom(entry.name):
             raise
         raise HPGMNError(f"Training {entry.name} failed: {error}") from error
 
@@ -240,15 +262,15 @@ def _fit(
         state = (
             read_state(path, identity, task.device) if path is not None and path.exists() else None
         )
-        watcher = _Watcher(path, identity, (number, len(plan)), report, should_stop)
-        with task.statistics.reporting(watcher.rows_done):
+        monitor = EpochMonitor(path, identity, (number, len(plan)), report, should_stop)
+        with task.statistics.reporting(monitor.report_rows):
             state = train(
-                part, entry, metric=metric[0], positive=metric[1], state=state, watch=watcher
+                part, entry, metric=metric[0], positive=metric[1], state=state, watch=monitor
             )
             if path is not None:
                 write_state(path, state, identity)
             results.append((places, state, logits(part, entry, state.done).cpu()))
-    fitted = _joined(list(task.replicas), results)
+    fitted = _join(list(task.replicas), results)
     fitted.statistics = task.statistics
     return fitted
 
@@ -291,43 +313,56 @@ def _is_partition(plan: Any, replicas: int) -> bool:
     return all(type(place) is int for place in places) and sorted(places) == list(range(replicas))
 
 
-class _Watcher:
-    """After each epoch and some rows: tell the progress, save now and then, stop when asked."""
+class EpochMonitor:
+    """Reports progress, saves the state now and then, and stops the training on request.
+
+    Args:
+        path: the state file; None saves nothing.
+        identity: stored with the state.
+        group: the number of this group of replicas, and how many groups there are.
+        report: called after each epoch and some rows of a slow statistic.
+        should_stop: called likewise; True saves the state and raises KeyboardInterrupt.
+        ranks: those that train together; rank 0 writes and reports, all of them stop.
+    """
 
     def __init__(
         self,
         path: Path | None,
         identity: str,
-        place: tuple[int, int],
+        group: tuple[int, int],
         report: Callable[[Progress], None] | None,
         should_stop: Callable[[], bool],
+        ranks: Ranks | None = None,
     ) -> None:
-        self.path, self.identity, self.place = path, identity, place
-        self.report, self.should_stop = report, should_stop
+        self.ranks = ranks or Ranks()
+        self.path = path if self.ranks.is_first else None
+        self.report = report if self.ranks.is_first else None
+        self.identity, self.group, self.should_stop = identity, group, should_stop
         self.saved = time.monotonic()
         self.reported = -math.inf
         self.state: TrainState | None = None
 
-    def rows_done(self, what: str, done: int, total: int) -> None:
-        """While a statistic is computed."""
+    def report_rows(self, statistic: str, rows: int, total: int) -> None:
+        """Report the progress of a statistic."""
         if self.report is not None:
-            self.report(Progress(*self.place, what, done, total, math.nan, math.nan))
+            self.report(Progress(*self.group, statistic, rows, total, math.nan, math.nan))
         if self.should_stop():
             if self.path is not None and self.state is not None:
                 write_state(self.path, self.state, self.identity)
             raise KeyboardInterrupt
 
     def __call__(self, state: TrainState, stage: TrainingStage) -> None:
+        """Act after an epoch."""
         current = state.current
         assert current is not None
         self.state = state
         now, is_last = time.monotonic(), current.epoch == stage.epochs
-        in_time = not current.best_score.is_cuda or now - self.reported > REPORT_SECONDS
-        if self.report is not None and (in_time or is_last):
+        is_due = not current.best_score.is_cuda or now - self.reported > REPORT_SECONDS
+        if self.report is not None and (is_due or is_last):
             self.reported = now
             self.report(
                 Progress(
-                    *self.place,
+                    *self.group,
                     stage=stage.name,
                     epoch=current.epoch,
                     epochs=stage.epochs,
@@ -336,15 +371,15 @@ class _Watcher:
                     seconds_statistics=state.seconds["statistics"],
                 )
             )
-        stop = self.should_stop()
-        if self.path is not None and (stop or time.monotonic() - self.saved > SAVE_SECONDS):
+        stops = self.ranks.any(self.should_stop())
+        if self.path is not None and (stops or time.monotonic() - self.saved > SAVE_SECONDS):
             write_state(self.path, state, self.identity)
             self.saved = time.monotonic()
-        if stop:
+        if stops:
             raise KeyboardInterrupt
 
 
-def _joined(replicas: list[Replica], results: list[tuple[list[int], TrainState, Tensor]]) -> Fitted:
+def _join(replicas: list[Replica], results: list[tuple[list[int], TrainState, Tensor]]) -> Fitted:
     """The batches' results in the order of the replicas."""
     order = [place for places, _, _ in results for place in places]
     back = torch.tensor(order).argsort()

@@ -18,10 +18,9 @@ from hpgmn.base.errors import HPGMNError
 from hpgmn.base.files import RUN_FORMAT
 from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.graph import Array, Graph
-from hpgmn.models import find_model
-from hpgmn.models.hpgmn import label_guesses
+from hpgmn.models import find_model, is_custom
+from hpgmn.models.hpgmn import label_logits
 from hpgmn.models.label_estimator import estimator_logits
-from hpgmn.models.own import is_own
 from hpgmn.models.stage import ModelEntry, Parameters, Replica, TrainingTask
 from hpgmn.statistics import LocalStatistics
 from hpgmn.statistics.definitions import fix_sketches
@@ -128,7 +127,7 @@ class ModelOnGraph:
         """(R, N, C) behind the pseudo-labels of HP-GMN's last stage; None for other models."""
         if self.entry.name != "hpgmn":
             return None
-        return label_guesses(self.task, self.parameters)
+        return label_logits(self.task, self.parameters)
 
     @cached_property
     def estimator_logits(self) -> Tensor | None:
@@ -298,7 +297,7 @@ class SavedModel:
         cls, path: Path, tensors: dict[str, Tensor], about: dict[str, Any], own: str | None
     ) -> SavedModel:
         name = about.pop("model")
-        if is_own(name) and own is None:
+        if is_custom(name) and own is None:
             raise HPGMNError(
                 f"{path} holds a model of your own, '{name}', and code is imported only when you "
                 f"name it. Give --model {name} (in Python: load(folder, model='{name}'))."
@@ -327,7 +326,7 @@ class SavedModel:
         labels = tensors["train_labels"].numpy().astype(np.int64)
         names = None if node_ids is None else np.asarray(node_ids)
         scales = [about.pop(f"{kind}temperatures", []) for kind in ("", "mean_")]  # older: none
-        fault = _fault(tensors, about, len(replicas), names, scales, is_own(entry.name))
+        fault = _fault(tensors, about, len(replicas), names, scales, is_custom(entry.name))
         if fault is not None:
             raise _damaged(path, fault)
         return cls(entry, replicas, done, labels, about, names, *scales)

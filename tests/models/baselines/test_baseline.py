@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from hpgmn.models import MODELS
-from hpgmn.models.baselines.baseline import BaselineSettings, GraphSettings, usual_floats
+from hpgmn.models.baselines.baseline import BaselineSettings, GraphSettings
 from hpgmn.models.baselines.gcn import GCNSettings
+from hpgmn.models.stage import default_floats
 
 Build = Callable[..., Any]
 
@@ -36,7 +37,7 @@ def test_attributes_are_scaled_as_the_settings_say(build: Build, name: str, scal
 
 def test_more_layers_are_thought_larger(build: Build) -> None:
     graph = build("gcn").task.graph
-    small, large = (usual_floats(graph, GCNSettings(layers=layers)) for layers in (2, 5))
+    small, large = (default_floats(graph, GCNSettings(layers=layers)) for layers in (2, 5))
     assert small[0] == 7 * 64
     assert large[1] > small[1] > 0
 

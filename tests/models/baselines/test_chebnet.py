@@ -6,17 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import scipy.sparse as sp
 import torch
 from torch import Tensor
 from torch_geometric.nn import ChebConv
 
 from hpgmn.base.randomness import DropRate, Noise
-from hpgmn.base.sparse import SparseMatrix
 from hpgmn.models.baselines.chebnet import ENTRY, ChebNetSettings, ChebyshevNetwork
 from hpgmn.models.layers import initialise
-from hpgmn.models.stage import load_parameters
-from hpgmn.statistics.operators import SparseRows
 
 Build = Callable[..., Any]
 
@@ -106,16 +102,6 @@ def test_gradients_are_those_of_the_recurrence(build: Build) -> None:
             expected = (power @ built.x).T @ factors[replica]
             found = layer.weight.grad[replica, :, order]
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_the_network_reads_any_statistic(build: Build) -> None:
-    built = build("chebnet", order=2)
-    network = ChebyshevNetwork(2, [7, 6, 4], 2)
-    load_parameters(network, dict(built.stage.model.network.named_parameters()))
-    rows = SparseRows(SparseMatrix(sp.csr_array(built.x.numpy())))
-    none = DropRate([0.0, 0.0])
-    found = network(built.stage.inputs["propagation"], rows, none, none, None, "prior")
-    torch.testing.assert_close(found.detach(), built.logits, rtol=1e-4, atol=1e-5)
 
 
 def test_first_values_are_glorots_for_each_order() -> None:

@@ -1,6 +1,6 @@
 """The page of a reproduction: every table and the figure, beside what the paper prints.
 
-Like all pages of :mod:`hpgmn.report` it stands alone and asks for nothing from outside.
+Like the pages of :mod:`hpgmn.report` it is self-contained and loads nothing from outside.
 ``python -m hpgmn_lab.reproduction.html FOLDER`` writes everything anew from the records in
 ``FOLDER/cells``; nothing is trained.
 """
@@ -11,10 +11,13 @@ import argparse
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup, escape
 
 from hpgmn.base.files import write_error, write_text
-from hpgmn.report.page import page, panel, table, text, tiles
 from hpgmn.report.plots import inline_svg
+from hpgmn.report.rendering import Cell, Table, environment, markup, render_page
 from hpgmn_lab.reproduction.cells import TUNED
 from hpgmn_lab.reproduction.documents import Document, document
 from hpgmn_lab.reproduction.figure import drawn
@@ -79,15 +82,24 @@ def write_page(
 
 def build_page(documents: Sequence[Document]) -> str:
     """The page as text."""
-    sections = [
-        (one.name, one.title, "\n".join(_block(block, one) for block in one.blocks))
-        for one in documents
-    ]
-    about = '<p class="quiet">Our test scores beside those that the paper prints.</p>'
-    return page("HP-GMN reproduced", about, _opening(documents), sections)
+    return render_page(
+        "base.html.j2",
+        title="HP-GMN reproduced",
+        about="Our test scores beside those that the paper prints.",
+        opening=_opening(documents),
+        titles={one.name: one.title for one in documents},
+        bodies={
+            one.name: Markup("\n").join(_block(block, one) for block in one.blocks)
+            for one in documents
+        },
+    )
 
 
-def _opening(documents: Sequence[Document]) -> str:
+def _macros() -> Any:
+    return environment().get_template("macros.html.j2").module
+
+
+def _opening(documents: Sequence[Document]) -> Markup:
     tables = [one.table for one in documents if one.table is not None]
     every = [entry for found in tables for entry in found.entries if not entry.is_as_shipped]
     entries = {entry.cell.name: entry for entry in every}
@@ -96,47 +108,46 @@ def _opening(documents: Sequence[Document]) -> str:
     verdicts = [entry.verdict for entry in tuned if entry.verdict]
     reached = sum(verdict.is_reached for verdict in verdicts)
     runs = sum(len(entry.record.metrics["val_score"]) for entry in done if entry.record)
-    return tiles(
-        [
-            ("Cells with a record", f"{len(done)} of {len(entries)}", "a model on a graph"),
-            (
-                "Printed numbers reached",
-                f"{reached} of {len(verdicts)}",
-                "by tuned rows with a record",
-            ),
-            ("Trainings", f"{runs:,}", "splits × seeds of all final runs"),
-            ("Trials", f"{sum(entry.trials for entry in done):,}", "scored by validation alone"),
-        ]
-    )
+    facts = [
+        ("Cells with a record", f"{len(done)} of {len(entries)}", "a model on a graph"),
+        (
+            "Printed numbers reached",
+            f"{reached} of {len(verdicts)}",
+            "by tuned rows with a record",
+        ),
+        ("Trainings", f"{runs:,}", "splits × seeds of all final runs"),
+        ("Trials", f"{sum(entry.trials for entry in done):,}", "scored by validation alone"),
+    ]
+    return Markup(_macros().tiles(facts))
 
 
-def _block(block: Block, owner: Document) -> str:
+def _block(block: Block, owner: Document) -> Markup:
     if isinstance(block, Heading):
-        return f"<h3>{text(block.text)}</h3>"
+        return Markup("<h3>{}</h3>").format(block.text)
     if isinstance(block, Picture):
         assert owner.table is not None
         with drawn(owner.table) as figure:
-            return panel(inline_svg(figure, block.name, block.sentence), wide=owner.title)
+            svg = markup(inline_svg(figure, block.name, block.sentence))
+        return Markup(_macros().panel(svg, owner.title))
     if isinstance(block, Grid):
-        numbers = table(block.caption, block.header, block.rows, show=_words)
+        rows = [[_cell(words) for words in row] for row in block.rows]
+        table = Table(block.caption, block.header, rows)
         if block.is_detail:
-            return f"<details><summary>{text(block.caption)}</summary>{numbers}</details>"
-        return numbers
+            return Markup(_macros().details(block.caption, table))
+        return Markup(_macros().table(table))
     if isinstance(block, Items):
-        items = "".join(f"<li>{_sentence(sentence)}</li>" for sentence in block.sentences)
-        return f"<ul>{items}</ul>"
-    return f"<p>{_sentence(block)}</p>"
+        items = [Markup("<li>{}</li>").format(_sentence(one)) for one in block.sentences]
+        return Markup("<ul>{}</ul>").format(Markup("").join(items))
+    return Markup("<p>{}</p>").format(_sentence(block))
 
 
-def _sentence(plain: str) -> str:
+def _sentence(plain: str) -> Markup:
     """A sentence as markup; what stands between backticks is code."""
-    return re.sub(r"`([^`]*)`", r"<code>\1</code>", text(plain))
+    return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(plain))))
 
 
-def _words(words: Words) -> str:
-    first = f"<strong>{text(words.text)}</strong>" if words.is_bold else text(words.text)
-    rest = words.rest.removeprefix(",").strip()
-    return f'{first} <span class="rest">{text(rest)}</span>' if rest else first
+def _cell(words: Words) -> Cell:
+    return Cell(words.text, words.rest.removeprefix(",").strip(), is_strong=words.is_bold)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

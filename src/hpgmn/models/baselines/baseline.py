@@ -1,25 +1,20 @@
-"""What the systems HP-GMN is compared with have in common."""
+"""What the baselines share: settings, inputs and stages."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
-from hpgmn.base.randomness import Noise
 from hpgmn.base.settings import TrainSettings, dropout_setting, setting
-from hpgmn.graph import Graph
-from hpgmn.models.layers import Output
-from hpgmn.models.stage import TrainingTask
-from hpgmn.statistics.operators import take_nodes
+from hpgmn.models.stage import Parameters, StageBuilder, TrainingStage, TrainingTask, main_stage
 
 
 @dataclass(frozen=True, kw_only=True)
 class BaselineSettings(TrainSettings):
-    """What every baseline can be told about its width and its input."""
+    """Settings of every baseline."""
 
     weight_decay: float = setting(
         5e-4, "weight decay (L2, added to the gradient)", low=0.0, per_replica=True
@@ -36,61 +31,41 @@ class BaselineSettings(TrainSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class GraphSettings(BaselineSettings):
-    """A baseline that reads edges in one direction, or both as one."""
+    """Settings of a baseline that reads edges in one direction, or both as one."""
 
     neighbors: str = setting(
         "undirected", "whose edges a node reads", choices=("out", "in", "undirected")
     )
 
 
-class NodeModel(nn.Module, ABC):
-    """A model that computes all nodes together; those asked for are taken from the result."""
-
-    @abstractmethod
-    def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:
-        """Logits (R, N, C) of all nodes, and the penalties where asked for."""
-
-    def forward(
-        self,
-        inputs: Mapping[str, Any],
-        noise: Noise | None = None,
-        nodes: Tensor | None = None,
-        classify: Tensor | None = None,
-        *,
-        penalties: bool = False,
-    ) -> Output:
-        """Class logits; see :meth:`hpgmn.models.hpgmn.HPGMN.forward`."""
-        output = self.outputs(inputs, noise, penalties=penalties)
-        output.logits = take_nodes(take_nodes(output.logits, nodes), classify)
-        return output
-
-
-class RowModel(nn.Module, ABC):
-    """A model that needs no more than the rows of the nodes asked for."""
-
-    @abstractmethod
-    def rows(self, inputs: Mapping[str, Any], noise: Noise | None, nodes: Tensor | None) -> Tensor:
-        """Logits of some nodes (R, B, C), or of all."""
-
-    def forward(
-        self,
-        inputs: Mapping[str, Any],
-        noise: Noise | None = None,
-        nodes: Tensor | None = None,
-        classify: Tensor | None = None,
-        *,
-        penalties: bool = False,
-    ) -> Output:
-        """Class logits; see :meth:`hpgmn.models.hpgmn.HPGMN.forward`."""
-        return Output(take_nodes(self.rows(inputs, noise, nodes), classify))
+def layer_widths(task: TrainingTask) -> list[int]:
+    """Widths of ``layers`` layers: the attributes', each hidden layer's, the classes'."""
+    first = task.settings[0]
+    hidden = [first.hidden_dim] * (first.layers - 1)
+    return [task.graph.num_features, *hidden, task.num_classes]
 
 
 def attributes_input(task: TrainingTask) -> dict[str, Any]:
-    """The attributes, scaled as the settings say."""
+    """The attributes, scaled according to the settings."""
     return {"attributes": task.statistics.attributes(task.settings[0].attributes_scaling)}
 
 
-def usual_floats(graph: Graph, settings: Any) -> tuple[int, int]:
-    """Parameters and activations per node of a network of a few layers on the attributes."""
-    layers = getattr(settings, "layers", 2)
-    return graph.num_features * settings.hidden_dim, settings.hidden_dim * (6 * layers + 4)
+def propagation_inputs(
+    task: TrainingTask, self_loop: float = 0.0, normalization: str = "symmetric"
+) -> dict[str, Any]:
+    """The attributes, and the normalised adjacency of the edges that ``neighbors`` selects."""
+    neighbors = task.settings[0].neighbors
+    propagation = task.statistics.propagation(neighbors, normalization, self_loop)
+    return attributes_input(task) | {"propagation": propagation}
+
+
+def single_stage(
+    model: Callable[[TrainingTask], nn.Module],
+    inputs: Callable[[TrainingTask], Mapping[str, Any]],
+) -> dict[str, StageBuilder]:
+    """The stages of a model that is trained in one: "main", with the settings' own rates."""
+
+    def build(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
+        return main_stage(task, model(task), inputs(task))
+
+    return {"main": build}

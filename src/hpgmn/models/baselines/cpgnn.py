@@ -18,15 +18,16 @@ from hpgmn.base.settings import setting
 from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Array, Graph
 from hpgmn.models.baselines import chebnet
-from hpgmn.models.baselines.baseline import NodeModel, attributes_input, usual_floats
+from hpgmn.models.baselines.baseline import attributes_input
 from hpgmn.models.baselines.mlp import AttributesMLP
-from hpgmn.models.layers import Initialised, Output, propagate
+from hpgmn.models.layers import Initialised, NodeModel, Output, propagate
 from hpgmn.models.stage import (
     ModelEntry,
     Parameters,
     Rates,
     TrainingStage,
     TrainingTask,
+    default_floats,
     load_parameters,
     main_stage,
 )
@@ -37,7 +38,7 @@ _ROUNDING = 1e-6  # a row sum of Ĥ this close to zero is zero: its sign would b
 
 @dataclass(frozen=True, kw_only=True)
 class CPGNNSettings(chebnet.ChebNetSettings):
-    """Everything that can be set about CPGNN; layers, order and dropout are the prior's."""
+    """Settings of CPGNN; layers, order and dropout are the prior's."""
 
     attributes_scaling: str = setting(
         "fraction",
@@ -103,9 +104,6 @@ class CPGNN(NodeModel):
     the released code. That code's CE(B₀) is missing: in its place it adds the weight decay and the
     row sums once more; the paper's loss is taken here (``prior_weight=0`` is nearer to the code).
     Its prior has no biases.
-
-    Args:
-        task: gives widths, classes and the settings of the R replicas.
     """
 
     def __init__(self, task: TrainingTask) -> None:
@@ -221,11 +219,15 @@ def estimated_compatibility(task: TrainingTask, parameters: Parameters) -> Tenso
 
 
 def _prior(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
-    stage = main_stage(task, _prior_model(task), _prior_inputs(task))
-    stage.name = "prior"
     first: CPGNNSettings = task.settings[0]
-    stage.epochs, stage.patience = first.prior_epochs, first.prior_patience
-    return stage
+    return main_stage(
+        task,
+        _prior_model(task),
+        _prior_inputs(task),
+        name="prior",
+        epochs=first.prior_epochs,
+        patience=first.prior_patience,
+    )
 
 
 def _spreading(task: TrainingTask) -> SparseMatrix:
@@ -260,16 +262,13 @@ def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
 
 
 def _floats(graph: Graph, settings: CPGNNSettings) -> tuple[int, int]:
-    prior = chebnet.ENTRY.floats if settings.prior == "cheby" else usual_floats
+    prior = chebnet.ENTRY.floats if settings.prior == "cheby" else default_floats
     parameters, per_node = prior(graph, settings)
     return parameters, per_node + max(graph.num_classes, 2) * (6 * settings.rounds + 12)
 
 
 ENTRY = ModelEntry(
     "cpgnn",
-    "prior beliefs spread through a learned compatibility of classes",
-    "Jiong Zhu, Ryan A. Rossi, Anup Rao, Tung Mai, Nedim Lipka, Nesreen K. Ahmed, Danai Koutra. "
-    "Graph Neural Networks with Heterophily. AAAI 2021.",
     CPGNNSettings,
     {"prior": _prior, "main": _main},
     _floats,

@@ -1,4 +1,4 @@
-"""Dir-GCN: every layer reads the out-edges and the in-edges apart, each with its own weights."""
+"""Dir-GCN: separate weights for out-edges and in-edges (Rossi et al., LoG 2023)."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from hpgmn.base.randomness import Noise, column_factors, relu_dropout
 from hpgmn.base.settings import setting
 from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Graph
-from hpgmn.models.baselines.baseline import BaselineSettings, NodeModel, attributes_input
-from hpgmn.models.layers import Convolution, Linear, Output, jump
-from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, main_stage
+from hpgmn.models.baselines.baseline import BaselineSettings, attributes_input, single_stage
+from hpgmn.models.layers import Convolution, Linear, NodeModel, Output, jump
+from hpgmn.models.stage import ModelEntry, TrainingTask
 from hpgmn.statistics import Statistic
 
 
 @dataclass(frozen=True, kw_only=True)
 class DirGCNSettings(BaselineSettings):
-    """Everything that can be set about Dir-GCN."""
+    """Settings of Dir-GCN."""
 
     layers: int = setting(3, "number of layers", low=1, high=16)
     out_share: float = setting(
@@ -72,15 +72,11 @@ class DirGCN(NodeModel):
     the last layer gives the logits. This is the authors' code, but for dropout of input columns,
     which is added and off by default. Without ``self_loop``, as there, a node's own attributes
     reach it along edges only.
-
-    Args:
-        task: gives widths, classes and the settings of the R replicas.
     """
 
     def __init__(self, task: TrainingTask) -> None:
         super().__init__()
-        settings: list[DirGCNSettings] = task.settings
-        first, replicas = settings[0], len(settings)
+        first, replicas = task.settings[0], len(task.replicas)
         self.jump, self.unit_layers = first.jump, first.unit_layers
         widths = [task.graph.num_features, *[first.hidden_dim] * first.layers]
         self.classify: Linear | None = None
@@ -103,22 +99,22 @@ class DirGCN(NodeModel):
         states: list[Tensor] = []
         for number, layer in enumerate(self.convolve):
             if number:
-                hidden = self._activated(hidden, noise, number)
+                hidden = self._activate(hidden, noise, number)
                 states.append(hidden)
             hidden = layer(propagation, hidden, columns)
         if self.classify is None:
             return Output(hidden)
-        states.append(self._activated(hidden, noise, len(self.convolve)))
+        states.append(self._activate(hidden, noise, len(self.convolve)))
         return Output(self.classify(jump(states, self.jump)))
 
-    def _activated(self, hidden: Tensor, noise: Noise | None, number: int) -> Tensor:
+    def _activate(self, hidden: Tensor, noise: Noise | None, number: int) -> Tensor:
         hidden = relu_dropout(hidden, self.drop_rate, noise, f"hidden.{number}")
         return functional.normalize(hidden, dim=-1) if self.unit_layers else hidden
 
 
-def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
+def _inputs(task: TrainingTask) -> dict[str, Any]:
     propagation = task.statistics.propagation("out", "symmetric", task.settings[0].self_loop)
-    return main_stage(task, DirGCN(task), attributes_input(task) | {"propagation": propagation})
+    return attributes_input(task) | {"propagation": propagation}
 
 
 def _floats(graph: Graph, settings: DirGCNSettings) -> tuple[int, int]:
@@ -130,11 +126,7 @@ def _floats(graph: Graph, settings: DirGCNSettings) -> tuple[int, int]:
 
 ENTRY = ModelEntry(
     "dirgcn",
-    "graph convolutional network with weights of their own for each direction of the edges",
-    "Emanuele Rossi, Bertrand Charpentier, Francesco Di Giovanni, Fabrizio Frasca, Stephan "
-    "Günnemann, Michael Bronstein. Edge Directionality Improves Learning on Heterophilic Graphs. "
-    "LoG 2023.",
     DirGCNSettings,
-    {"main": _main},
+    single_stage(DirGCN, _inputs),
     _floats,
 )

@@ -20,8 +20,8 @@ from hpgmn.base.randomness import DropRate, Noise, column_factors, relu_dropout
 from hpgmn.base.settings import setting
 from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Graph
-from hpgmn.models.baselines.baseline import GraphSettings, NodeModel, RowModel, attributes_input
-from hpgmn.models.layers import MLP, Convolution, Initialised, Linear, Output
+from hpgmn.models.baselines.baseline import GraphSettings, attributes_input
+from hpgmn.models.layers import MLP, Convolution, Initialised, Linear, NodeModel, Output, RowModel
 from hpgmn.models.stage import (
     ModelEntry,
     Parameters,
@@ -35,7 +35,7 @@ from hpgmn.statistics.operators import Statistic, take_nodes
 
 @dataclass(frozen=True, kw_only=True)
 class DSSLSettings(GraphSettings):
-    """Everything that can be set about DSSL; ``lr`` and the like are the classifier's."""
+    """Settings of DSSL; ``lr`` and the like are the classifier's."""
 
     layers: int = setting(2, "layers of the encoder", low=1, high=16)
     self_loop: float = setting(1.0, "weight of the self-loop added to every node", low=0.0)
@@ -83,7 +83,6 @@ class Encoder(nn.Module):
     """GCN layers with ReLU and dropout between them; all of one width, the output too.
 
     Args:
-        task: gives widths and the settings of the R replicas.
         layer: what the layers are made of.
     """
 
@@ -183,9 +182,6 @@ class DSSL(NodeModel):
     is at most e times as likely as another; the prototypes are learned instead of being reset to
     cluster means; no batch normalisation; Adam with L2 instead of AdamW, whose decay there (10⁻⁶ a
     step) is next to none.
-
-    Args:
-        task: gives widths and the settings of the R replicas.
     """
 
     def __init__(self, task: TrainingTask) -> None:
@@ -292,9 +288,6 @@ class LogisticRegression(RowModel):
     mean and scale are those of the graph trained on, and kept for other graphs; with
     ``embedding_scaling`` "raw", as in OpenHGNN's port, there are none. Without them a short
     training may miss even the train nodes: a GCN's columns differ little from node to node.
-
-    Args:
-        task: gives the width, classes and the settings of the R replicas.
     """
 
     def __init__(self, task: TrainingTask) -> None:
@@ -379,9 +372,6 @@ def _floats(graph: Graph, settings: DSSLSettings) -> tuple[int, int]:
 
 ENTRY = ModelEntry(
     "dssl",
-    "decoupled self-supervised learning, then logistic regression",
-    "Teng Xiao, Zhengyu Chen, Zhimeng Guo, Zeyang Zhuang, Suhang Wang. Decoupled Self-supervised "
-    "Learning for Graphs. NeurIPS 2022.",
     DSSLSettings,
     {"representation": _representation, "main": _main},
     _floats,

@@ -18,8 +18,8 @@ from hpgmn.base.randomness import Noise, relu_dropout
 from hpgmn.base.settings import setting
 from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Attributes, Graph
-from hpgmn.models.baselines.baseline import GraphSettings, RowModel
-from hpgmn.models.layers import Initialised, Linear, StatisticLinear, propagate
+from hpgmn.models.baselines.baseline import GraphSettings
+from hpgmn.models.layers import Initialised, Linear, RowModel, StatisticLinear, propagate
 from hpgmn.models.stage import (
     ModelEntry,
     Parameters,
@@ -39,7 +39,7 @@ _SPARSE_COST = 20  # entries of a dense product that cost as much as one of a sp
 
 @dataclass(frozen=True, kw_only=True)
 class FSGNNSettings(GraphSettings):
-    """Everything that can be set about FSGNN."""
+    """Settings of FSGNN."""
 
     neighbors: str = setting("out", "whose edges a node reads", choices=("out", "in", "undirected"))
     hops: int = setting(3, "the farthest hop whose attributes are read", low=1, high=32)
@@ -88,7 +88,6 @@ class FSGNN(RowModel):
     by validation loss, here as for every model. Dropout of input columns is added, off by default.
 
     Args:
-        task: gives widths, classes and the settings of the R replicas.
         hops: how many inputs there are.
     """
 
@@ -250,9 +249,6 @@ def _floats(graph: Graph, settings: FSGNNSettings) -> tuple[int, int]:
 
 ENTRY = ModelEntry(
     "fsgnn",
-    "attributes of several hops, each with its own layer, weighed by a learned softmax",
-    "Sunil Kumar Maurya, Xin Liu, Tsuyoshi Murata. Improving Graph Neural Networks with Simple "
-    "Architecture Design. arXiv:2105.07634, 2021.",
     FSGNNSettings,
     {"main": _main},
     _floats,

@@ -1,4 +1,4 @@
-"""GCNII: deep graph convolutions that keep a share of the first layer and of the identity."""
+"""GCNII: deep convolutions with initial residual and identity mapping (Chen et al., ICML 2020)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hpgmn.base.randomness import DropRate, Noise, relu_dropout
 from hpgmn.base.settings import setting
 from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Graph
-from hpgmn.models.baselines.baseline import GraphSettings, NodeModel, attributes_input
-from hpgmn.models.layers import Initialised, Linear, Output, StatisticLinear, draw_glorot
+from hpgmn.models.baselines.baseline import GraphSettings, attributes_input
+from hpgmn.models.layers import Initialised, Linear, NodeModel, Output, StatisticLinear, draw_glorot
 from hpgmn.models.stage import (
     ModelEntry,
     Parameters,
@@ -31,7 +31,7 @@ from hpgmn.statistics.operators import apart, side_by_side
 
 @dataclass(frozen=True, kw_only=True)
 class GCNIISettings(GraphSettings):
-    """Everything that can be set about GCNII."""
+    """Settings of GCNII."""
 
     layers: int = setting(8, "number of convolutions", low=1, high=64)
     initial_share: float = setting(
@@ -55,8 +55,8 @@ class GCNIISettings(GraphSettings):
     )
 
 
-class _Rectified(torch.autograd.Function):
-    """max(x, 0) · mask · scale, keeping one byte per element for the way back."""
+class _ScaledReLU(torch.autograd.Function):
+    """max(x, 0) · mask · scale, storing one byte per element for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, mask: Tensor | None, scale: Tensor) -> Tensor:
@@ -76,8 +76,8 @@ class DeepConvolutions(Initialised):
     """H⁽ˡ⁾ = ReLU(((1-α)·P·H⁽ˡ⁻¹⁾ + α·H⁽⁰⁾)·((1-β_l)·I + β_l·W_l)), β_l = log(1 + θ / l).
 
     α is ``initial_share``, θ ``identity_strength``. Without shared weights H⁽⁰⁾ has matrices of
-    its own, as in PyG's GCN2Conv. What is kept of a layer for the way back is its input to the
-    weights and one byte per element: (1-α) is put on with ReLU and dropout, before P.
+    its own, as in PyG's GCN2Conv. A layer stores its input to the weights and
+    one byte per element for the backward pass: ReLU, dropout and (1-α) are applied before P.
 
     Args:
         settings: one per replica.
@@ -114,25 +114,25 @@ class DeepConvolutions(Initialised):
         hidden = initial
         if self.initial_weight is None:
             for number, matrix in enumerate(matrices):
-                hidden = self._rectified(hidden, noise, f"{place}.{number}")
+                hidden = self._activate(hidden, noise, f"{place}.{number}")
                 support = (propagation @ side_by_side(hidden)).add_(start)
                 hidden = torch.bmm(apart(support, replicas), matrix)
             return hidden
         own = torch.lerp(self.identity, self.initial_weight, self.strength).unbind(dim=1)
         for number, (matrix, initial_matrix) in enumerate(zip(matrices, own, strict=True)):
-            hidden = self._rectified(hidden, noise, f"{place}.{number}")
+            hidden = self._activate(hidden, noise, f"{place}.{number}")
             hidden = apart(propagation @ side_by_side(hidden), replicas)
             residual = torch.bmm(apart(start, replicas), initial_matrix)
             hidden = torch.baddbmm(residual, hidden, matrix)
         return hidden
 
-    def _rectified(self, hidden: Tensor, noise: Noise | None, place: str) -> Tensor:
+    def _activate(self, hidden: Tensor, noise: Noise | None, place: str) -> Tensor:
         """(1-α)·dropout(ReLU(H)); ReLU leaves H⁽⁰⁾ as it is."""
         rate, scale, mask = self.drop_rate, 1 - self.share, None
         if noise is not None and not rate.is_zero:
             mask = noise.keep(place, hidden.shape[1:], rate)
             scale = scale * rate.scale.view(-1, 1, 1)
-        result: Tensor = cast(Any, _Rectified).apply(hidden, mask, scale)
+        result: Tensor = cast(Any, _ScaledReLU).apply(hidden, mask, scale)
         return result
 
 
@@ -143,9 +143,6 @@ class GCNII(NodeModel):
     first values, and in GCNII*, where their code leaves the shares out of what is weighted. Their
     code reads the edges of WebKB and the Wikipedia graphs in one direction (``neighbors`` "out")
     and normalises rows and columns by the degrees of the edges read, as is done here.
-
-    Args:
-        task: gives widths, classes and the settings of the R replicas.
     """
 
     def __init__(self, task: TrainingTask) -> None:
@@ -177,7 +174,8 @@ def _propagation(task: TrainingTask) -> SparseMatrix:
 
 def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
     settings: list[GCNIISettings] = task.settings
-    rates = Rates([one.lr for one in settings], [one.convolution_weight_decay for one in settings])
+    decay = [replica.convolution_weight_decay for replica in settings]
+    rates = Rates([replica.lr for replica in settings], decay)
     return main_stage(
         task,
         GCNII(task),
@@ -194,9 +192,6 @@ def _floats(graph: Graph, settings: GCNIISettings) -> tuple[int, int]:
 
 ENTRY = ModelEntry(
     "gcnii",
-    "deep graph convolutions with initial residual and identity mapping",
-    "Ming Chen, Zhewei Wei, Zengfeng Huang, Bolin Ding, Yaliang Li. Simple and Deep Graph "
-    "Convolutional Networks. ICML 2020.",
     GCNIISettings,
     {"main": _main},
     _floats,

@@ -1,4 +1,4 @@
-"""GPRGNN: an MLP whose logits are spread by a learned polynomial of the adjacency."""
+"""GPRGNN: an MLP, then a learned polynomial of the adjacency (Chien et al., ICLR 2021)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hpgmn.base.randomness import Noise, dropout
 from hpgmn.base.settings import dropout_setting, setting
 from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Graph
-from hpgmn.models.baselines.baseline import GraphSettings, NodeModel, attributes_input, usual_floats
-from hpgmn.models.layers import Initialised, Output, StatisticMLP
+from hpgmn.models.baselines.baseline import GraphSettings, layer_widths, propagation_inputs
+from hpgmn.models.layers import Initialised, NodeModel, Output, StatisticMLP
 from hpgmn.models.propagated import appnp_weights
 from hpgmn.models.stage import (
     ModelEntry,
@@ -24,6 +24,7 @@ from hpgmn.models.stage import (
     Rates,
     TrainingStage,
     TrainingTask,
+    default_floats,
     main_stage,
 )
 from hpgmn.statistics.operators import apart, side_by_side
@@ -31,7 +32,7 @@ from hpgmn.statistics.operators import apart, side_by_side
 
 @dataclass(frozen=True, kw_only=True)
 class GPRGNNSettings(GraphSettings):
-    """Everything that can be set about GPRGNN."""
+    """Settings of GPRGNN."""
 
     layers: int = setting(2, "layers of the MLP", low=1, high=8)
     rounds: int = setting(10, "the highest power of the adjacency", low=1, high=200)
@@ -66,7 +67,7 @@ class Polynomial(Initialised):
         self.coefficients = nn.Parameter(torch.zeros(len(teleports), rounds + 1))
 
     def reset_parameters(self, noise: Noise, place: str) -> None:
-        """Start as personalised PageRank, with no chance in it."""
+        """Start as personalised PageRank, without randomness."""
         self.coefficients.copy_(self.first)
 
     def forward(self, propagation: SparseMatrix, hidden: Tensor) -> Tensor:
@@ -77,7 +78,7 @@ class Polynomial(Initialised):
 
 
 class _Series(torch.autograd.Function):
-    """Σ_k γ_k·P^k·H by Horner's rule, keeping H alone for the way back.
+    """Σ_k γ_k·P^k·H by Horner's rule, storing H alone for the backward pass.
 
     With B_k = (Pᵀ)^k·G for the gradient G of the result, that of γ_k is ⟨B_k, H⟩, since
     ⟨G, P^k·H⟩ = ⟨B_k, H⟩, and that of H is Σ_k γ_k·B_k: no power of P times H is stored.
@@ -119,18 +120,13 @@ class GPRGNN(NodeModel):
 
     The input dropout of the source is of single entries, here of whole columns. The source, too,
     leaves the coefficients γ without weight decay.
-
-    Args:
-        task: gives widths, classes and the settings of the R replicas.
     """
 
     def __init__(self, task: TrainingTask) -> None:
         super().__init__()
         settings: list[GPRGNNSettings] = task.settings
-        hidden = [settings[0].hidden_dim] * (settings[0].layers - 1)
-        widths = [task.graph.num_features, *hidden, task.num_classes]
-        self.encode = StatisticMLP(len(settings), widths)
-        self.polynomial = Polynomial(settings[0].rounds, [one.teleport for one in settings])
+        self.encode = StatisticMLP(len(settings), layer_widths(task))
+        self.polynomial = Polynomial(settings[0].rounds, [each.teleport for each in settings])
         self.input_rate = task.drop_rate("attributes_dropout")
         self.drop_rate = task.drop_rate("dropout")
         self.propagation_rate = task.drop_rate("propagation_dropout")
@@ -146,26 +142,19 @@ class GPRGNN(NodeModel):
 
 def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
     settings: list[GPRGNNSettings] = task.settings
-    propagation = task.statistics.propagation(settings[0].neighbors, "symmetric", 1.0)
-    rates = Rates([one.lr for one in settings], [one.polynomial_weight_decay for one in settings])
-    return main_stage(
-        task,
-        GPRGNN(task),
-        attributes_input(task) | {"propagation": propagation},
-        own_rates={"polynomial.": rates},
-    )
+    decay = [replica.polynomial_weight_decay for replica in settings]
+    rates = Rates([replica.lr for replica in settings], decay)
+    inputs = propagation_inputs(task, self_loop=1.0)
+    return main_stage(task, GPRGNN(task), inputs, own_rates={"polynomial.": rates})
 
 
 def _floats(graph: Graph, settings: GPRGNNSettings) -> tuple[int, int]:
-    parameters, per_node = usual_floats(graph, settings)
+    parameters, per_node = default_floats(graph, settings)
     return parameters, per_node + 10 * max(graph.num_classes, 2)
 
 
 ENTRY = ModelEntry(
     "gprgnn",
-    "MLP, then a learned polynomial of the adjacency on its logits",
-    "Eli Chien, Jianhao Peng, Pan Li, Olgica Milenkovic. Adaptive Universal Generalized PageRank "
-    "Graph Neural Network. ICLR 2021.",
     GPRGNNSettings,
     {"main": _main},
     _floats,

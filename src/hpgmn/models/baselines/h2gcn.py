@@ -1,4 +1,4 @@
-"""H2GCN: neighbours and their neighbours apart from the node itself, concatenated."""
+"""H2GCN: one-hop and two-hop neighbourhoods, concatenated (Zhu et al., NeurIPS 2020)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from hpgmn.base.randomness import Noise, dropout
 from hpgmn.base.settings import setting
 from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Graph
-from hpgmn.models.baselines.baseline import GraphSettings, NodeModel, attributes_input
-from hpgmn.models.layers import Linear, Output, StatisticLinear, propagate
-from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, main_stage
+from hpgmn.models.baselines.baseline import GraphSettings, attributes_input, single_stage
+from hpgmn.models.layers import Linear, NodeModel, Output, StatisticLinear, propagate
+from hpgmn.models.stage import ModelEntry, TrainingTask
 
 
 @dataclass(frozen=True, kw_only=True)
 class H2GCNSettings(GraphSettings):
-    """Everything that can be set about H2GCN."""
+    """Settings of H2GCN."""
 
     rounds: int = setting(2, "rounds of neighbourhood aggregation", low=1, high=2)
 
@@ -36,18 +36,14 @@ class H2GCN(NodeModel):
     Â₂ is large where hubs are: 32 million entries on crocodile, 8 on squirrel, 2.5 on actor, 1 on
     chameleon and pubmed. Without dropout the model is linear after H⁰, so evaluation multiplies by
     W' first and propagates C columns instead of hidden_dim.
-
-    Args:
-        task: gives widths, classes and the settings of the R replicas.
     """
 
     def __init__(self, task: TrainingTask) -> None:
         super().__init__()
-        settings: list[H2GCNSettings] = task.settings
-        width = settings[0].hidden_dim
-        self.rounds = settings[0].rounds
-        self.encode = StatisticLinear(len(settings), task.graph.num_features, width)
-        self.classify = Linear(len(settings), parts(self.rounds) * width, task.num_classes)
+        first, replicas = task.settings[0], len(task.replicas)
+        width, self.rounds = first.hidden_dim, first.rounds
+        self.encode = StatisticLinear(replicas, task.graph.num_features, width)
+        self.classify = Linear(replicas, parts(self.rounds) * width, task.num_classes)
         self.input_rate = task.drop_rate("attributes_dropout")
         self.drop_rate = task.drop_rate("dropout")
 
@@ -56,7 +52,7 @@ class H2GCN(NodeModel):
         hops: tuple[SparseMatrix, SparseMatrix] = inputs["hops"]
         hidden = torch.relu(self.encode(inputs["attributes"], self.input_rate, noise, "encode"))
         if noise is None or self.drop_rate.is_zero:
-            return Output(self._classified_first(hidden, hops))
+            return Output(self._classify_first(hidden, hops))
         rounds = [hidden]
         for _ in range(self.rounds):
             rounds.append(torch.cat([propagate(hop, rounds[-1]) for hop in hops], dim=-1))
@@ -65,7 +61,7 @@ class H2GCN(NodeModel):
         )
         return Output(self.classify(joined))
 
-    def _classified_first(self, hidden: Tensor, hops: tuple[SparseMatrix, SparseMatrix]) -> Tensor:
+    def _classify_first(self, hidden: Tensor, hops: tuple[SparseMatrix, SparseMatrix]) -> Tensor:
         """H·W₀ + Σ_i Â_i·(H·W_i + Σ_j Â_j·H·W_ij): the same logits, from the inside out."""
         replicas, nodes, width = hidden.shape
         blocks = self.classify.weight.view(replicas, parts(self.rounds), width, -1)
@@ -82,7 +78,7 @@ class H2GCN(NodeModel):
 
 
 def parts(rounds: int) -> int:
-    """How many times hidden_dim the concatenation is wide.
+    """Width of the concatenation, in multiples of ``hidden_dim``.
 
     >>> parts(2)
     7
@@ -90,10 +86,10 @@ def parts(rounds: int) -> int:
     return (2 << rounds) - 1
 
 
-def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
+def _inputs(task: TrainingTask) -> dict[str, Any]:
     neighbors = task.settings[0].neighbors
     hops = (task.statistics.propagation(neighbors, "symmetric"), task.statistics.two_hop(neighbors))
-    return main_stage(task, H2GCN(task), attributes_input(task) | {"hops": hops})
+    return attributes_input(task) | {"hops": hops}
 
 
 def _floats(graph: Graph, settings: H2GCNSettings) -> tuple[int, int]:
@@ -105,10 +101,7 @@ def _floats(graph: Graph, settings: H2GCNSettings) -> tuple[int, int]:
 
 ENTRY = ModelEntry(
     "h2gcn",
-    "one-hop and two-hop neighbourhoods kept apart from the node itself",
-    "Jiong Zhu, Yujun Yan, Lingxiao Zhao, Mark Heimann, Leman Akoglu, Danai Koutra. Beyond "
-    "Homophily in Graph Neural Networks: Current Limitations and Effective Designs. NeurIPS 2020.",
     H2GCNSettings,
-    {"main": _main},
+    single_stage(H2GCN, _inputs),
     _floats,
 )

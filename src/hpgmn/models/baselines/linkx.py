@@ -1,4 +1,4 @@
-"""LINKX: an MLP on the adjacency rows and one on the attributes, joined by a third."""
+"""LINKX: MLPs on adjacency rows and attributes, joined by a third (Lim et al., NeurIPS 2021)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing_extensions import override
 from hpgmn.base.randomness import DropRate, Noise
 from hpgmn.base.settings import dropout_setting, setting
 from hpgmn.graph import Graph
-from hpgmn.models.baselines.baseline import GraphSettings, RowModel, attributes_input
-from hpgmn.models.layers import MLP, Linear, StatisticMLP
+from hpgmn.models.baselines.baseline import GraphSettings, attributes_input
+from hpgmn.models.layers import MLP, Linear, RowModel, StatisticMLP
 from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, main_stage
 
 
 @dataclass(frozen=True, kw_only=True)
 class LINKXSettings(GraphSettings):
-    """Everything that can be set about LINKX."""
+    """Settings of LINKX."""
 
     layers: int = setting(2, "layers of the MLP that joins both inputs", low=1, high=8)
     adjacency_layers: int = setting(1, "layers of the MLP on the adjacency rows", low=1, high=4)
@@ -44,20 +44,18 @@ class LINKX(RowModel):
     default. The authors train with AdamW, here weight decay is Adam's.
 
     Args:
-        task: gives classes and the settings of the R replicas.
         widths: the widths of the adjacency rows and of the attributes.
     """
 
     def __init__(self, task: TrainingTask, widths: tuple[int, int]) -> None:
         super().__init__()
-        settings: list[LINKXSettings] = task.settings
-        first, replicas = settings[0], len(settings)
-        hidden, (neighbors, attributes) = first.hidden_dim, widths
+        first, replicas = task.settings[0], len(task.replicas)
+        hidden, (num_nodes, num_features) = first.hidden_dim, widths
         self.encode_adjacency = StatisticMLP(
-            replicas, [neighbors, *[hidden] * first.adjacency_layers]
+            replicas, [num_nodes, *[hidden] * first.adjacency_layers]
         )
         self.encode_attributes = StatisticMLP(
-            replicas, [attributes, *[hidden] * first.attributes_layers]
+            replicas, [num_features, *[hidden] * first.attributes_layers]
         )
         self.join = Linear(replicas, 2 * hidden, hidden)
         self.classify = MLP(replicas, [*[hidden] * first.layers, task.num_classes])
@@ -68,13 +66,13 @@ class LINKX(RowModel):
 
     @override
     def rows(self, inputs: Mapping[str, Any], noise: Noise | None, nodes: Tensor | None) -> Tensor:
-        own = self.encode_attributes(
+        attributes = self.encode_attributes(
             inputs["attributes"], self.attributes_rate, self.no_rate, noise, "attributes", nodes
         )
-        around = self.encode_adjacency(
+        adjacency = self.encode_adjacency(
             inputs["adjacency"], self.adjacency_rate, self.no_rate, noise, "adjacency", nodes
         )
-        joined = self.join(torch.cat([around, own], dim=-1)) + around + own
+        joined = self.join(torch.cat([adjacency, attributes], dim=-1)) + adjacency + attributes
         logits: Tensor = self.classify(torch.relu(joined), self.drop_rate, noise, "classify")
         return logits
 
@@ -94,10 +92,6 @@ def _floats(graph: Graph, settings: LINKXSettings) -> tuple[int, int]:
 
 ENTRY = ModelEntry(
     "linkx",
-    "MLPs on adjacency rows and attributes, joined",
-    "Derek Lim, Felix Hohne, Xiuyu Li, Sijia Linda Huang, Vaishnavi Gupta, Omkar Bhalerao, "
-    "Ser-Nam Lim. Large Scale Learning on Non-Homophilous Graphs: New Benchmarks and Strong "
-    "Simple Methods. NeurIPS 2021.",
     LINKXSettings,
     {"main": _main},
     _floats,

@@ -21,9 +21,17 @@ from hpgmn.base.settings import setting
 from hpgmn.base.sparse import SparseMatrix, block_diagonal
 from hpgmn.graph import Array, Graph
 from hpgmn.models.baselines import gcnii
-from hpgmn.models.baselines.baseline import GraphSettings, NodeModel, attributes_input
+from hpgmn.models.baselines.baseline import GraphSettings, attributes_input
 from hpgmn.models.label_estimator import EstimatorSettings, estimated_labels, estimator_stage
-from hpgmn.models.layers import MLP, Initialised, Output, StatisticLinear, draw_glorot, product
+from hpgmn.models.layers import (
+    MLP,
+    Initialised,
+    NodeModel,
+    Output,
+    StatisticLinear,
+    draw_glorot,
+    product,
+)
 from hpgmn.models.stage import (
     ModelEntry,
     Parameters,
@@ -41,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class LWGCNSettings(EstimatorSettings, GraphSettings):
-    """Everything that can be set about LW-GCN."""
+    """Settings of LW-GCN."""
 
     form: str = setting(
         "encoded",
@@ -231,9 +239,6 @@ class LWGCN(NodeModel):
     ``dropout`` also acts between the layers of the direct form, where theirs has none (0); the
     GCNII is trained before and not along with the convolutions, and the mixture's loss is of
     probabilities that sum to one, so that both models may be kept.
-
-    Args:
-        task: gives widths, classes and the settings of the R replicas.
     """
 
     def __init__(self, task: TrainingTask) -> None:
@@ -315,9 +320,7 @@ def _gcnii(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
         rates = [0.0] * len(task.replicas)
         return TrainingStage("gcnii", nn.Module(), {}, rates, rates, epochs=0, patience=0)
     logger.warning("LW-GCN with mix_gcnii fits its two weights to the validation labels.")
-    stage = gcnii.ENTRY.stages["main"](_gcnii_task(task), {})
-    stage.name = "gcnii"
-    return stage
+    return dataclasses.replace(gcnii.ENTRY.stages["main"](_gcnii_task(task), {}), name="gcnii")
 
 
 def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
@@ -372,9 +375,6 @@ def _floats(graph: Graph, settings: LWGCNSettings) -> tuple[int, int]:
 
 ENTRY = ModelEntry(
     "lwgcn",
-    "label-wise graph convolutions on pseudo labels",
-    "Enyan Dai, Shijie Zhou, Zhimeng Guo, Suhang Wang. Label-Wise Graph Convolutional Network for "
-    "Heterophilic Graphs. LoG 2022.",
     LWGCNSettings,
     {"estimator": estimator_stage, "gcnii": _gcnii, "main": _main},
     _floats,

@@ -1,4 +1,4 @@
-"""MLP: the attributes alone, no edges."""
+"""MLP on the attributes, without edges (Rumelhart, Hinton and Williams, 1986)."""
 
 from __future__ import annotations
 
@@ -13,34 +13,27 @@ from hpgmn.base.randomness import Noise
 from hpgmn.base.settings import setting
 from hpgmn.models.baselines.baseline import (
     BaselineSettings,
-    RowModel,
     attributes_input,
-    usual_floats,
+    layer_widths,
+    single_stage,
 )
-from hpgmn.models.layers import StatisticMLP
-from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, main_stage
+from hpgmn.models.layers import RowModel, StatisticMLP
+from hpgmn.models.stage import ModelEntry, TrainingTask
 
 
 @dataclass(frozen=True, kw_only=True)
 class MLPSettings(BaselineSettings):
-    """Everything that can be set about the MLP."""
+    """Settings of the MLP."""
 
     layers: int = setting(2, "number of layers", low=1, high=8)
 
 
 class AttributesMLP(RowModel):
-    """H = ReLU(X·W₁ + b₁), …, logits = H·W_L + b_L, with dropout between the layers.
-
-    Args:
-        task: gives widths, classes and the settings of the R replicas.
-    """
+    """H = ReLU(X·W₁ + b₁), …, logits = H·W_L + b_L, with dropout between the layers."""
 
     def __init__(self, task: TrainingTask) -> None:
         super().__init__()
-        settings: list[MLPSettings] = task.settings
-        hidden = [settings[0].hidden_dim] * (settings[0].layers - 1)
-        widths = [task.graph.num_features, *hidden, task.num_classes]
-        self.encode = StatisticMLP(len(settings), widths)
+        self.encode = StatisticMLP(len(task.replicas), layer_widths(task))
         self.input_rate = task.drop_rate("attributes_dropout")
         self.drop_rate = task.drop_rate("dropout")
 
@@ -52,16 +45,4 @@ class AttributesMLP(RowModel):
         return logits
 
 
-def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
-    return main_stage(task, AttributesMLP(task), attributes_input(task))
-
-
-ENTRY = ModelEntry(
-    "mlp",
-    "multilayer perceptron on the attributes, no edges",
-    "David E. Rumelhart, Geoffrey E. Hinton, Ronald J. Williams. Learning Representations by "
-    "Back-Propagating Errors. Nature 323, 1986.",
-    MLPSettings,
-    {"main": _main},
-    usual_floats,
-)
+ENTRY = ModelEntry("mlp", MLPSettings, single_stage(AttributesMLP, attributes_input))

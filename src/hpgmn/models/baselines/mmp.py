@@ -1,4 +1,4 @@
-"""MMP: a node's own state and the memory it passes on, kept apart by gates."""
+"""MMP: message passing through a gated memory beside each node's state (Chen et al., 2022)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing_extensions import override
 from hpgmn.base.randomness import Noise, dropout
 from hpgmn.base.settings import dropout_setting, setting
 from hpgmn.graph import Graph
-from hpgmn.models.baselines.baseline import GraphSettings, NodeModel, attributes_input
-from hpgmn.models.layers import Convolution, Linear, Output, StatisticLinear
+from hpgmn.models.baselines.baseline import GraphSettings, propagation_inputs
+from hpgmn.models.layers import Convolution, Linear, NodeModel, Output, StatisticLinear
 from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, main_stage
 
 
 @dataclass(frozen=True, kw_only=True)
 class MMPSettings(GraphSettings):
-    """Everything that can be set about MMP."""
+    """Settings of MMP."""
 
     lr: float = setting(0.05, "learning rate of Adam", low=0.0, per_replica=True)
     attributes_dropout: float = dropout_setting(0.5, "dropout of whole columns of the attributes")
@@ -47,15 +47,11 @@ class MMP(NodeModel):
     |mean over nodes of cos(h, m)|. As in the released code, all layers share W_g. That code leaves
     a₃ out (``keep_gate=False``), averages over neighbours (``normalization="row"``) and divides the
     penalty by one layer less. Input dropout is of whole columns, in the source of single entries.
-
-    Args:
-        task: gives widths, classes and the settings of the R replicas.
     """
 
     def __init__(self, task: TrainingTask) -> None:
         super().__init__()
-        settings: list[MMPSettings] = task.settings
-        first, replicas = settings[0], len(settings)
+        first, replicas = task.settings[0], len(task.replicas)
         width = first.hidden_dim
         self.encode = StatisticLinear(replicas, task.graph.num_features, width)
         self.convolve = nn.ModuleList(
@@ -105,12 +101,11 @@ def cosine(one: Tensor, other: Tensor) -> Tensor:
 def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
     settings: list[MMPSettings] = task.settings
     first = settings[0]
-    propagation = task.statistics.propagation(first.neighbors, first.normalization, first.self_loop)
     return main_stage(
         task,
         MMP(task),
-        attributes_input(task) | {"propagation": propagation},
-        penalty_weights={"cosine": [one.cosine_weight for one in settings]},
+        propagation_inputs(task, first.self_loop, first.normalization),
+        penalty_weights={"cosine": [replica.cosine_weight for replica in settings]},
     )
 
 
@@ -122,9 +117,6 @@ def _floats(graph: Graph, settings: MMPSettings) -> tuple[int, int]:
 
 ENTRY = ModelEntry(
     "mmp",
-    "message passing through a gated memory beside each node's own state",
-    "Jie Chen, Weiqi Liu, Jian Pu. Memory-Based Message Passing: Decoupling the Message for "
-    "Propagation from Discrimination. ICASSP 2022.",
     MMPSettings,
     {"main": _main},
     _floats,

@@ -4,27 +4,40 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from typing_extensions import override
 
 import hpgmn as package
 from hpgmn.base.errors import HPGMNError, SettingError
+from hpgmn.base.metrics import accuracy
 from hpgmn.base.settings import make_settings
 from hpgmn.graph import Graph
 from hpgmn.models.hpgmn import ENTRY, HPGMNSettings
 from hpgmn.models.stage import Replica
 from hpgmn.shards import Shards
-from hpgmn.training import rank_training as module
+from hpgmn.training import replicas as replicas_module
 from hpgmn.training.checkpoint import read_tensors
-from hpgmn.training.rank_rows import Rows
-from hpgmn.training.rank_training import ParallelTraining, check_settings, fit
+from hpgmn.training.node_batches import LabelledNodes, NodeBatch
 from hpgmn.training.ranks import Ranks
+from hpgmn.training.shard_task import (
+    BlockRows,
+    ShardRows,
+    ShardTask,
+    check_shard_settings,
+    fit_shards,
+    read_common_state,
+    shard_stage,
+)
+from hpgmn.training.stage_runner import StageRunner
+from hpgmn.training.state import TrainState
 
 SETTINGS: dict[str, Any] = {
     "hidden_dim": 6,
@@ -47,41 +60,47 @@ PROGRAM = """
 import sys
 from pathlib import Path
 import torch
+from hpgmn.base.metrics import metric
 from hpgmn.base.settings import make_settings
-from hpgmn.training.ranks import joined
-from hpgmn.training.rank_rows import Rows
-from hpgmn.training.rank_training import ParallelTraining
 from hpgmn.models.hpgmn import ENTRY
+from hpgmn.models.layers import initialise
 from hpgmn.models.stage import Replica
 from hpgmn.shards import Shards
 from hpgmn.training.checkpoint import write_tensors
+from hpgmn.training.ranks import join_ranks
+from hpgmn.training.shard_task import ShardRows, ShardTask, shard_stage
+from hpgmn.training.stage_runner import StageRunner
+from hpgmn.training.state import TrainState
 
 folder, out, seeds, double = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-with joined("cpu") as ranks:
+with join_ranks("cpu") as ranks:
     shards = Shards(folder)
     settings = make_settings(ENTRY.settings, shards.settings)
-    rows = Rows(shards, shards.shares(ranks.size)[ranks.rank])
+    rows = ShardRows(shards, shards.shares(ranks.size)[ranks.rank])
     if double == "double":
         torch.set_default_dtype(torch.float64)
-    training = ParallelTraining(rows, [Replica(0, seed, settings) for seed in range(seeds)], ranks)
+    task = ShardTask.of(rows, [Replica(0, seed, settings) for seed in range(seeds)], ranks)
+    live = list(range(seeds))
+    runner = StageRunner(task, shard_stage, TrainState(), live, metric("accuracy", 1), ranks)
+    initialise(runner.model, runner.keys)
     if double == "double":
-        training.model.double()
+        runner.model.double()
     found = {}
-    for number, batch in enumerate(training.batches(1)):
-        for parameter in training.trained.values():
+    for number, batch in enumerate(runner.node_batches(1)):
+        for parameter in runner.trained.values():
             parameter.grad = None
-        loss = training.loss(batch, training.some(batch.nodes), number + 1)
+        loss = runner.batch_loss(batch, runner._rows(batch), number + 1)
         loss.sum().backward()
         found[f"loss-{number}"] = loss.detach()
-        found[f"read-{number}"] = torch.tensor([len(batch.nodes), batch.size])
-        for name, parameter in training.trained.items():
+        found[f"read-{number}"] = torch.tensor([batch.nodes.shape[1], int(batch.size[0])])
+        for name, parameter in runner.trained.items():
             found[f"{name}-{number}"] = parameter.grad
-        training.stage.after_step(training.model.requires_grad_(False))
-        for parameter in training.trained.values():
+        runner.stage.after_step(runner.model.requires_grad_(False))
+        for parameter in runner.trained.values():
             parameter.requires_grad_(True)
-        found[f"use-{number}"] = training.model.head.memory.use
-    score, val_loss = training.evaluate()
-    found |= {"score": score, "val_loss": val_loss}
+        found[f"use-{number}"] = runner.model.head.memory.use
+    score, val_loss = runner.evaluate()
+    found |= {"score": score.float(), "val_loss": val_loss.float()}
     write_tensors(out / f"{ranks.size}-{ranks.rank}", {k: v.clone() for k, v in found.items()}, {})
 """
 
@@ -90,13 +109,22 @@ def trading(num_nodes: int = 220) -> Graph:
     return package.trading_network(num_nodes=num_nodes, seed=3).graph
 
 
-def rows_of(folder: Path) -> Rows:
+def rows_of(folder: Path) -> ShardRows:
     shards = Shards(folder)
-    return Rows(shards, range(len(shards)))
+    return ShardRows(shards, range(len(shards)))
 
 
 def replicas(settings: dict[str, Any], seeds: int = 1) -> list[Replica]:
     return [Replica(0, seed, make_settings(ENTRY.settings, settings)) for seed in range(seeds)]
+
+
+def task_of(rows: ShardRows, settings: dict[str, Any], seeds: int = 1) -> ShardTask:
+    return ShardTask.of(rows, replicas(settings, seeds), Ranks())
+
+
+def runner_of(task: ShardTask) -> StageRunner:
+    live = list(range(len(task.replicas)))
+    return StageRunner(task, shard_stage, TrainState(), live, accuracy)
 
 
 @pytest.mark.distributed
@@ -147,8 +175,7 @@ def test_one_rank_trains_as_the_trainer_does(
     tmp_path: Path, trained_writer: Callable[..., tuple[Path, Any]]
 ) -> None:
     folder, (state, _) = trained_writer(tmp_path, trading(), SETTINGS)
-    training = ParallelTraining(rows_of(folder), replicas(SETTINGS), Ranks())
-    found = fit(training)
+    found = fit_shards(task_of(rows_of(folder), SETTINGS))
     for key in ("loss", "val_loss", "val_score"):
         expected = state.history["main"][key]
         torch.testing.assert_close(found.history["main"][key], expected, rtol=1e-4, atol=1e-4)
@@ -161,27 +188,39 @@ def test_batches_are_all_train_nodes_once_and_the_share_of_a_rank_is_its_part(
     tmp_path: Path, shards_writer: Callable[..., Path]
 ) -> None:
     graph = trading()
-    rows = rows_of(shards_writer(tmp_path, graph, SETTINGS))
-    training = ParallelTraining(rows, replicas(SETTINGS), Ranks())
-    whole = list(training.batches(3))
-    nodes = torch.cat([batch.nodes for batch in whole])
+    runner = runner_of(task_of(rows_of(shards_writer(tmp_path, graph, SETTINGS)), SETTINGS, 2))
+    whole = list(runner.node_batches(3))
+    nodes = torch.cat([batch.nodes[0] for batch in whole])
     assert sorted(nodes.tolist()) == np.flatnonzero(graph.split(0).train).tolist()
     assert nodes.tolist() != sorted(nodes.tolist())
-    assert [batch.size for batch in whole[:-1]] == [40] * (len(whole) - 1)
-    assert len(whole) == training.steps
-    assert torch.cat([batch.labels for batch in whole]).tolist() == graph.y[nodes].tolist()
+    assert [int(batch.size) for batch in whole[:-1]] == [40] * (len(whole) - 1)
+    assert len(whole) == runner.steps
+    assert torch.cat([batch.labels[0] for batch in whole]).tolist() == graph.y[nodes].tolist()
     # The share of a rank whose train nodes are the 20th to the 49th of all.
-    training._train_start = 20
-    training.train_nodes, training.train_labels = (
-        training.train_nodes[20:50],
-        training.train_labels[20:50],
+    every = runner.train
+    runner.train = LabelledNodes(
+        *(values[:, 20:50] for values in (every.nodes, every.labels, every.valid)),
+        first=20,
+        total=every.count,
     )
-    every = np.flatnonzero(graph.split(0).train)
-    for batch, share in zip(whole, training.batches(3), strict=True):
-        expected = [place for place, node in enumerate(batch.nodes) if node in every[20:50]]
-        assert share.places.tolist() == expected
-        assert share.nodes.tolist() == batch.nodes[expected].tolist()
-        assert share.size == batch.size
+    own_nodes = set(runner.train.nodes[0].tolist())
+    for batch, share in zip(whole, runner.node_batches(3), strict=True):
+        expected = [
+            place for place, node in enumerate(batch.nodes[0].tolist()) if node in own_nodes
+        ]
+        assert share.positions is not None
+        assert share.positions.tolist() == expected
+        assert share.nodes[0].tolist() == batch.nodes[0, expected].tolist()
+        assert share.size.tolist() == batch.size.tolist()
+
+
+def test_batches_do_not_depend_on_the_replicas_still_in_training(
+    tmp_path: Path, shards_writer: Callable[..., Path]
+) -> None:
+    task = task_of(rows_of(shards_writer(tmp_path, trading(), SETTINGS)), SETTINGS, 2)
+    both, second = (list(runner_of(own).node_batches(2)) for own in (task, task.subset([1])))
+    for one, other in zip(both, second, strict=True):
+        assert torch.equal(one.nodes, other.nodes)
 
 
 def test_balanced_weights_are_those_of_the_trainer(
@@ -189,21 +228,20 @@ def test_balanced_weights_are_those_of_the_trainer(
 ) -> None:
     graph = trading()
     settings = SETTINGS | {"class_weights": "balanced"}
-    rows = rows_of(shards_writer(tmp_path, graph, settings))
-    training = ParallelTraining(rows, replicas(settings), Ranks())
+    task = task_of(rows_of(shards_writer(tmp_path, graph, settings)), settings)
     counts = np.bincount(graph.y[graph.split(0).train], minlength=graph.num_classes)
-    assert training.class_weights is not None
+    assert task.class_weights is not None
     expected = counts.sum() / (graph.num_classes * counts)
-    assert training.class_weights.tolist() == pytest.approx(expected.tolist())
+    assert task.class_weights[0].tolist() == pytest.approx(expected.tolist())
 
 
 def test_a_saved_training_goes_on_with_the_same_bits(
     tmp_path: Path, shards_writer: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = rows_of(shards_writer(tmp_path / "shards", trading(), SETTINGS))
-    own = replicas(SETTINGS, seeds=2)
-    whole = fit(ParallelTraining(rows, own, Ranks()))
-    monkeypatch.setattr(module, "SAVE_SECONDS", 0.0)
+    task = task_of(rows, SETTINGS, seeds=2)
+    whole = fit_shards(task)
+    monkeypatch.setattr(replicas_module, "SAVE_SECONDS", -1.0)
     path = tmp_path / "state.safetensors"
 
     def stop(now: Any) -> None:
@@ -212,16 +250,15 @@ def test_a_saved_training_goes_on_with_the_same_bits(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        fit(ParallelTraining(rows, own, Ranks()), path=path, identity="it", report=stop)
+        fit_shards(task, path=path, identity="it", report=stop)
     with pytest.raises(HPGMNError, match="other settings"):
-        fit(ParallelTraining(rows, own, Ranks()), path=path, identity="other")
-    resumed = ParallelTraining(rows, own, Ranks())
-    found = fit(resumed, path=path, identity="it")
+        fit_shards(task, path=path, identity="other")
+    assert read_tensors(path)[1]["current"]["epoch"] == 2
+    found = fit_shards(task, path=path, identity="it")
     assert found.history["main"]["loss"].shape == (8, 2)
     for name, value in whole.done["main"].items():
         assert torch.equal(found.done["main"][name], value), name
-        assert torch.equal(dict(resumed.model.named_parameters())[name], value)
-    again = fit(ParallelTraining(rows, own, Ranks()), path=path, identity="it")
+    again = fit_shards(task, path=path, identity="it")
     assert again.best_epoch["main"].tolist() == whole.best_epoch["main"].tolist()
 
 
@@ -232,8 +269,8 @@ def test_a_training_that_is_to_stop_saves_its_epoch(
     path = tmp_path / "state.safetensors"
     answers = iter([False, False, True])
     with pytest.raises(KeyboardInterrupt):
-        fit(
-            ParallelTraining(rows, replicas(SETTINGS), Ranks()),
+        fit_shards(
+            task_of(rows, SETTINGS),
             path=path,
             identity="it",
             should_stop=lambda: next(answers),
@@ -247,12 +284,12 @@ class Second(Ranks):
     first = (0, 0, 0)
 
     @override
-    def agreed(self, values: Tensor) -> Tensor:
+    def broadcast(self, values: Tensor) -> Tensor:
         return torch.tensor(self.first)
 
     @override
-    def counts(self, own: int) -> list[int]:
-        return [0, own]
+    def gather_numbers(self, number: int) -> list[int]:
+        return [0, number]
 
 
 @pytest.mark.parametrize(
@@ -270,22 +307,23 @@ def test_a_rank_that_sees_another_state_does_not_train(
     if epoch is not None:
         rows = rows_of(shards_writer(tmp_path / "shards", trading(), SETTINGS))
         answers = iter([False] * (epoch - 1) + [True])
-        training = ParallelTraining(rows, replicas(SETTINGS), Ranks())
         with pytest.raises(KeyboardInterrupt):
-            fit(training, path=path, identity="it", should_stop=lambda: next(answers))
+            fit_shards(
+                task_of(rows, SETTINGS), path=path, identity="it", should_stop=lambda: next(answers)
+            )
     monkeypatch.setattr(Second, "first", first)
     with pytest.raises(HPGMNError, match="Wait until every machine shows the same file"):
-        module.saved_state(Second(1, 2), path, "it")
+        read_common_state(Second(1, 2), path, "it")
     monkeypatch.setattr(Second, "first", (0, 0, 0) if epoch is None else (1, 0, epoch))
-    found = module.saved_state(Second(1, 2), path, "it")
+    found = read_common_state(Second(1, 2), path, "it")
     assert (found.current.epoch if found.current else None) == epoch
 
 
 def test_where_one_rank_sees_another_state_all_end(tmp_path: Path) -> None:
     ranks = Ranks()
-    object.__setattr__(ranks, "counts", lambda own: [own, 1])
+    object.__setattr__(ranks, "gather_numbers", lambda number: [number, 1])
     with pytest.raises(HPGMNError, match="Wait until every machine shows the same file"):
-        module.saved_state(ranks, tmp_path / "none", "it")
+        read_common_state(ranks, tmp_path / "none", "it")
 
 
 def test_training_stops_when_nothing_gets_better(
@@ -293,7 +331,7 @@ def test_training_stops_when_nothing_gets_better(
 ) -> None:
     settings = SETTINGS | {"patience": 2, "lr": 0.0}
     rows = rows_of(shards_writer(tmp_path, trading(), settings))
-    found = fit(ParallelTraining(rows, replicas(settings), Ranks()))
+    found = fit_shards(task_of(rows, settings))
     assert found.best_epoch["main"].tolist() == [1]
     assert found.history["main"]["loss"].shape == (3, 1)
 
@@ -303,16 +341,16 @@ def test_without_a_memory_nothing_is_averaged_over_nodes(
 ) -> None:
     settings = SETTINGS | {"memory": False, "epochs": 2}
     rows = rows_of(shards_writer(tmp_path, trading(), settings))
-    training = ParallelTraining(rows, replicas(settings), Ranks())
-    assert not training.weights
-    assert fit(training).history["main"]["loss"].shape == (2, 1)
+    task = task_of(rows, settings)
+    assert not runner_of(task).weights
+    assert fit_shards(task).history["main"]["loss"].shape == (2, 1)
 
 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"batch_size": 0}, "Add --set batch_size=1024"),
-        ({"refinement": True}, "Set refinement=false"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"refinement": True}, "refinement"),
         ({"neighbors": "undirected"}, "The shards lack class_counts, class_means"),
     ],
 )
@@ -322,7 +360,7 @@ def test_settings_that_shards_cannot_have_are_refused(
     settings = HPGMNSettings(**({"batch_size": 10} | DENSE | changed))
     names = ["attributes", *(f"class_{n}_{d}" for n in ("counts", "means") for d in ("out", "in"))]
     with pytest.raises(SettingError, match=message):
-        check_settings(settings, names)
+        check_shard_settings(settings, names)
 
 
 def test_shards_without_labelled_validation_nodes_are_refused(
@@ -332,7 +370,7 @@ def test_shards_without_labelled_validation_nodes_are_refused(
     folder = shards_writer(tmp_path, graph, SETTINGS, ranges=1)
     rewrite(folder, "rows-00000/val.npy", np.zeros(graph.num_nodes, bool))
     with pytest.raises(HPGMNError, match="have no val nodes with a label"):
-        ParallelTraining(rows_of(folder), replicas(SETTINGS), Ranks())
+        task_of(rows_of(folder), SETTINGS)
 
 
 def test_a_rank_without_train_nodes_takes_part(
@@ -340,12 +378,100 @@ def test_a_rank_without_train_nodes_takes_part(
 ) -> None:
     """Its share of a batch is empty: sums over nothing, and gradients of zero."""
     rows = rows_of(shards_writer(tmp_path, trading(), SETTINGS))
-    training = ParallelTraining(rows, replicas(SETTINGS), Ranks())
-    nothing = torch.empty(0, dtype=torch.int64)
-    batch = module.Batch(nothing, nothing, nothing, 40)
-    training.ranks = type("Two", (), {"size": 2, "device": torch.device("cpu")})()
-    training.ranks.total = lambda values: values  # type: ignore[attr-defined]
-    loss: Tensor = training.loss(batch, training.some(batch.nodes), 1)
+    task = replace(task_of(rows, SETTINGS), ranks=SumsOfAnother(0, 2))
+    runner = StageRunner(task, shard_stage, TrainState(), [0], accuracy, task.ranks)
+    nothing = torch.empty(1, 0, dtype=torch.int64)
+    batch = NodeBatch(nothing, nothing, nothing.bool(), nothing[0], torch.tensor([40]))
+    loss = runner.batch_loss(batch, runner._rows(batch), 1)
     loss.sum().backward()
     assert loss.isfinite().all()
-    assert training.trained["encode.attributes.first.weight"].grad.abs().max() == 0
+    first = runner.trained["encode.attributes.first.weight"].grad
+    assert first is not None
+    assert first.abs().max() == 0
+
+
+class SumsOfAnother(Ranks):
+    """The first of two ranks, the second of which adds 40 to every sum."""
+
+    @override
+    def sum(self, values: Tensor) -> Tensor:
+        return values + 40
+
+    @override
+    def average_gradients(self, model: nn.Module) -> nn.Module:
+        return model
+
+    @override
+    def gather_numbers(self, number: int) -> list[int]:
+        return [number, 40]
+
+    @override
+    def gather(self, values: Tensor) -> Tensor:
+        return values
+
+
+ROW_SETTINGS = {"batch_size": 4, "statistics": ("attributes", "class_counts", "adjacency")}
+
+
+def test_rows_of_a_rank_are_those_of_the_graph(
+    tmp_path: Path, small_graph: Graph, shards_writer: Callable[..., Path]
+) -> None:
+    shards = Shards(shards_writer(tmp_path, small_graph, ROW_SETTINGS, ranges=5))
+    first, last = shards.ranges[1][0], shards.ranges[3][1]
+    assert 0 < first < last < 18
+    rows = ShardRows(shards, range(1, 4))
+    assert (rows.first, rows.last, len(rows)) == (first, last, last - first)
+    split = small_graph.split(0)
+    assert rows.y.tolist() == small_graph.y[first:last].tolist()
+    for part in ("train", "val", "test"):
+        assert getattr(rows.split, part).tolist() == getattr(split, part)[first:last].tolist()
+    wanted = torch.tensor([len(rows) - 1, 0, 4, 4, 3])
+    attributes = rows.statistic("attributes", torch.device("cpu"))
+    expected = small_graph.x[wanted.numpy() + first]
+    np.testing.assert_allclose(attributes.rows(wanted).numpy(), expected)
+    adjacency = rows.statistic("adjacency_out", torch.device("cpu"))
+    matrix = small_graph.adjacency("out").toarray()
+    matrix /= np.maximum(np.linalg.norm(matrix, axis=1, keepdims=True), 1e-30)
+    np.testing.assert_allclose(adjacency.rows(wanted).numpy(), matrix[wanted + first], rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["dense", "half", "sparse"])
+def test_products_are_those_of_the_whole_matrix(kind: str) -> None:
+    random = np.random.default_rng(0)
+    matrix = random.normal(size=(11, 6)).round(2).astype(np.float32)
+    matrix[random.random(matrix.shape) < 0.5] = 0
+    blocks: list[Any] = [matrix[:4], matrix[4:5], matrix[5:]]
+    if kind == "sparse":
+        blocks = [sp.csr_array(block.astype(np.float64)) for block in blocks]
+    if kind == "half":
+        blocks = [block.astype(np.float16) for block in blocks]
+    rows = BlockRows(blocks, torch.device("cpu"))
+    weight = torch.from_numpy(random.normal(size=(2, 6, 3)).astype(np.float32))
+    columns = torch.from_numpy(random.random((2, 6)).astype(np.float32))
+    nodes = torch.tensor([9, 4, 4, 0]).expand(2, -1)
+    whole = np.einsum("nf,rf,rfd->rnd", matrix, columns.numpy(), weight.numpy())
+    close = {"rtol": 1e-2, "atol": 1e-2} if kind == "half" else {"rtol": 1e-5, "atol": 1e-6}
+    np.testing.assert_allclose(rows.times(weight, None, columns).numpy(), whole, **close)
+    some = rows.times(weight, nodes, columns).numpy()
+    np.testing.assert_allclose(some, whole[:, [9, 4, 4, 0]], **close)
+    assert rows.width == 6
+
+
+def test_rows_need_a_split(tmp_path: Path, shards_writer: Callable[..., Path]) -> None:
+    bare = Graph(np.eye(4), [[0, 1], [1, 2]], [0, 1, -1, -1])
+    shards = Shards(shards_writer(tmp_path, bare, ROW_SETTINGS, ranges=2, labels=bare.y))
+    with pytest.raises(HPGMNError, match="Give it splits and make them again"):
+        ShardRows(shards, range(2))
+
+
+def test_spoiled_rows_are_not_trained_on(
+    tmp_path: Path, small_graph: Graph, shards_writer: Callable[..., Path]
+) -> None:
+    folder = shards_writer(tmp_path, small_graph, ROW_SETTINGS, ranges=3)
+    path = folder / "rows-00001" / "attributes.npy"
+    content = bytearray(path.read_bytes())
+    content[-2] ^= 4
+    path.write_bytes(content)
+    ShardRows(Shards(folder), range(2, 3))
+    with pytest.raises(HPGMNError, match=r"attributes\.npy is missing, damaged"):
+        ShardRows(Shards(folder), range(0, 2))

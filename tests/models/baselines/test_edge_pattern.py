@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hpgmn.base.sparse import SparseMatrix
-from hpgmn.models.baselines.edges import Edges
+from hpgmn.models.baselines.edge_pattern import EdgePattern
 
 REPLICAS, NODES, EDGES, WIDTH = 3, 9, 24, 4
 
@@ -46,16 +46,16 @@ def drawn(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 @pytest.fixture(params=[2**26, 2 * EDGES, 1], ids=["together", "two and one", "one by one"])
-def edges(request: pytest.FixtureRequest) -> Edges:
+def edges(request: pytest.FixtureRequest) -> EdgePattern:
     """The edges, with the replicas taken together in several ways."""
-    return Edges(matrix(), most_entries=request.param)
+    return EdgePattern(matrix(), most_entries=request.param)
 
 
-def test_weights_are_the_matrix_s_own(edges: Edges) -> None:
+def test_weights_are_the_matrix_s_own(edges: EdgePattern) -> None:
     assert torch.equal(dense_of(edges.weights[None])[0], torch.from_numpy(matrix().toarray()))
 
 
-def test_softmax_is_the_dense_softmax_of_each_row(edges: Edges) -> None:
+def test_softmax_is_the_dense_softmax_of_each_row(edges: EdgePattern) -> None:
     scores = drawn(REPLICAS, EDGES) * 5
     scores[1] += 500  # far outside what exp can take
     scores[2, :4] -= 500
@@ -68,19 +68,19 @@ def test_softmax_is_the_dense_softmax_of_each_row(edges: Edges) -> None:
     torch.testing.assert_close(sums[:, [0, 1, *range(3, 9)]], torch.ones(REPLICAS, 8))
 
 
-def test_propagation_is_the_dense_product(edges: Edges) -> None:
+def test_propagation_is_the_dense_product(edges: EdgePattern) -> None:
     values, hidden = drawn(REPLICAS, EDGES), drawn(REPLICAS, NODES, WIDTH)
     found = edges.propagate(values, hidden)
     torch.testing.assert_close(found, dense_of(values) @ hidden)
     assert (found[:, 2] == 0).all()
 
 
-def test_products_are_those_of_the_dense_matrix(edges: Edges) -> None:
+def test_products_are_those_of_the_dense_matrix(edges: EdgePattern) -> None:
     left, right = drawn(REPLICAS, NODES, WIDTH), drawn(REPLICAS, NODES, WIDTH) * 2 + 1
     torch.testing.assert_close(edges.products(left, right), at_places(left @ right.transpose(1, 2)))
 
 
-def test_gradients_are_those_of_differences(edges: Edges) -> None:
+def test_gradients_are_those_of_differences(edges: EdgePattern) -> None:
     double = torch.float64
     values = drawn(REPLICAS, EDGES, dtype=double).requires_grad_()
     hidden = drawn(REPLICAS, NODES, 2, dtype=double).requires_grad_()
@@ -90,7 +90,7 @@ def test_gradients_are_those_of_differences(edges: Edges) -> None:
     assert torch.autograd.gradcheck(edges.products, (hidden, other))
 
 
-def test_gradients_are_those_of_the_dense_attention(edges: Edges) -> None:
+def test_gradients_are_those_of_the_dense_attention(edges: EdgePattern) -> None:
     queries, keys, hidden = (
         (drawn(REPLICAS, NODES, WIDTH) * scale).requires_grad_() for scale in (1.0, 0.5, 2.0)
     )
@@ -112,7 +112,7 @@ def test_gradients_are_those_of_the_dense_attention(edges: Edges) -> None:
 
 
 @pytest.mark.parametrize("trained", [0, 1])
-def test_only_what_is_trained_gets_a_gradient(edges: Edges, trained: int) -> None:
+def test_only_what_is_trained_gets_a_gradient(edges: EdgePattern, trained: int) -> None:
     for function, given in (
         (edges.propagate, [drawn(REPLICAS, EDGES), drawn(REPLICAS, NODES, WIDTH)]),
         (edges.products, [drawn(REPLICAS, NODES, WIDTH), drawn(REPLICAS, NODES, WIDTH)]),
@@ -125,7 +125,7 @@ def test_only_what_is_trained_gets_a_gradient(edges: Edges, trained: int) -> Non
         assert given[1 - trained].grad is None
 
 
-def test_arrays_that_are_views_are_read_right(edges: Edges) -> None:
+def test_arrays_that_are_views_are_read_right(edges: EdgePattern) -> None:
     values = drawn(EDGES, REPLICAS).T
     hidden = drawn(NODES, REPLICAS, WIDTH).transpose(0, 1).requires_grad_()
     found = edges.propagate(values, hidden)
@@ -139,7 +139,7 @@ def test_arrays_that_are_views_are_read_right(edges: Edges) -> None:
 
 
 def test_a_replica_alone_is_the_one_among_others() -> None:
-    edges = Edges(matrix())
+    edges = EdgePattern(matrix())
     values, hidden = drawn(REPLICAS, EDGES), drawn(REPLICAS, NODES, WIDTH)
     for replica in range(REPLICAS):
         own, x = values[replica, None], hidden[replica, None]
@@ -149,7 +149,7 @@ def test_a_replica_alone_is_the_one_among_others() -> None:
 
 
 def test_equal_values_are_one_sparse_matrix() -> None:
-    edges, hidden = Edges(matrix()), drawn(REPLICAS, NODES, WIDTH)
+    edges, hidden = EdgePattern(matrix()), drawn(REPLICAS, NODES, WIDTH)
     whole = SparseMatrix(matrix())
     found = edges.propagate(edges.weights.expand(REPLICAS, -1), hidden)
     for one, x in zip(found, hidden, strict=True):
@@ -157,7 +157,7 @@ def test_equal_values_are_one_sparse_matrix() -> None:
 
 
 def test_no_edges_at_all_give_zeros_and_zero_gradients() -> None:
-    edges = Edges(matrix(empty=True))
+    edges = EdgePattern(matrix(empty=True))
     hidden = drawn(REPLICAS, NODES, WIDTH).requires_grad_()
     scores = edges.products(hidden, hidden)
     assert scores.shape == (REPLICAS, 0)

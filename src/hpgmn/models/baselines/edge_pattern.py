@@ -1,4 +1,4 @@
-"""Edges whose weights are learned: one weight per edge and replica, never an N×N array."""
+"""Sparse matrices with learned values: one per edge and replica, never an N×N array."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ from torch import Tensor
 from hpgmn.base.sparse import SparseMatrix, block_diagonal
 
 MOST_ENTRIES = 2**26
-"""Replicas are taken together up to so many edges: they share one block-diagonal matrix."""
+"""Replicas share one block-diagonal matrix up to so many edges."""
 
 
-class Edges:
-    """The places of a sparse matrix, as the pattern of matrices whose values differ by replica.
+class EdgePattern:
+    """The sparsity pattern of matrices whose values differ by replica.
 
-    Each of the three functions is differentiable in all its tensors and keeps nothing for the way
-    back but what it was given. The way back of :meth:`propagate` is a propagation along the
-    flipped edges and :meth:`products`; that of :meth:`products` is two propagations.
+    :meth:`softmax`, :meth:`propagate` and :meth:`products` are differentiable in all their tensors
+    and store nothing but their arguments for the backward pass.
 
     Args:
         matrix: (N, N) CSR with sorted 32-bit indices; E stored entries.
-        device: where the products happen.
-        most_entries: how many edges of several replicas are taken together.
+        device: of the products.
+        most_entries: replicas are multiplied together up to so many edges.
 
     Attributes:
-        weights: (E,) the matrix's own values, row by row.
+        weights: (E,) the matrix's values, row by row.
     """
 
     def __init__(
@@ -39,13 +38,14 @@ class Edges:
         *,
         most_entries: int = MOST_ENTRIES,
     ) -> None:
-        places = sp.csr_array((np.arange(matrix.nnz), matrix.indices, matrix.indptr), matrix.shape)
-        flipped = places.T.tocsr()
-        flipped.sort_indices()
+        numbers = np.arange(matrix.nnz)
+        numbered = sp.csr_array((numbers, matrix.indices, matrix.indptr), matrix.shape)
+        transposed = numbered.T.tocsr()
+        transposed.sort_indices()
         self.device = torch.device(device)
         self.weights = torch.from_numpy(matrix.data).to(self.device)
-        self._order = torch.from_numpy(flipped.data).to(self.device)
-        self._patterns = [_ones(places), _ones(flipped)]
+        self._order = torch.from_numpy(transposed.data).to(self.device)
+        self._patterns = [_ones(numbered), _ones(transposed)]
         self._single = SparseMatrix(self._patterns[0], self.device)
         self._blocks: dict[tuple[int, bool], SparseMatrix] = {}
         self._together = max(1, most_entries // max(1, matrix.nnz))
@@ -67,7 +67,7 @@ class Edges:
         Returns:
             (R, N, D)
         """
-        if not values.numel():  # MKL refuses empty matrices; keep the graph of autograd whole
+        if not values.numel():  # MKL rejects empty matrices; autograd needs the dependence on both
             return torch.zeros_like(hidden) + values.sum() + hidden[:, :0].sum()
         result: Tensor = cast(Any, _Propagated).apply(values, hidden, self)
         return result
@@ -80,26 +80,26 @@ class Edges:
         return result
 
     def total(self, values: Tensor, how: str = "sum") -> Tensor:
-        """The sum or the max over each row's edges, spread over these edges again, (R, E)."""
+        """The sum or the max over each row's edges, repeated for each of them: (R, E)."""
         parts = []
         for some in torch.split(values, self._together):
-            starts = self._block(some.shape[0], flipped=False).csr.crow_indices()
+            starts = self._block(some.shape[0], transposed=False).csr.crow_indices()
             start = 0.0 if how == "sum" else -torch.inf
             flat = some.reshape(-1)
-            found = torch.segment_reduce(flat, how, offsets=starts, initial=start, unsafe=True)
-            rows = found.view(some.shape[0], -1)
+            totals = torch.segment_reduce(flat, how, offsets=starts, initial=start, unsafe=True)
+            rows = totals.view(some.shape[0], -1)
             parts.append(rows.index_select(1, self._single.rows_of_entries))
-        return _joined(parts)
+        return _concatenate(parts)
 
-    def times(self, values: Tensor, hidden: Tensor, *, flipped: bool) -> Tensor:
-        """P·H, or Pᵀ·H along the flipped edges; no gradient."""
-        if flipped:
+    def times(self, values: Tensor, hidden: Tensor, *, transposed: bool) -> Tensor:
+        """P·H, or Pᵀ·H; no gradient."""
+        if transposed:
             values = values.index_select(1, self._order)
 
-        def product(block: SparseMatrix, own: Tensor, x: Tensor) -> Tensor:
-            return block.product(x.flatten(0, 1), own.reshape(-1)).view_as(x)
+        def product(block: SparseMatrix, weights: Tensor, x: Tensor) -> Tensor:
+            return block.product(x.flatten(0, 1), weights.reshape(-1)).view_as(x)
 
-        return _joined(list(self._by_blocks(product, values, hidden, flipped=flipped)))
+        return _concatenate(list(self._by_blocks(product, values, hidden, transposed=transposed)))
 
     def inner(self, left: Tensor, right: Tensor) -> Tensor:
         """:meth:`products`; no gradient."""
@@ -109,10 +109,10 @@ class Edges:
             sampled = torch.sparse.sampled_addmm(
                 pattern, x.flatten(0, 1), y.flatten(0, 1).T, beta=0.0
             )
-            found: Tensor = sampled.values().view(x.shape[0], -1)
-            return found
+            result: Tensor = sampled.values().view(x.shape[0], -1)
+            return result
 
-        return _joined(list(self._by_blocks(product, left, right, flipped=False)))
+        return _concatenate(list(self._by_blocks(product, left, right, transposed=False)))
 
     def _by_blocks(
         self,
@@ -120,20 +120,31 @@ class Edges:
         first: Tensor,
         second: Tensor,
         *,
-        flipped: bool,
+        transposed: bool,
     ) -> Iterator[Tensor]:
         firsts, seconds = (torch.split(whole, self._together) for whole in (first, second))
-        for one, other in zip(firsts, seconds, strict=True):
-            block = self._block(one.shape[0], flipped=flipped)
-            yield product(block, one.contiguous(), other.contiguous())
+        for left, right in zip(firsts, seconds, strict=True):
+            block = self._block(left.shape[0], transposed=transposed)
+            yield product(block, left.contiguous(), right.contiguous())
 
-    def _block(self, replicas: int, *, flipped: bool) -> SparseMatrix:
-        """The pattern of so many replicas along one diagonal, kept."""
-        key = (replicas, flipped)
+    def _block(self, replicas: int, *, transposed: bool) -> SparseMatrix:
+        """The pattern of so many replicas along one diagonal, cached."""
+        key = (replicas, transposed)
         if key not in self._blocks:
-            pattern = block_diagonal([self._patterns[flipped]] * replicas)
+            pattern = block_diagonal([self._patterns[transposed]] * replicas)
             self._blocks[key] = SparseMatrix(pattern, self.device)
         return self._blocks[key]
+
+
+def add_self_loops(adjacency: sp.csr_array, weight: float) -> sp.csr_array:
+    """A + weight·I, with 32-bit indices."""
+    if not weight:
+        return adjacency
+    loops = sp.eye_array(adjacency.shape[0], dtype=np.float32, format="csr")
+    matrix = sp.csr_array(adjacency + np.float32(weight) * loops)
+    matrix.indices = matrix.indices.astype(np.int32, copy=False)
+    matrix.indptr = matrix.indptr.astype(np.int32, copy=False)
+    return matrix
 
 
 def _ones(matrix: sp.csr_array) -> sp.csr_array:
@@ -141,15 +152,15 @@ def _ones(matrix: sp.csr_array) -> sp.csr_array:
     return sp.csr_array((ones, matrix.indices, matrix.indptr), shape=matrix.shape)
 
 
-def _joined(parts: list[Tensor]) -> Tensor:
+def _concatenate(parts: list[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 class _Softmax(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, edges: Edges) -> Tensor:
-        grown = (scores - edges.total(scores, "max")).exp_()
-        shares = grown.div_(edges.total(grown))
+    def forward(ctx: Any, scores: Tensor, edges: EdgePattern) -> Tensor:
+        exponentials = (scores - edges.total(scores, "max")).exp_()
+        shares = exponentials.div_(edges.total(exponentials))
         ctx.edges = edges
         ctx.save_for_backward(shares)
         return shares
@@ -163,10 +174,10 @@ class _Softmax(torch.autograd.Function):
 
 class _Propagated(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, values: Tensor, hidden: Tensor, edges: Edges) -> Tensor:
+    def forward(ctx: Any, values: Tensor, hidden: Tensor, edges: EdgePattern) -> Tensor:
         ctx.edges = edges
         ctx.save_for_backward(values, hidden)
-        return edges.times(values, hidden, flipped=False)
+        return edges.times(values, hidden, transposed=False)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
@@ -174,14 +185,14 @@ class _Propagated(torch.autograd.Function):
         wants_values, wants_hidden, _ = ctx.needs_input_grad
         return (
             ctx.edges.inner(gradient, hidden) if wants_values else None,
-            ctx.edges.times(values, gradient, flipped=True) if wants_hidden else None,
+            ctx.edges.times(values, gradient, transposed=True) if wants_hidden else None,
             None,
         )
 
 
 class _Products(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, left: Tensor, right: Tensor, edges: Edges) -> Tensor:
+    def forward(ctx: Any, left: Tensor, right: Tensor, edges: EdgePattern) -> Tensor:
         ctx.edges = edges
         ctx.save_for_backward(left, right)
         return edges.inner(left, right)
@@ -191,7 +202,7 @@ class _Products(torch.autograd.Function):
         left, right = ctx.saved_tensors
         wants_left, wants_right, _ = ctx.needs_input_grad
         return (
-            ctx.edges.times(gradient, right, flipped=False) if wants_left else None,
-            ctx.edges.times(gradient, left, flipped=True) if wants_right else None,
+            ctx.edges.times(gradient, right, transposed=False) if wants_left else None,
+            ctx.edges.times(gradient, left, transposed=True) if wants_right else None,
             None,
         )

@@ -1,8 +1,7 @@
-"""Batches of labelled nodes, rows fetched ahead, and a stage whose rows were gathered before."""
+"""Batches of labelled nodes, rows fetched prefetch, and a stage whose rows were gathered before."""
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 from typing import Any
 
@@ -13,15 +12,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from hpgmn.base.metrics import accuracy
-from hpgmn.base.randomness import Noise
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.models.stage import Replica, TrainingTask, make_task
 from hpgmn.statistics import STATISTICS
-from hpgmn.training import replay, running
+from hpgmn.training import replay, stage_runner
 from hpgmn.training.replay import StepReplay
-from hpgmn.training.running import Labelled, Running, ahead, rows_of
+from hpgmn.training.stage_runner import StageRunner, rows_of
 from hpgmn.training.state import TrainState
 from hpgmn.training.trainer import train
 
@@ -37,57 +35,6 @@ def task_of(graph: Graph, *settings: Any) -> TrainingTask:
     return make_task(graph, replicas, masks, "cpu")
 
 
-def batch_nodes(labelled: Any, size: int, epoch: int) -> list[Tensor]:
-    noise = Noise(torch.tensor([3, 4]), epoch)
-    return [part.nodes.masked_fill(~part.valid, -1) for part in labelled.batches(size, noise)]
-
-
-def test_an_epoch_reads_every_train_node_once_in_an_order_of_its_own() -> None:
-    labels = np.full((2, 9), -1)
-    labels[0, [1, 3, 4, 7, 8]] = [0, 1, 0, 1, 1]
-    labels[1, [0, 2, 5]] = 1
-    labelled = Labelled.of(labels, torch.device("cpu"))
-    first, second = (torch.cat(batch_nodes(labelled, 2, epoch), dim=1) for epoch in (1, 2))
-    for order in (first, second):
-        assert sorted(order[0].tolist()) == [1, 3, 4, 7, 8]
-        assert sorted(order[1].tolist()) == [-1, -1, 0, 2, 5]
-        assert order[1, 3:].tolist() == [-1, -1]  # padding comes last
-    assert first.tolist() != second.tolist()
-    assert [part.shape[1] for part in batch_nodes(labelled, 2, 1)] == [2, 2, 1]
-    for part in labelled.batches(2, Noise(torch.tensor([3, 4]), 1)):
-        for row in range(2):
-            for node, label, valid in zip(
-                part.nodes[row], part.labels[row], part.valid[row], strict=True
-            ):
-                assert not valid or labels[row, node] == label
-
-
-def test_the_next_is_fetched_while_one_is_in_use() -> None:
-    fetched = {number: threading.Event() for number in range(4)}
-
-    def fetch(number: int) -> int:
-        fetched[number].set()
-        return number * number
-
-    found = []
-    for number, square in ahead(range(4), fetch):
-        if number < 3:
-            assert fetched[number + 1].wait(10)
-        found.append((number, square))
-    assert found == [(0, 0), (1, 1), (2, 4), (3, 9)]
-    assert list(ahead([], fetch)) == []
-
-
-def test_what_fails_to_be_fetched_fails_where_it_is_used() -> None:
-    def fetch(number: int) -> float:
-        return 1 / (2 - number)
-
-    pairs = ahead(range(4), fetch)
-    assert [next(pairs), next(pairs)] == [(0, 0.5), (1, 1.0)]
-    with pytest.raises(ZeroDivisionError):
-        next(pairs)
-
-
 @pytest.mark.parametrize("penalties", [0.0, 0.1])
 def test_rows_gathered_before_change_no_result(
     small_graph: Graph, monkeypatch: pytest.MonkeyPatch, penalties: float
@@ -97,11 +44,11 @@ def test_rows_gathered_before_change_no_result(
     expected = train(task, ENTRY)
     kept: list[Tensor] = []
 
-    def gather(own: Running, nodes: Tensor) -> dict[str, Any]:
+    def gather(own: StageRunner, nodes: Tensor) -> dict[str, Any]:
         kept.append(nodes)
         return rows_of(own.stage, nodes)
 
-    monkeypatch.setattr(Running, "_kept", gather)
+    monkeypatch.setattr(StageRunner, "_gather_once", gather)
     found = train(task, ENTRY)
     assert len(kept) == (3 if penalties else 4)  # penalties read all nodes in training
     for key, value in expected.done["main"].items():
@@ -126,7 +73,7 @@ def test_replayed_epochs_are_those_run_one_by_one(
         return work
 
     monkeypatch.setattr(replay, "recorded", repeat)
-    monkeypatch.setattr(Running, "can_replay", True)
+    monkeypatch.setattr(StageRunner, "can_replay", True)
     found = train(task, MODELS[name])
     assert len(calls) >= len(MODELS[name].stages)  # and one each time that replicas leave
     for stage, history in expected.history.items():
@@ -152,9 +99,9 @@ def test_replayed_steps_are_those_made_one_by_one(
             return super().step(batch, number)
 
     monkeypatch.setattr(replay, "recorded", lambda work: work)
-    monkeypatch.setattr(running, "StepReplay", Watched)
-    monkeypatch.setattr(running, "is_on_gpu", lambda stage: True)
-    monkeypatch.setattr(Running, "can_replay", True)
+    monkeypatch.setattr(stage_runner, "StepReplay", Watched)
+    monkeypatch.setattr(stage_runner, "is_on_gpu", lambda stage: True)
+    monkeypatch.setattr(StageRunner, "can_replay", True)
     found = train(task, ENTRY)
     assert set(sizes) == {2}  # a shorter batch at the end of an epoch is run as it is
     for key, value in expected.done["main"].items():
@@ -172,8 +119,8 @@ def test_a_stage_in_batches_asks_for_rows_of_its_batch_alone(
         widest = max(widest, nodes.shape[1])
         return rows_of(stage, nodes)
 
-    monkeypatch.setattr(running, "rows_of", watched)
-    monkeypatch.setattr(running, "READ_NODES", 3)
+    monkeypatch.setattr(stage_runner, "rows_of", watched)
+    monkeypatch.setattr(stage_runner, "READ_NODES", 3)
     train(task_of(small_graph, settings, settings), ENTRY)
     assert widest == 3
 
@@ -199,7 +146,7 @@ def test_the_class_loss_is_torchs_with_the_weights_of_the_train_nodes(
     task = task_of(graph, settings, settings)
     labels = task.train_labels
     state = train(task, ENTRY)
-    own = Running(task, ENTRY.stages[stage], state, [0, 1], accuracy)
+    own = StageRunner(task, ENTRY.stages[stage], state, [0, 1], accuracy)
     logits = torch.randn(2, own.train.nodes.shape[1], 3, generator=torch.Generator().manual_seed(0))
     own.weights = {}
     found = own._weighted(None, logits, own.train)  # type: ignore[arg-type]
@@ -265,7 +212,7 @@ def test_replayed_epochs_with_weights_are_those_run_one_by_one(
     task = task_of(skewed(small_graph), settings, settings)
     expected = train(task, ENTRY, metric="average_precision")
     monkeypatch.setattr(replay, "recorded", lambda work: work)
-    monkeypatch.setattr(Running, "can_replay", True)
+    monkeypatch.setattr(StageRunner, "can_replay", True)
     found = train(task, ENTRY, metric="average_precision")
     for key, value in expected.done["main"].items():
         torch.testing.assert_close(found.done["main"][key], value, rtol=1e-6, atol=1e-6)

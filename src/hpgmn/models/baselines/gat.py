@@ -1,0 +1,140 @@
+"""GAT, graph attention network (Veličković et al., ICLR 2018)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from typing_extensions import override
+
+from hpgmn.base.randomness import DropRate, Noise, column_factors, dropout
+from hpgmn.base.settings import dropout_setting, setting
+from hpgmn.graph import Graph
+from hpgmn.models.baselines.baseline import GraphSettings, attributes_input, single_stage
+from hpgmn.models.baselines.edge_pattern import EdgePattern, add_self_loops
+from hpgmn.models.layers import Initialised, NodeModel, Output, draw_glorot, product
+from hpgmn.models.stage import ModelEntry, TrainingTask
+from hpgmn.statistics.operators import Statistic
+
+
+@dataclass(frozen=True, kw_only=True)
+class GATSettings(GraphSettings):
+    """Settings of GAT."""
+
+    layers: int = setting(2, "number of layers", low=1, high=16)
+    heads: int = setting(
+        8, "attention heads of a hidden layer, each hidden_dim / heads wide (rounded up)", low=1
+    )
+    output_heads: int = setting(1, "attention heads of the last layer, averaged", low=1)
+    attention_dropout: float = dropout_setting(0.5, "dropout of the attention weights")
+
+
+class GATConvolution(Initialised):
+    """y_i = Σ_j α_ij·x_j·W for each head, α_ij = softmax over j of LeakyReLU(a·x_i·W + b·x_j·W).
+
+    The sum is over the neighbours j of i and i itself; edge weights are not read.
+
+    Args:
+        outputs: width of each head.
+        concat: whether heads are concatenated; otherwise they are averaged.
+    """
+
+    def __init__(
+        self, replicas: int, inputs: int, outputs: int, heads: int, *, concat: bool
+    ) -> None:
+        super().__init__()
+        self.concat = concat
+        self.weight = nn.Parameter(torch.zeros(replicas, inputs, heads * outputs))
+        self.center = nn.Parameter(torch.zeros(replicas, heads, outputs))
+        self.neighbor = nn.Parameter(torch.zeros(replicas, heads, outputs))
+        self.bias = nn.Parameter(torch.zeros(replicas, 1, outputs * (heads if concat else 1)))
+
+    def reset_parameters(self, noise: Noise, place: str) -> None:
+        """Draw Glorot weights; set biases to zero."""
+        for name in ("weight", "center", "neighbor"):
+            draw_glorot(getattr(self, name), noise, f"{place}.{name}")
+        self.bias.zero_()
+
+    def forward(
+        self,
+        edges: EdgePattern,
+        x: Statistic | Tensor,
+        columns: Tensor | None,
+        rate: DropRate,
+        noise: Noise | None,
+        place: str,
+    ) -> Tensor:
+        """A statistic's rows, or (R, N, inputs), to (R, N, outputs), times heads if concatenated.
+
+        Args:
+            rate: dropout of the attention weights.
+        """
+        replicas, heads, width = self.center.shape
+        hidden = product(x, self.weight, columns)
+        hidden = hidden.view(replicas, -1, heads, width).transpose(1, 2)  # (R, H, N, D)
+        center, neighbor = (
+            torch.matmul(hidden, vector.unsqueeze(-1)).flatten(0, 1)  # (R·H, N, 1)
+            for vector in (self.center, self.neighbor)
+        )
+        ones = torch.ones_like(center)
+        scores = edges.products(
+            torch.cat([center, ones], dim=-1), torch.cat([ones, neighbor], dim=-1)
+        )
+        attention = edges.softmax(functional.leaky_relu(scores, 0.2)).view(replicas, heads, -1)
+        attention = dropout(attention, rate, noise, f"{place}.attention").flatten(0, 1)
+        result = edges.propagate(attention, hidden.flatten(0, 1)).view(replicas, heads, -1, width)
+        joined = result.transpose(1, 2).flatten(2) if self.concat else result.mean(dim=1)
+        return joined + self.bias
+
+
+class GAT(NodeModel):
+    """H⁽ˡ⁾ = ELU of :class:`GATConvolution` of H⁽ˡ⁻¹⁾; the last averages its heads, without ELU.
+
+    The paper drops entries of every layer's input, here of the attributes whole columns.
+    """
+
+    def __init__(self, task: TrainingTask) -> None:
+        super().__init__()
+        first, replicas = task.settings[0], len(task.replicas)
+        heads, width = first.heads, -(-first.hidden_dim // first.heads)
+        *hidden, last = [task.graph.num_features, *[heads * width] * (first.layers - 1)]
+        self.convolve = nn.ModuleList(
+            GATConvolution(replicas, inputs, width, heads, concat=True) for inputs in hidden
+        )
+        self.convolve.append(
+            GATConvolution(replicas, last, task.num_classes, first.output_heads, concat=False)
+        )
+        self.input_rate = task.drop_rate("attributes_dropout")
+        self.attention_rate = task.drop_rate("attention_dropout")
+        self.drop_rate = task.drop_rate("dropout")
+
+    @override
+    def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:
+        hidden, edges = inputs["attributes"], inputs["edges"]
+        columns = column_factors(hidden.width, self.input_rate, noise, "attributes")
+        for number, layer in enumerate(self.convolve):
+            if number:
+                hidden = dropout(functional.elu(hidden), self.drop_rate, noise, f"hidden.{number}")
+            hidden = layer(edges, hidden, columns, self.attention_rate, noise, f"layer.{number}")
+        return Output(hidden)
+
+
+def _inputs(task: TrainingTask) -> dict[str, Any]:
+    adjacency = task.statistics.adjacency(task.settings[0].neighbors)
+    edges = EdgePattern(add_self_loops(adjacency, 1.0), task.device)
+    return attributes_input(task) | {"edges": edges}
+
+
+def _floats(graph: Graph, settings: GATSettings) -> tuple[int, int]:
+    width = settings.hidden_dim
+    parameters = width * (graph.num_features + (settings.layers - 1) * width)
+    edges = (2 * graph.num_edges + graph.num_nodes) / graph.num_nodes
+    attention = (settings.layers - 1) * settings.heads + settings.output_heads
+    return parameters, width * (10 * settings.layers + 4) + int(12 * edges * attention)
+
+
+ENTRY = ModelEntry("gat", GATSettings, single_stage(GAT, _inputs), _floats)

@@ -1,0 +1,405 @@
+"""One stage on its device: the loss and the step of its live replicas, and their validation.
+
+Several processes (ranks) may train one model together. Each reads its own nodes of every batch; the
+loss of the whole batch is computed from sums over all ranks, and gradients are averaged, so every
+rank makes the same step. One process is one rank, for which sums are its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, Self, TypeAlias
+
+import torch
+from torch import Tensor
+
+from hpgmn.base.machine import free_gpu_bytes
+from hpgmn.base.metrics import Metric, class_loss
+from hpgmn.base.randomness import Noise
+from hpgmn.graph import Array
+from hpgmn.models.layers import Output
+from hpgmn.models.stage import Parameters, Rates, Replica, TrainingStage
+from hpgmn.statistics import Statistic
+from hpgmn.training.node_batches import LabelledNodes, NodeBatch, prefetch
+from hpgmn.training.optimizer import ReplicaAdam, all_parameters
+from hpgmn.training.ranks import Ranks
+from hpgmn.training.replay import WARM_UP, StepReplay, attempt
+from hpgmn.training.state import StageState, TrainState, update_best
+
+READ_NODES = 65536
+"""Nodes evaluated at once by a stage in batches."""
+
+_GATHERED_SHARE = 1 / 8  # of the free GPU memory: rows of a fixed set of nodes, gathered once
+
+
+class Task(Protocol):
+    """What the loop reads of a task: of a graph, or of the row shards of one rank."""
+
+    @property
+    def replicas(self) -> tuple[Replica, ...]:
+        """R replicas."""
+
+    @property
+    def train_labels(self) -> Array:
+        """(R, N), or (1, N) for all replicas; -1 outside the train nodes."""
+
+    @property
+    def val_labels(self) -> Array:
+        """The same for the validation nodes."""
+
+    @property
+    def num_classes(self) -> int:
+        """C."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where tensors live."""
+
+    @property
+    def class_weights(self) -> Tensor | None:
+        """(R, C) weights of the train nodes of each class; None: all alike."""
+
+    def subset(self, chosen: Sequence[int]) -> Self:
+        """Select replicas."""
+
+    def keys(self, stage: str) -> Tensor:
+        """(R,) the roots of the replicas' random numbers."""
+
+    def order_keys(self, stage: str) -> Tensor:
+        """The same for the order of train nodes: (R,), or (1,) where replicas share batches."""
+
+
+BuildStage: TypeAlias = Callable[[Any, Mapping[str, Parameters]], TrainingStage]
+"""Builds a stage from a task and the best parameters of the stages before it."""
+
+
+def build_stage(
+    task: Task, build: BuildStage, state: TrainState, live: Sequence[int]
+) -> tuple[Any, TrainingStage]:
+    """Build a stage for some replicas; return their task and the stage."""
+    chosen = list(live)
+    parameters = {
+        name: {key: value[chosen] for key, value in values.items()}
+        for name, values in state.done.items()
+    }
+    own_task = task.subset(chosen)
+    return own_task, build(own_task, parameters)
+
+
+class StageRunner:
+    """A stage with its live replicas on the device.
+
+    Args:
+        task: all replicas.
+        build: builds the stage.
+        state: results of earlier stages; the time to build is added to its seconds.
+        live: the replicas to train, as positions in the task.
+        metric: selects epochs.
+        ranks: the processes that train together.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        build: BuildStage,
+        state: TrainState,
+        live: list[int],
+        metric: Metric,
+        ranks: Ranks | None = None,
+    ) -> None:
+        started = time.perf_counter()
+        self.task, self.stage = build_stage(task, build, state, live)
+        self.metric, self.ranks = metric, ranks or Ranks(device=task.device)
+        stage, device = self.stage, self.task.device
+        self.live = torch.tensor(live, device=device)
+        self.model = stage.model.to(device)
+        self.keys = self.task.keys(stage.name)
+        # Rows read from the host are chosen there, so that the host need not wait for a GPU.
+        nodes_device = torch.device("cpu") if stage.batch_size and not is_on_gpu(stage) else device
+        self.order_keys = self.task.order_keys(stage.name).to(nodes_device)
+        self.train = LabelledNodes.of(self.task.train_labels, nodes_device, self.ranks)
+        self.val = LabelledNodes.of(self.task.val_labels, nodes_device, self.ranks)
+        val_labels, val_valid = self.val.labels.to(device), self.val.valid.to(device)
+        if self.ranks.size > 1:  # rank 0 has all labels; there is no padding
+            val_labels = self.ranks.gather(val_labels)
+            val_valid = torch.ones_like(val_labels, dtype=torch.bool)
+        self._val_labels = val_labels.expand(len(live), -1)
+        self._val_valid = val_valid.expand(len(live), -1)
+        self.class_weights = self.task.class_weights if stage.is_supervised else None
+        self.weights = {
+            name: torch.tensor(values, device=device)
+            for name, values in stage.penalty_weights.items()
+            if any(values)
+        }
+        self.trained = {
+            name: parameter
+            for name, parameter in all_parameters(self.model).items()
+            if not name.startswith(stage.frozen or ("\0",))
+        }
+        for name, parameter in all_parameters(self.model).items():
+            parameter.requires_grad_(name in self.trained)
+        self._parallel = self.ranks.average_gradients(self.model)
+        self._consistency_weights = torch.tensor(
+            [settings.consistency_weight for settings in stage.consistency or ()], device=device
+        )
+        self._recorded: StepReplay | None = None
+        self._until_recorded = WARM_UP
+        self._val_inputs = self._gather_once(self.val.nodes)
+        self._train_inputs = None
+        if not stage.needs_all_nodes and not stage.batch_size:
+            self._train_inputs = self._gather_once(self.train.nodes)
+        state.seconds["statistics"] += time.perf_counter() - started
+
+    def _gather_once(self, nodes: Tensor) -> dict[str, Any] | None:
+        """Gather the inputs of nodes that every epoch reads, if GPU memory allows."""
+        stage = self.stage
+        if nodes.device.type != "cuda" or stage.batch_size or not stage.reads_rows:
+            return None
+        size = 4 * nodes.numel() * sum(statistic.width for statistic in stage.inputs.values())
+        if size > _GATHERED_SHARE * free_gpu_bytes(nodes.device):
+            return None
+        return rows_of(stage, nodes)
+
+    def optimizer(self, current: StageState | None) -> ReplicaAdam:
+        """Return Adam over the trained parameters, continuing from a state."""
+        stage = self.stage
+        return ReplicaAdam(
+            self.trained,
+            Rates(stage.lr, stage.weight_decay),
+            current.first if current else None,
+            current.second if current else None,
+            current.epoch * self.steps if current else 0,
+            stage.own_rates,
+        )
+
+    @property
+    def steps(self) -> int:
+        """Steps per epoch."""
+        size = self.stage.batch_size
+        return -(-self.train.count // size) if size else 1
+
+    @property
+    def passes(self) -> int:
+        """Noisy passes in a step that reads all train nodes."""
+        consistency = self.stage.consistency
+        return 1 if consistency is None else consistency[0].consistency_passes
+
+    @property
+    def can_replay(self) -> bool:
+        """Whether a CUDA graph may replay the stage."""
+        return self.keys.is_cuda and self.stage.is_replayable and self.ranks.size == 1
+
+    def noise_steps(self, epoch: int) -> list[int]:
+        """Return the step numbers from which the passes of an epoch without batches draw noise."""
+        return (
+            [epoch] if self.passes == 1 else [epoch * self.passes + p for p in range(self.passes)]
+        )
+
+    def warm_up(self) -> None:
+        """Make a backward pass without effect, after which gradient buckets keep their layout.
+
+        A resumed run then adds the gradients of more than two ranks in the same order.
+        """
+        if self.ranks.size > 1:
+            batch = next(self.node_batches(1))
+            torch.autograd.backward(self.batch_loss(batch, self._rows(batch), 0).sum())
+
+    def epoch(
+        self,
+        optimizer: ReplicaAdam,
+        current: StageState,
+        epoch: int | Tensor,
+        noises: list[Noise] | None = None,
+    ) -> Tensor:
+        """Train, validate and update the best values, without host–device synchronisation.
+
+        Args:
+            optimizer: of the trained parameters.
+            current: the stage; its best values are changed in place.
+            epoch: its number; a tensor inside a CUDA graph.
+            noises: one per pass; drawn here if None.
+
+        Returns:
+            (3, R) the values of :data:`~hpgmn.training.state.HISTORY`, NaN for replicas that are
+            not live and, in an unsupervised stage, for validation.
+        """
+        if self.stage.batch_size:
+            assert isinstance(epoch, int)
+            loss = self._epoch_in_batches(optimizer, epoch)
+        else:
+            if noises is None:
+                assert isinstance(epoch, int)
+                noises = [Noise(self.keys, number) for number in self.noise_steps(epoch)]
+            loss = self._step(optimizer, self._full_loss(noises, epoch))
+        values = [loss]
+        if self.stage.is_supervised:
+            score, val_loss = self.evaluate()
+            values += [val_loss, score]
+        else:  # no label may choose: the last epoch with a finite loss is the best
+            score, val_loss = torch.zeros_like(loss), loss * 0 - epoch
+        finite = torch.where(loss.isfinite(), val_loss, float("nan"))  # both losses, or not best
+        update_best(current, self.live, epoch, score, finite, self.stage.patience)
+        row = loss.new_full((3, current.best_score.shape[0]), float("nan"))
+        row[: len(values)] = row[: len(values)].index_copy(
+            1, self.live, torch.stack(values).float()
+        )
+        return row
+
+    def node_batches(self, epoch: int) -> Iterator[NodeBatch]:
+        """Yield this rank's part of every batch of an epoch."""
+        return self.train.node_batches(self.stage.batch_size, Noise(self.order_keys, epoch))
+
+    def _epoch_in_batches(self, optimizer: ReplicaAdam, epoch: int) -> Tensor:
+        """Read all train nodes once; return the mean loss of each replica, (R,)."""
+        batches = self.node_batches(epoch)
+        first = (epoch - 1) * self.steps + 1
+        losses, sizes = [], []
+        if self.can_replay and is_on_gpu(self.stage):
+            for number, batch in enumerate(batches, first):
+                losses.append(self._replayed_step(optimizer, batch, number))
+                sizes.append(batch.size)
+        else:
+            for number, (batch, inputs) in enumerate(prefetch(batches, self._rows), first):
+                losses.append(self._step(optimizer, self.batch_loss(batch, inputs, number)))
+                sizes.append(batch.size)
+        weights = torch.stack(sizes).float().to(self.keys.device)
+        return (torch.stack(losses) * weights).sum(dim=0) / weights.sum(dim=0).clamp(min=1)
+
+    def _replayed_step(self, optimizer: ReplicaAdam, batch: NodeBatch, number: int) -> Tensor:
+        """Make a step on a batch, replayed if it has the recorded size."""
+
+        def step(tensors: Sequence[Tensor], noise: Noise) -> Tensor:
+            part = NodeBatch(tensors[0], tensors[1], tensors[2], None, batch.size)
+            return self._step(optimizer, self._loss_of_rows(part, self._rows(part), noise))
+
+        tensors = (batch.nodes, batch.labels, batch.valid)
+        is_full = batch.nodes.shape[1] == self.stage.batch_size
+        if self._until_recorded == 0 and is_full:
+            self._recorded = attempt(lambda: StepReplay(step, self.keys, tensors))
+        self._until_recorded -= is_full
+        if self._recorded is not None and self._recorded.fits(tensors):
+            return self._recorded.step(tensors, number)
+        return step(tensors, Noise(self.keys, number))
+
+    def batch_loss(self, batch: NodeBatch, inputs: Mapping[str, Any], step: int) -> Tensor:
+        """(R,) the loss of the batch of all ranks, from this rank's part of it."""
+        positions = batch.positions
+        if positions is not None:
+            positions = positions.to(self.keys.device)
+        return self._loss_of_rows(batch, inputs, Noise(self.keys, step, positions))
+
+    def _loss_of_rows(self, batch: NodeBatch, inputs: Mapping[str, Any], noise: Noise) -> Tensor:
+        output = self._forward(inputs, noise)
+        return self._weighted(output, output.logits, batch)
+
+    def _rows(self, batch: NodeBatch) -> dict[str, Any]:
+        return rows_of(self.stage, batch.nodes.expand(len(self.keys), -1))
+
+    def _forward(self, inputs: Any, noise: Noise, *nodes: Tensor | None) -> Output:
+        """Call the model in training, in the precision of the stage."""
+        half = self.stage.precision == "bfloat16" and self.keys.is_cuda
+        with torch.autocast("cuda", torch.bfloat16, enabled=half, cache_enabled=False):
+            output: Output = self._parallel(inputs, noise, *nodes, penalties=bool(self.weights))
+        return output
+
+    def _step(self, optimizer: ReplicaAdam, loss: Tensor) -> Tensor:
+        """Backpropagate and step; return the loss."""
+        optimizer.clear()
+        torch.autograd.backward(loss.sum())
+        optimizer.step()
+        if self.stage.after_step is not None:
+            with torch.no_grad():
+                self.stage.after_step(self.model)
+        return loss.detach()
+
+    def _weighted(self, output: Output, logits: Tensor, nodes: NodeBatch | LabelledNodes) -> Tensor:
+        """(R,) class loss plus weighted penalties."""
+        loss = logits.new_zeros(logits.shape[0], dtype=torch.float32)
+        if self.stage.is_supervised:
+            labels, valid = (
+                values.to(logits.device).expand(len(logits), -1)
+                for values in (nodes.labels, nodes.valid)
+            )
+            total = self.ranks.sum if self.ranks.size > 1 else None
+            loss = class_loss(logits, labels, valid, self.class_weights, total)
+        for name, weight in self.weights.items():
+            loss = loss + weight * output.penalties[name]
+        return loss
+
+    def _full_loss(self, noises: list[Noise], epoch: int | Tensor) -> Tensor:
+        if self.stage.consistency is not None:
+            return self._consistency_loss(noises, epoch)
+        nodes, stage = self.train.nodes, self.stage
+        if stage.needs_all_nodes:
+            output = self._forward(stage.inputs, noises[0], None, nodes)
+        elif self._train_inputs is not None:
+            output = self._forward(self._train_inputs, noises[0])
+        else:
+            output = self._forward(stage.inputs, noises[0], nodes)
+        return self._weighted(output, output.logits, self.train)
+
+    def _consistency_loss(self, noises: list[Noise], epoch: int | Tensor) -> Tensor:
+        """Return the mean loss of several noisy passes, plus their distance from its target."""
+        assert self.stage.consistency is not None
+        first = self.stage.consistency[0]
+        weight = self._consistency_weights
+        if first.consistency_warmup:  # agreement on early predictions can lock them in
+            grown = epoch / first.consistency_warmup
+            weight = weight * (grown.clamp(max=1) if isinstance(grown, Tensor) else min(1.0, grown))
+        outputs = [self._forward(self.stage.inputs, noise) for noise in noises]
+        index = self.train.nodes.unsqueeze(-1).expand(-1, -1, self.task.num_classes)
+        loss = torch.stack(
+            [
+                self._weighted(output, output.logits.gather(1, index), self.train)
+                for output in outputs
+            ]
+        ).mean(dim=0)
+        # (P, R, N, C): passes, replicas, nodes, classes
+        probabilities = torch.stack([output.logits.float().softmax(dim=-1) for output in outputs])
+        sharp = probabilities.mean(dim=0).detach().pow(1 / first.consistency_temperature)
+        target = sharp / sharp.sum(dim=-1, keepdim=True)
+        distance = (probabilities - target).square().sum(dim=-1).mean(dim=(0, 2))  # (R,)
+        return loss + weight * distance
+
+    @torch.no_grad()
+    def evaluate(self) -> tuple[Tensor, Tensor]:
+        """Return validation score and loss of each replica; rank 0 computes them for all."""
+        if self._val_inputs is not None:
+            output: Output = self.model(self._val_inputs)
+            logits = output.logits
+        else:
+            logits = stage_logits(self.stage, self.val.nodes.expand(len(self.keys), -1))
+        if self.ranks.size > 1:
+            logits = self.ranks.gather(logits)
+        if self.ranks.is_first:
+            score = self.metric(logits, self._val_labels, self._val_valid)
+            loss = class_loss(logits, self._val_labels, self._val_valid)
+        else:
+            score = loss = torch.zeros(len(self.keys), device=logits.device)
+        if self.ranks.size > 1:
+            score, loss = self.ranks.broadcast(torch.stack([score, loss]).float())
+        return score, loss
+
+
+def rows_of(stage: TrainingStage, nodes: Tensor) -> dict[str, Statistic]:
+    """Return the inputs of (R, B) nodes, for a stage that reads rows."""
+    return {name: statistic.some(nodes) for name, statistic in stage.inputs.items()}
+
+
+def stage_logits(stage: TrainingStage, nodes: Tensor | None) -> Tensor:
+    """Return logits of (R, B) nodes, or of all; in parts for a stage in batches."""
+    model = stage.model
+    if nodes is None or not stage.batch_size:
+        output: Output = model(stage.inputs, None, nodes)
+        return output.logits
+    parts = torch.split(nodes, READ_NODES, dim=1)
+    if is_on_gpu(stage):
+        return torch.cat([model(rows_of(stage, part)).logits for part in parts], dim=1)
+    pairs = prefetch(parts, lambda part: rows_of(stage, part))
+    return torch.cat([model(inputs).logits for _, inputs in pairs], dim=1)
+
+
+def is_on_gpu(stage: TrainingStage) -> bool:
+    """Whether rows of a batch are read without the host."""
+    return all(statistic.is_on_gpu for statistic in stage.inputs.values())

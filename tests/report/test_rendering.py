@@ -1,0 +1,58 @@
+"""The frame of a page, its parts and number formats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hpgmn.report.rendering import (
+    Cell,
+    Table,
+    decimals,
+    environment,
+    finite_mean,
+    render_page,
+    value_range,
+)
+
+
+def test_only_the_script_of_a_page_may_run() -> None:
+    # sha256 of "1", from another tool: printf 1 | openssl dgst -sha256 -binary | base64
+    digest = "a4ayc/80/OGda4BO/1o/V0etpOqiLx1JwB5S3beHW0s="
+    page = render_page(
+        "base.html.j2", title="t", titles={}, bodies={}, about="", opening="", script="1"
+    )
+    assert f"style-src 'unsafe-inline'; script-src 'sha256-{digest}'\"" in page
+    assert page.count("<script>1</script>") == page.count("<script") == 1
+
+
+def test_every_macro_escapes_its_arguments() -> None:
+    macros: Any = environment().get_template("macros.html.j2").module
+    evil = "<script>alert('1')</script> & \"so\""
+    for markup in (
+        macros.table(Table(evil, [evil, evil], [[evil, Cell(evil, evil, is_strong=True)]])),
+        macros.tiles([(evil, evil, evil)]),
+        macros.panel(evil, wide=evil),
+    ):
+        assert "<script" not in markup
+        assert '"so"' not in markup
+        assert "&lt;script&gt;alert(&#39;1&#39;)" in markup
+
+
+def test_table_heads_rows_and_columns() -> None:
+    macros: Any = environment().get_template("macros.html.j2").module
+    rows = [["1", "2", "3"], ["4", "5", "6"]]
+    markup = macros.table(Table("cap", ["a", "b", "c"], rows, foot=True))
+    assert "<caption>cap</caption>" in markup
+    assert markup.count('scope="col"') == 3
+    assert markup.count('scope="row"') == 2
+    assert '<tfoot><tr><th scope="row">4</th><td>5</td><td>6</td></tr></tfoot>' in markup
+
+
+def test_missing_values_are_dashes() -> None:
+    missing = np.array([np.nan, np.inf])
+    assert decimals(float("nan")) == value_range(missing, "{:g}") == "–"
+    assert np.isnan(finite_mean(missing))
+    values = np.array([1.0, np.nan, 3.0])
+    assert (value_range(values, "{:g}"), finite_mean(values)) == ("1 to 3", 2)
