@@ -138,9 +138,7 @@ def test_every_local_link_and_picture_is_there(built: tuple[Path, str]) -> None:
 def test_pictures_of_records_are_shown(built: tuple[Path, str]) -> None:
     site, _ = built
     shown = [one for one in Page(site / "BENCHMARKS.html").loads if one.endswith(".svg")]
-    drawn = re.findall(
-        r"\(\.\./(lab/results/\S+\.svg)\)", (ROOT / "docs/BENCHMARKS.md").read_text()
-    )
+    drawn = re.findall(r"\((pictures/\S+\.svg)\)", (ROOT / "docs/BENCHMARKS.md").read_text())
     assert drawn
     assert shown == drawn
 
