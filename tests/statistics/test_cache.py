@@ -22,6 +22,7 @@ import scipy.sparse as sp
 import torch
 
 import hpgmn
+from hpgmn.base.digests import array_digest
 from hpgmn.base.errors import HPGMNError
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
@@ -36,13 +37,7 @@ from hpgmn.statistics import (
     push,
     sketch,
 )
-from hpgmn.statistics.cache import (
-    ENTRY_FILE,
-    Recipe,
-    StatisticsCache,
-    array_digest,
-    rounding_environment,
-)
+from hpgmn.statistics.cache import ENTRY_FILE, Recipe, StatisticsCache, rounding_environment
 from hpgmn.training.numerics import run_training_thread
 from hpgmn.training.replicas import Fitted, fit_replicas
 

@@ -27,11 +27,12 @@ from hpgmn.statistics import (
     StatisticsSettings,
     base_name,
     definitions,
+    diffusion_forms,
     local,
     statistic_names,
 )
 from hpgmn.statistics.diffusion import DenseDiffusion, ImplicitDiffusion
-from hpgmn.statistics.labelwise import FactoredMeans, scaled_attributes
+from hpgmn.statistics.labelwise import FactoredMeans
 from hpgmn.statistics.operators import (
     DenseRows,
     Grouped,
@@ -41,6 +42,7 @@ from hpgmn.statistics.operators import (
     SparseReplicaRows,
     SparseRows,
 )
+from hpgmn.statistics.scaling import scaled_attributes
 from hpgmn.statistics.settings import MEANS_FORMS
 
 NUM_CLASSES = 4  # labels are below 3: nobody has class 3
@@ -422,7 +424,7 @@ def test_automatic_diffusion_is_dense_up_to_the_limit(
         (size, DenseDiffusion, "dense"),
         (size - 1, ImplicitDiffusion, "implicit"),
     ):
-        monkeypatch.setattr(definitions, "DENSE_LIMIT_BYTES", limit)
+        monkeypatch.setattr(diffusion_forms, "DENSE_LIMIT_BYTES", limit)
         built = LocalStatistics(small_graph).build(small_graph.y[None], 3, [settings])
         assert isinstance(built["diffusion"], kind)
         assert caplog.messages[-1].startswith(f"Diffusion of 18 nodes: {word} form, 0.1 MiB; a ")

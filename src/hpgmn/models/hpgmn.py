@@ -47,7 +47,8 @@ from hpgmn.statistics import (
     base_name,
     statistic_names,
 )
-from hpgmn.statistics.definitions import ClassMeans, Diffusion
+from hpgmn.statistics.definitions import ClassMeans
+from hpgmn.statistics.diffusion_forms import Diffusion
 
 
 def _input_dropout(default: float, what: str) -> float:

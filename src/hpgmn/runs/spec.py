@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 import scipy
 import torch
 
+from hpgmn.base.digests import graph_content
 from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.base.machine import hardware
 from hpgmn.base.metrics import require_metric
@@ -143,18 +143,6 @@ _CONTENTS = {
     "shards_content": "The row shards are not those of the run of the config: they were made "
     "otherwise, or from another graph. The results will differ.",
 }
-
-
-def graph_content(graph: Graph, splits: Sequence[int]) -> str:
-    """A hash of all that a run reads of a graph: attributes, edges, labels and the splits."""
-    digest = hashlib.sha256(graph.fingerprint.encode())
-    digest.update("\0".join(graph.class_names).encode())
-    digest.update(np.ascontiguousarray(graph.y, np.int64).data)
-    for number in splits:
-        split = graph.split(number)
-        for mask in (split.train, split.val, split.test):
-            digest.update(np.packbits(mask).data)
-    return digest.hexdigest()
 
 
 def made_with(graph: Graph, splits: Sequence[int], device: str) -> dict[str, Any]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import math
 import time
@@ -11,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from hpgmn.base.digests import json_digest
 from hpgmn.base.machine import reset_peak_memory
 from hpgmn.base.parsing import read_json
 from hpgmn.base.settings import make_settings
@@ -116,8 +115,7 @@ def _elapsed(state: Path) -> float:
 
 def _identity(spec: RunSpec, graph: Graph, source: str) -> str:
     about = [spec.as_dict(), graph.fingerprint, graph.y.tolist(), source]
-    parts = json.dumps(about, sort_keys=True)
-    return hashlib.sha256(parts.encode()).hexdigest()
+    return json_digest(about)
 
 
 def _metrics(

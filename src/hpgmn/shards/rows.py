@@ -31,14 +31,11 @@ from hpgmn.statistics.labelwise import (
     class_counts,
     class_mean_rows,
     class_means,
-    dense_lengths,
-    inverse_or_zero,
     is_compiled,
-    row_lengths,
-    scaled_attributes,
     scaled_counts,
 )
 from hpgmn.statistics.push import largest_of_range, worker_bytes
+from hpgmn.statistics.scaling import dense_lengths, inverse_or_zero, row_lengths, scaled_attributes
 from hpgmn.statistics.settings import base_name
 from hpgmn.statistics.sketch import sketched_attributes
 

@@ -35,6 +35,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
+from hpgmn.base.digests import array_digest, as_bytes
 from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.base.files import (
     cache_folder,
@@ -111,27 +112,8 @@ class Recipe:
         return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
 
 
-def array_digest(array: Any) -> str:
-    """Return a digest of type, shape and bytes of an array or CSR matrix; "" for None.
-
-    >>> array_digest(np.zeros(2)) == array_digest(np.zeros(2)) != array_digest(np.zeros((2, 1)))
-    True
-    """
-    if array is None:
-        return ""
-    digest = hashlib.blake2b(str(array.shape).encode(), digest_size=20)
-    parts = (array.indptr, array.indices, array.data) if sp.issparse(array) else (array,)
-    for part in parts:
-        digest.update(f"{part.dtype.str}{part.shape}".encode())
-        digest.update(as_bytes(part).data)  # no copy
-    return digest.hexdigest()
-
-
 def rounding_environment(device: torch.device) -> list[str]:
-    """Return what the rounding of products and inversions depends on: device and threads.
-
-    Not every library reports its number of threads, so what they derive it from is listed.
-    """
+    """Return what the rounding of products depends on: device, or what sets thread counts."""
     if device.type == "cuda":
         ordered = ["in order"] * torch.are_deterministic_algorithms_enabled()
         return [torch.cuda.get_device_name(device), f"CUDA {torch.version.cuda}", *ordered]
@@ -183,7 +165,7 @@ class StatisticsCache:
         Args:
             recipe: the key.
             compute: returns the arrays by name.
-            prepare: called before computing, for example to compile; its time does not count.
+            prepare: compiles what ``compute`` needs; its time does not count.
         """
         arrays = self._read(recipe)
         return self._computed(recipe, compute, prepare) if arrays is None else arrays
@@ -205,13 +187,7 @@ class StatisticsCache:
     def rows(
         self, recipe: Recipe, shape: tuple[int, ...], fill: Callable[[Array], object]
     ) -> Array:
-        """Return half-precision rows, in memory or, if they are too many, in a mapped file.
-
-        Args:
-            recipe: the key.
-            shape: of the rows.
-            fill: writes all rows into the array it is given.
-        """
+        """Return half-precision rows, in memory or, if they are too many, in a mapped file."""
         arrays = self._read(recipe)
         if arrays is not None:
             return arrays["rows"]
@@ -356,14 +332,7 @@ class StatisticsCache:
 
 
 def read_entry(folder: Path, key: str) -> dict[str, Array]:
-    """Return the arrays of an entry after verifying every byte, and mark it as used.
-
-    They are mapped copy-on-write: reading costs no memory.
-
-    Raises:
-        OSError: it is missing or unreadable.
-        ValueError: it is damaged, or not the entry of that key.
-    """
+    """Return the arrays of an entry after verifying every byte, and mark it as used."""
     path = folder / key
     text = (path / ENTRY_FILE).read_text(encoding="utf-8")
     entry = parse_json(text)
@@ -397,17 +366,7 @@ def entry_draft(folder: Path, key: str) -> Iterator[Path]:
 def publish(
     draft: Path, key: str, description: Mapping[str, Any], facts: Mapping[str, Any]
 ) -> bool:
-    """Describe a draft and rename it to its entry.
-
-    Args:
-        draft: the folder with all arrays.
-        key: the name of the entry.
-        description: what it is.
-        facts: of each array, from :func:`save_array`.
-
-    Returns:
-        False if another process was faster: its entry stays.
-    """
+    """Describe a draft and rename it to its entry; return False if there is one already."""
     text = _entry_text({"key": key, "about": dict(description), "arrays": dict(facts)})
     (draft / ENTRY_FILE).write_text(text, encoding="utf-8")
     try:
@@ -420,13 +379,9 @@ def publish(
 
 
 def make_room(folder: Path, size: int) -> bool:
-    """Drop stale drafts and the least recently used entries to make room.
-
-    Returns:
-        False if no entry may be so large; then nothing is dropped for it.
-    """
+    """Drop stale drafts and old entries to make room; return False if none may be so large."""
     folder.mkdir(parents=True, exist_ok=True)
-    remove_stale_drafts(folder, older_than=0)
+    remove_stale_drafts(folder)
     entries = []
     for path in folder.iterdir():
         with contextlib.suppress(FileNotFoundError):  # dropped by another process
@@ -473,11 +428,6 @@ def save_array(path: Path, array: Array) -> dict[str, Any]:
     return {"bytes": len(header) + content.size, "crc32": checksum, **_form(array)}
 
 
-def as_bytes(array: Array) -> Array:
-    """Return the bytes of an array in C order, without a copy where possible."""
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-
-
 def _map_array(path: Path) -> Array:
     return np.asarray(read_array(path, mapped="c"))
 
@@ -486,10 +436,8 @@ def _reserve(file: int, size: int) -> None:
     """Allocate a file before it is mapped: a full disk would kill the process later."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file, 0, size)
-        return
-    zeros = bytes(_BLOCK)
-    for place in range(os.fstat(file).st_size, size, _BLOCK):
-        os.pwrite(file, zeros[: min(_BLOCK, size - place)], place)
+    else:
+        os.ftruncate(file, size)
 
 
 def _last_used_and_size(entry: Path) -> tuple[float, int]:

@@ -19,7 +19,6 @@ from typing_extensions import override
 
 from hpgmn.base.sparse import SparseMatrix, at_least_single
 from hpgmn.graph import Array
-from hpgmn.statistics.labelwise import inverse_or_zero
 from hpgmn.statistics.operators import (
     DenseRows,
     Statistic,
@@ -28,6 +27,7 @@ from hpgmn.statistics.operators import (
     take_nodes,
     with_columns,
 )
+from hpgmn.statistics.scaling import inverse_or_zero
 
 DENSE_LIMIT_BYTES = 512 * 2**20
 """``form="auto"`` takes the dense form up to this size of the N×N matrix (about 11,500 nodes)."""

@@ -1,6 +1,6 @@
-"""Label-wise statistics: how many neighbours of each class, and their mean attributes.
+"""Class counts and class means of neighbours, lengths and scalings of rows.
 
-Labels are hard; -1 means unknown, and such a neighbour counts for no class.
+A label of -1 is unknown and counts for no class.
 """
 
 from __future__ import annotations
@@ -20,14 +20,19 @@ from typing_extensions import override
 from hpgmn.base.sparse import SparseMatrix, block_diagonal
 from hpgmn.graph import Array, Attributes
 from hpgmn.statistics.operators import SparseReplicaRows, Statistic, take_nodes
+from hpgmn.statistics.scaling import (
+    are_odd,
+    corrected,
+    dense_lengths,
+    inverse_or_zero,
+    row_lengths,
+)
 
 COMPILED_FROM = 10**8
-"""Products of an edge and an attribute from which on a kernel is compiled: for fewer, SciPy takes
-less time than numba does to start."""
+"""Products of an edge and an attribute from which on the kernel pays for numba's start."""
 
 _BUFFER = 1 << 17  # numbers of a block of rows, 512 KiB: it stays in the cache
 _PIECE = 1 << 15  # numbers that torch converts without threads of its own
-_MODERATE = 1e15  # float32 holds its square, and that of its inverse
 _BLOCK = 65536  # rows of dense class means made at once
 _FACTORED = 8  # a statistic of more than one node in so many keeps the factored form
 
@@ -38,15 +43,12 @@ def one_hot(labels: Array, num_classes: int) -> Array:
 
 
 def class_counts(adjacency: sp.csr_array, labels: Array, num_classes: int) -> Array:
-    """r²: how many neighbours (their weight, where given) have each label; Eq. (4).
+    """r²: count the neighbours (sum their weights) of each label; Eq. (4).
 
     Args:
         adjacency: (N, N), row v lists the neighbours of v.
         labels: (R, N) or (N,); or, for soft counts, (R, N, C) probabilities of each class.
         num_classes: C.
-
-    Returns:
-        (R, N, C) or (N, C).
 
     >>> path = sp.csr_array(np.array([[0, 1, 1], [0, 0, 1], [0, 0, 0]], dtype=np.float32))
     >>> class_counts(path, np.array([0, 1, 1]), 2)
@@ -65,7 +67,7 @@ def class_counts(adjacency: sp.csr_array, labels: Array, num_classes: int) -> Ar
 
 
 def scaled_counts(counts: Array, scaling: str) -> Array:
-    """Class counts as they are ("raw"), as log(1+n), as shares, or of unit length."""
+    """Return class counts as they are ("raw"), log(1+n), fractions, or of unit length."""
     if scaling == "raw":
         return counts
     if scaling == "log":
@@ -78,16 +80,9 @@ def scaled_counts(counts: Array, scaling: str) -> Array:
 
 
 def averaging(adjacency: sp.csr_array, labels: Array, num_classes: int) -> sp.csr_array:
-    """Â: the weight of neighbour u of v within u's class at v, so that classes average to means.
+    """Return Â, the weight of neighbour u of v within u's class at v: (N, N) CSR.
 
-    Args:
-        adjacency: (N, N).
-        labels: (N,).
-        num_classes: C.
-
-    Returns:
-        (N, N) CSR with ``value[v, u] = a[v, u] / Σ_{u' of u's class} a[v, u']``; an edge to an
-        unknown label has value 0.
+    ``value[v, u] = a[v, u] / Σ_{u' of u's class} a[v, u']``; 0 for an unknown label.
     """
     totals = class_counts(adjacency, labels, num_classes)
     indptr, data = adjacency.indptr, adjacency.data
@@ -103,7 +98,7 @@ def averaging(adjacency: sp.csr_array, labels: Array, num_classes: int) -> sp.cs
 
 
 def attributes_by_class(x: Attributes, labels: Array, num_classes: int) -> sp.csr_array:
-    """X with row u moved to the columns of u's class: (N, C·F), as sparse as X.
+    """Return X with row u moved to the columns of u's class: (N, C·F), as sparse as X.
 
     Then ``Â @ attributes_by_class`` is r³, and its product with a weight needs no (N, C·F) array.
     """
@@ -121,13 +116,7 @@ def attributes_by_class(x: Attributes, labels: Array, num_classes: int) -> sp.cs
 def class_means(
     adjacency: sp.csr_array, x: Attributes, labels: Array, num_classes: int
 ) -> sp.csr_array:
-    """r³: the mean attributes of the neighbours of each class, zero where there is none; Eq. (5).
-
-    Args:
-        adjacency: (N, N), row v lists the neighbours of v.
-        x: (N, F).
-        labels: (N,).
-        num_classes: C.
+    """r³: the mean attributes of the neighbours of each class, zero without one; Eq. (5).
 
     Returns:
         (N, C·F) CSR, the block of class c at columns c·F … (c+1)·F-1.
@@ -139,7 +128,7 @@ def class_means(
 
 
 def is_compiled(x: Attributes, edges: int) -> bool:
-    """Whether class means of a graph with that many edges come from :func:`fill_class_means`."""
+    """Return whether class means of so many edges are computed by :func:`fill_class_means`."""
     return not sp.issparse(x) and edges * x.shape[1] >= COMPILED_FROM
 
 
@@ -153,11 +142,10 @@ def class_mean_rows(
     out: Array | None = None,
     compiled: bool | None = None,
 ) -> Array:
-    """:func:`class_means` as dense rows in half precision, for batches of nodes.
+    """Return :func:`class_means` as dense half-precision rows, for batches of nodes.
 
-    Many dense attributes by :func:`fill_class_means`. Otherwise one class after the other and some
-    rows at a time: beside the result there is never more than one class's edges and a block of
-    rows. Half precision keeps three digits, which is more than a mean over a few neighbours holds.
+    Many dense attributes by :func:`fill_class_means`; otherwise class by class and block by block,
+    which bounds memory.
 
     Args:
         adjacency: (M, N), row v lists the neighbours of v; some rows of a graph, or all.
@@ -165,11 +153,8 @@ def class_mean_rows(
         labels: (N,).
         num_classes: C.
         unit_length: whether each node's row is scaled to length 1.
-        out: where the rows go, for example a file in memory; made if None.
-        compiled: whether by :func:`fill_class_means`, whose last bits differ; None as above.
-
-    Returns:
-        (M, C·F) float16.
+        out: (M, C·F) float16 for the result, for example in a mapped file.
+        compiled: whether to use :func:`fill_class_means`, whose last bits differ; None as above.
     """
     num_nodes, width = adjacency.shape[0], x.shape[1]
     rows = np.empty((num_nodes, num_classes * width), np.float16) if out is None else out
@@ -180,12 +165,12 @@ def class_mean_rows(
         return rows
     mean = averaging(adjacency, labels, num_classes)
     scale = np.ones(num_nodes, np.float32)
-    if unit_length:  # known before anything is rounded: half precision ends at 65504
+    if unit_length:  # before rounding: half precision ends at 65504
         lengths = _block_lengths(mean, x, labels, num_classes, np.float32)
-        odd = _are_odd(lengths) & (np.diff(mean.indptr) > 0)
+        odd = are_odd(lengths) & (np.diff(mean.indptr) > 0)
         if odd.any():
             exact = _block_lengths(mean[odd], x, labels, num_classes, np.float64)
-            lengths = _corrected(lengths, odd, exact)
+            lengths = corrected(lengths, odd, exact)
         scale = inverse_or_zero(lengths)
     for some, block, found in _mean_blocks(mean, x, labels, num_classes):
         rows[some, block] = found * scale[some, None]
@@ -195,7 +180,7 @@ def class_mean_rows(
 def _mean_blocks(
     mean: sp.csr_array, x: Attributes, labels: Array, num_classes: int
 ) -> Iterator[tuple[slice, slice, Array]]:
-    """Class means by blocks: which rows, which columns, and their values."""
+    """Yield class means by blocks: rows, columns, values."""
     num_nodes, width = mean.shape[0], x.shape[1]
     neighbor_class = labels.astype(np.int32)[mean.indices]
     starts = np.zeros(mean.nnz + 1, mean.indptr.dtype)
@@ -214,96 +199,12 @@ def _mean_blocks(
 def _block_lengths(
     mean: sp.csr_array, x: Attributes, labels: Array, num_classes: int, precision: type
 ) -> Array:
-    """The Euclidean length of each row of class means."""
+    """Return the Euclidean length of each row of class means."""
     squared = np.zeros(mean.shape[0], precision)
     with np.errstate(over="ignore"):
         for some, _, found in _mean_blocks(mean, x, labels, num_classes):
             squared[some] += np.square(found, dtype=precision).sum(axis=1)
     return np.sqrt(squared)
-
-
-def row_lengths(matrix: sp.csr_array) -> Array:
-    """The Euclidean length of each row of a sparse matrix; see :func:`dense_lengths`."""
-    squared = matrix.multiply(matrix).sum(axis=1)
-    lengths: Array = np.sqrt(np.asarray(squared).reshape(-1)).astype(np.float32)
-    odd = _are_odd(lengths) & (np.diff(matrix.indptr) > 0)
-    if odd.any():
-        some = matrix[odd].astype(np.float64)
-        exact = np.sqrt(np.asarray(some.multiply(some).sum(axis=1)).reshape(-1))
-        lengths = _corrected(lengths, odd, exact)
-    return lengths
-
-
-def dense_lengths(rows: Array) -> Array:
-    """The Euclidean length of (…, width) rows.
-
-    In single precision; in double precision where a row's squares leave the range of single
-    precision. The number of any other row is the same then.
-    """
-    with np.errstate(over="ignore"):
-        lengths: Array = np.sqrt(np.square(rows).sum(axis=-1))
-    odd = _are_odd(lengths)
-    if odd.any():
-        odd &= rows.any(axis=-1)
-        exact = np.sqrt(np.square(rows[odd], dtype=np.float64).sum(axis=-1))
-        lengths = _corrected(lengths, odd, exact)
-    return lengths
-
-
-def _are_odd(lengths: Array) -> Array:
-    """Which lengths single precision may have lost: squares were infinite, or 0."""
-    odd: Array = ~((lengths > 1e-15) & (lengths < 1e18))
-    return odd
-
-
-def _corrected(lengths: Array, odd: Array, exact: Array) -> Array:
-    """Lengths with those of odd rows replaced; rows of zeros change nothing."""
-    if not exact.any():
-        return lengths
-    result = lengths.astype(np.float64)
-    result[odd] = exact
-    return result
-
-
-def inverse_or_zero(values: Array) -> Array:
-    """1/v in single precision, and exactly 0 where v is 0.
-
-    A number of single precision has the same inverse if it is given in double precision.
-    """
-    return np.divide(1.0, values, out=np.zeros_like(values, np.float32), where=values > 0)
-
-
-def scaled_attributes(x: Attributes, scaling: str) -> Attributes:
-    """Attributes as given ("raw"), divided by the row's sum ("fraction"), or of unit length."""
-    if scaling == "raw":
-        return x
-    x = _moderate(x)
-    if sp.issparse(x):
-        sums = np.asarray(abs(x).sum(axis=1)).reshape(-1).astype(np.float32)
-        factor = inverse_or_zero(sums if scaling == "fraction" else row_lengths(x))
-        data = x.data * np.repeat(factor, np.diff(x.indptr))
-        return sp.csr_array((data, x.indices, x.indptr), shape=x.shape)
-    lengths = np.abs(x).sum(axis=1) if scaling == "fraction" else np.sqrt((x * x).sum(axis=1))
-    return np.asarray(x * inverse_or_zero(lengths)[:, None], dtype=np.float32)
-
-
-def _moderate(x: Attributes) -> Attributes:
-    """Attributes whose squares are neither infinite nor 0, each row divided by a number of its own.
-
-    Where all are such, which is usual, these are the ones given.
-    """
-    if sp.issparse(x):
-        top = np.asarray(abs(x).max(axis=1).todense()).reshape(-1)
-    else:
-        top = np.maximum(x.max(axis=1), -x.min(axis=1))
-    is_odd = (top > _MODERATE) | ((top < 1 / _MODERATE) & (top > 0))
-    if not is_odd.any():
-        return x
-    by = np.where(is_odd, top, 1).astype(np.float32)
-    if sp.issparse(x):
-        data = x.data / np.repeat(by, np.diff(x.indptr))
-        return sp.csr_array((data, x.indices, x.indptr), shape=x.shape)
-    return np.asarray(x / by[:, None], dtype=np.float32)
 
 
 def sparse_class_means(
@@ -315,15 +216,15 @@ def sparse_class_means(
     unit_length: bool = False,
     device: torch.device | str = "cpu",
 ) -> SparseReplicaRows:
-    """:func:`class_means` of each replica as sparse rows, for batches of nodes.
+    """Return :func:`class_means` of each replica as sparse rows, for batches of nodes.
 
     Args:
         adjacency: (N, N), row v lists the neighbours of v.
         x: (N, F).
-        labels: (R, N) hard labels, one row per replica.
+        labels: (R, N), one row per replica.
         num_classes: C.
         unit_length: whether each node's row is scaled to length 1.
-        device: where the products happen.
+        device: where products happen.
     """
     blocks = []
     for row in labels:
@@ -339,16 +240,8 @@ def sparse_class_means(
 class FactoredMeans(Statistic):
     """r³ as ``Â · attributes_by_class``: cost nnz(x)·D + E·D, memory N·D, never N×(C·F).
 
-    The replicas' matrices are the diagonal blocks of one sparse matrix, so that one product
-    serves them all.
-
-    Args:
-        adjacency: (N, N).
-        x: (N, F).
-        labels: (R, N) hard labels, one row per replica.
-        num_classes: C.
-        unit_length: whether each node's row is scaled to length 1.
-        device: where the products happen.
+    The replicas' matrices are the diagonal blocks of one, so that one product serves them all.
+    Arguments as for :func:`sparse_class_means`.
     """
 
     def __init__(
@@ -410,20 +303,17 @@ def class_means_on_device(
     unit_length: bool = False,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """r³ (:func:`hpgmn.statistics.labelwise.class_means`) of R replicas as dense rows.
+    """Return :func:`class_means` of R replicas as dense rows (R, N, C·F) of a GPU.
 
     Beside the result there is never more than one class of one replica in single precision.
 
     Args:
         adjacency: (N, N), row v lists the neighbours of v.
         x: (N, F), on the device of the adjacency.
-        labels: (R, N) hard labels, -1 unknown, there too.
+        labels: (R, N), -1 unknown, on the same device.
         num_classes: C.
         unit_length: whether each node's row is scaled to length 1.
         dtype: of the result.
-
-    Returns:
-        (R, N, C·F)
     """
     (num_nodes, width), neighbor = x.shape, adjacency.columns_of_entries
     rows = torch.empty(
@@ -439,7 +329,7 @@ def class_means_on_device(
 
     for own, out in zip(labels, rows, strict=True):
         theirs, scale = own[neighbor], x.new_ones(num_nodes, 1)
-        if unit_length:  # known before anything is rounded: half precision ends at 65504
+        if unit_length:  # before rounding: half precision ends at 65504
             squares = torch.zeros(num_nodes, 1, device=x.device)
             for number in range(num_classes):
                 squares += means(theirs, number).square_().sum(dim=1, keepdim=True)
@@ -459,7 +349,10 @@ def fill_class_means(
     unit_length: bool = False,
     threads: int | None = None,
 ) -> None:
-    """Write the mean attributes of each node's neighbours of each class, zero where there is none.
+    """Compute class means by one pass over the edges, in machine code.
+
+    A row is summed by one thread in the order of its edges, so the result is bit-identical for any
+    number of threads.
 
     Args:
         adjacency: (M, N), row v lists the neighbours of v; some rows of a graph, or all.
@@ -498,9 +391,9 @@ def fill_class_means(
 
 @cache
 def _compiled() -> Any:
-    """The kernel as machine code that runs without Python's lock; one form for all callers.
+    """Compile the kernel without the GIL; one signature for all callers.
 
-    It is not kept on disk: what numba keeps there is a pickle, in a place of its own choosing.
+    numba's cache on disk is not used: it is a pickle.
     """
     import numba
 
@@ -517,7 +410,7 @@ def _compiled() -> Any:
 
 
 def _kernel(compiled: Callable[[Any], Any], squares: Any) -> Any:
-    """A function that fills some rows."""
+    """Return a function that fills some rows."""
 
     def rows(
         first: int,

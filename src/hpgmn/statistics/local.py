@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -15,8 +16,16 @@ from hpgmn.base.errors import GraphError
 from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Array, Graph
 from hpgmn.statistics.cache import StatisticsCache
-from hpgmn.statistics.definitions import DEFINITIONS, Request
+from hpgmn.statistics.definitions import (
+    AdjacencyRows,
+    AttributeRows,
+    ClassCounts,
+    ClassMeans,
+    Definition,
+    Request,
+)
 from hpgmn.statistics.diffusion import transition
+from hpgmn.statistics.diffusion_forms import Diffusion
 from hpgmn.statistics.operators import Grouped, NeighborMean, Statistic, reindexed
 from hpgmn.statistics.settings import (
     StatisticsSettings,
@@ -31,6 +40,15 @@ TWO_HOP_LIMIT = 2**28
 
 _BLOCK = 1024  # rows of the two-hop matrix computed at once
 _EMPTY = np.empty((1, 0), np.int64)
+
+DEFINITIONS: dict[str, Definition] = {
+    "attributes": AttributeRows(),
+    "class_counts": ClassCounts(),
+    "class_means": ClassMeans(),
+    "diffusion": Diffusion(),
+    "adjacency": AdjacencyRows(),
+}
+"""By name; ``neighbor_*`` are means of these over neighbours."""
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with the statistic, the rows done and all rows."""
@@ -212,6 +230,23 @@ class LocalStatistics:
         if key not in self._built:
             self._built[key] = DEFINITIONS[name].make(self._request(mode), settings)
         return self._built[key]
+
+
+def fix_sketches(graph: Graph, settings: Any) -> Any:
+    """Return settings that name the sketches ``auto`` took on the training graph.
+
+    A trained model keeps these, so that ``auto`` on another graph never changes its columns.
+    """
+    used = set(getattr(settings, "statistics", ()))
+    named = {}
+    if "diffusion" in used and Diffusion.is_sketched(graph, settings):
+        named["diffusion_form"] = "sketch"
+    uses_means = used & {"class_means", "neighbor_class_means"}
+    if uses_means and ClassMeans.is_sketched(graph, settings):
+        named["class_means_form"] = "sketch"
+    if all(getattr(settings, key) == value for key, value in named.items()):
+        return settings
+    return dataclasses.replace(settings, **named)
 
 
 def _same_inputs(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:

@@ -23,7 +23,7 @@ from hpgmn.models.hpgmn import label_logits
 from hpgmn.models.label_estimator import estimator_logits
 from hpgmn.models.stage import ModelEntry, Parameters, Replica, TrainingTask
 from hpgmn.statistics import LocalStatistics
-from hpgmn.statistics.definitions import fix_sketches
+from hpgmn.statistics.local import fix_sketches
 from hpgmn.training.checkpoint import read_tensors, write_tensors
 from hpgmn.training.replicas import Fitted
 from hpgmn.training.trainer import logits

@@ -41,8 +41,9 @@ from hpgmn.models.stage import (
     load_parameters,
     main_stage,
 )
-from hpgmn.statistics.labelwise import FactoredMeans, averaging, scaled_attributes
+from hpgmn.statistics.labelwise import FactoredMeans, averaging
 from hpgmn.statistics.operators import Statistic, take_nodes, with_columns
+from hpgmn.statistics.scaling import scaled_attributes
 
 logger = logging.getLogger(__name__)
 
