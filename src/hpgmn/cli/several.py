@@ -104,17 +104,17 @@ def run_and_report(spec: RunSpec, graph: Graph, folder: Path) -> dict[str, Any]:
 
 def explain_and_report(spec: RunSpec, graph: Graph, folder: Path) -> None:
     """What the graph and the trained model are like, as files, and the page made of them."""
-    from hpgmn.runs.explorer import write_explorer
+    from hpgmn.models import is_custom
     from hpgmn.runs.report_data import write_report
     from hpgmn.runs.spec import resolve_device
-    from hpgmn.runs.understanding import write_understanding
+    from hpgmn.runs.understanding import understand
+    from hpgmn.training.saved import MODEL_FILE, SavedModel
 
     if spec.device == "cuda" and resolve_device("auto") == "cpu":  # it was trained elsewhere
         spec = dataclasses.replace(spec, device="cpu")
+    model = SavedModel.read(folder / MODEL_FILE, spec.model if is_custom(spec.model) else None)
     with step_progress() as progress:
-        write_understanding(spec, graph, folder, progress)
-        progress("Node explorer", 0, None)
-        write_explorer(spec, graph, folder)
+        understand(spec, graph, model, progress).write(folder)
         progress("Report", 0, None)
         write_report(folder)
 
