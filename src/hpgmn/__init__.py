@@ -12,16 +12,14 @@ if TYPE_CHECKING:
     from hpgmn.auditing import Audit, audit
     from hpgmn.base.errors import HPGMNError
     from hpgmn.classifier import HPGMNClassifier
-    from hpgmn.graph import Graph, Split, Splits
+    from hpgmn.graph import Graph, Split, Splits, from_networkx, from_pyg, from_tables
+    from hpgmn.graph.datasets import load
     from hpgmn.graph.files import read_graph, write_graph
-    from hpgmn.graph.loading import load
-    from hpgmn.graph.pyg import from_pyg
     from hpgmn.graph.splits import random_splits
     from hpgmn.graph.synthetic import trading_network
     from hpgmn.models.shipped import settings_for
     from hpgmn.runs.portfolio import Choice, choose
     from hpgmn.statistics import LocalStatistics
-    from hpgmn.tables import from_networkx, from_tables
 
 _HOMES = {
     "Audit": "auditing",
@@ -34,10 +32,10 @@ _HOMES = {
     "Splits": "graph",
     "audit": "auditing",
     "choose": "runs.portfolio",
-    "from_networkx": "tables",
-    "from_pyg": "graph.pyg",
-    "from_tables": "tables",
-    "load": "graph.loading",
+    "from_networkx": "graph",
+    "from_pyg": "graph",
+    "from_tables": "graph",
+    "load": "graph.datasets",
     "random_splits": "graph.splits",
     "read_graph": "graph.files",
     "settings_for": "models.shipped",

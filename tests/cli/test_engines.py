@@ -187,7 +187,7 @@ def test_a_table_at_a_url_is_as_in_a_folder(
     assert (there / "table2.tex").exists()
     total = len(records[there])
     again = hpgmn(*command, url)
-    assert f"{total} of {total} cells are done already." in again.err
+    assert f"{total} of {total} cells are already finished." in again.err
 
 
 @pytest.mark.ray

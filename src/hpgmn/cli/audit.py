@@ -24,7 +24,7 @@ from hpgmn.cli.tables import (
     SplitColumn,
     TargetColumn,
     WeightColumn,
-    named_columns,
+    column_options,
 )
 
 if TYPE_CHECKING:
@@ -80,12 +80,12 @@ def audit(
     from hpgmn.auditing import audit as look
     from hpgmn.graph.datasets import load
 
-    columns = named_columns(
+    columns = column_options(
         *(id_, label, split_column, source, target, weight, drop),
         *(category, split_by, drop_unknown_edges, directed),
     )
     with step_progress() as progress:
-        loaded = load(graph, protocol, columns=columns, tell=say, progress=progress)
+        loaded = load(graph, protocol, **columns, log=say, progress=progress)
     if loaded.splits is not None:
         loaded.split(split)  # refuse a wrong number before work starts
     with training_progress(f"{loaded.name} audit") as report, stop_on_signal() as should_stop:

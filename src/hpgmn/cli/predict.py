@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,13 +18,12 @@ from hpgmn.cli.tables import (
     SourceColumn,
     TargetColumn,
     WeightColumn,
-    named_columns,
+    column_options,
 )
 
 if TYPE_CHECKING:
     from hpgmn.graph import Array, Graph
     from hpgmn.runs.spec import RunSpec
-    from hpgmn.tables import Columns
     from hpgmn.training.saved import SavedModel
 
 
@@ -37,7 +36,7 @@ def opened(
     own: str | None,
     *,
     add: bool = False,
-    columns: Columns | None = None,
+    columns: Mapping[str, Any] | None = None,
 ) -> tuple[SavedModel, RunSpec, Graph]:
     """The model, the specification and the graph of a run folder (or another graph).
 
@@ -77,7 +76,7 @@ def opened(
     fitted = model.about.get("preparation")  # older files: none
     prepared: dict[str, Any] = {"preparation": fitted, "prepare": fitted is not None}
     if source is not None and not add:
-        graph = load(source, **prepared, columns=columns, known=model.node_ids, tell=say)
+        graph = load(source, **prepared, **columns or {}, earlier_ids=model.node_ids, log=say)
         if graph.fingerprint == trained and spec.protocol is not None:
             graph = load(source, spec.protocol)
         return model, spec, graph
@@ -91,7 +90,7 @@ def opened(
         remedy = f"Restore it, or {whole}" if add else "To use it, name it after the run folder"
         raise HPGMNError(f"{spec.graph} is no longer the graph the model was trained on. {remedy}.")
     if source is not None:
-        graph = load(source, columns=columns, onto=graph, tell=say)
+        graph = load(source, **columns or {}, onto=graph, log=say)
     return model, spec, graph
 
 
@@ -153,9 +152,10 @@ def predict(
     if not 0 <= min_confidence <= 1:
         raise SettingError(f"--min-confidence must be 0 to 1 (got {min_confidence:g}).")
     is_new = add if only_new is None else only_new
-    columns = named_columns(id_, label, None, source, target, weight, None)
-    columns = dataclasses.replace(columns, drop_unknown_edges=drop_unknown_edges)
-    if graph is None and (add or only_new or columns.as_dict()):
+    columns = column_options(
+        *(id_, label, None, source, target, weight, None), drop_unknown_edges=drop_unknown_edges
+    )
+    if graph is None and (add or only_new or columns):
         raise SettingError(
             "--add, --only-new and options for columns are about another graph than the "
             "trained one. Name it after the run folder."
@@ -175,7 +175,7 @@ def _predict(
     import numpy as np
     import pyarrow as pa
 
-    from hpgmn.tables.preparation import original_ids
+    from hpgmn.graph.conversion import original_ids
 
     model, spec, loaded = opened_run
     number, places = seeds_of(model, spec, split)

@@ -135,7 +135,7 @@ def _source(graph: str) -> Any:
     if graph not in DATASETS and all((path / name).is_file() for name in needed):
         return path
     with step_progress() as progress:
-        return load(graph, tell=say, progress=progress)
+        return load(graph, log=say, progress=progress)
 
 
 @dataclass(frozen=True)

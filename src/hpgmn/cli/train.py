@@ -38,7 +38,7 @@ from hpgmn.cli.tables import (
     SplitColumn,
     TargetColumn,
     WeightColumn,
-    named_columns,
+    column_options,
 )
 
 if TYPE_CHECKING:
@@ -141,10 +141,9 @@ def train(
     without shipped settings, and with no model or settings named, a portfolio of settings is tried
     on validation nodes and the best is trained.
     """
-    from hpgmn.graph.datasets import load
+    from hpgmn.graph.datasets import check_column_options, load
     from hpgmn.models import is_custom
     from hpgmn.models.shipped import read_config
-    from hpgmn.tables import Columns
 
     check_engine(engine, address, workers)
     if engine == "local" and workers is not None:
@@ -187,15 +186,14 @@ def train(
             f"The config is of {given['model']}, not of {names[0]}. Leave --model out, or --config."
         )
     assignments = shared_assignments(names, [] if is_chosen else set_ or [])
-    columns = named_columns(
+    columns = column_options(
         *(id_, label, split_column, source, target, weight, drop),
         *(category, split_by, drop_unknown_edges, directed),
     )
-    given["tables"] = given.get("tables", {}) | columns.as_dict()
-    columns = Columns.from_dict(given["tables"])
+    given["tables"] = check_column_options(given.get("tables", {}) | columns)
     protocol = given.get("protocol")
     with step_progress() as progress:
-        loaded = load(graph, protocol, columns=columns, tell=note, progress=progress)
+        loaded = load(graph, protocol, **given["tables"], log=note, progress=progress)
     with opened(engine, address, given.get("device", "auto"), workers) as place:
         given["device"] = place.device
         asked = _Asked(graph, given, names, assignments, set_ or [], is_chosen, resume, overwrite)
