@@ -263,12 +263,13 @@ def _fit(
             read_state(path, identity, task.device) if path is not None and path.exists() else None
         )
         monitor = EpochMonitor(path, identity, (number, len(plan)), report, should_stop)
-        task.statistics.progress = monitor.report_rows
-        state = train(part, entry, metric=metric[0], positive=metric[1], state=state, watch=monitor)
-        if path is not None:
-            write_state(path, state, identity)
-        results.append((places, state, logits(part, entry, state.done).cpu()))
-    task.statistics.progress = None
+        with task.statistics.reporting(monitor.report_rows):
+            state = train(
+                part, entry, metric=metric[0], positive=metric[1], state=state, watch=monitor
+            )
+            if path is not None:
+                write_state(path, state, identity)
+            results.append((places, state, logits(part, entry, state.done).cpu()))
     fitted = _join(list(task.replicas), results)
     fitted.statistics = task.statistics
     return fitted

@@ -10,13 +10,14 @@ from typing import Annotated, Any
 from typer import Option
 
 from hpgmn.base.errors import SettingError
-from hpgmn.base.settings import make_settings, parse_assignments, settings_dict
-from hpgmn.cli.several import shared_assignments
+from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.graph.datasets import load
 from hpgmn.models import find_model
+from hpgmn.runs.compare import settings_by_model
 from hpgmn.training.checks import check_split
 from hpgmn_lab.bench.graphs import LARGE, GraphSpec, generate
 from hpgmn_lab.bench.options import Attributes, Degree, Epochs, Nodes, Seed
+from hpgmn_lab.bench.options import changes as changes_of
 from hpgmn_lab.bench.options import names as split_names
 from hpgmn_lab.bench.process import ProcessFailed, run_task, say
 from hpgmn_lab.bench.records import GIB, Bar, Call, Record, Table, bars_table, new_record
@@ -105,13 +106,13 @@ def measure(
     """Compare HP-GMN with other models on one graph: accuracy, memory, seconds to a score."""
     names = chosen_models(split_names(models) or list(TRIALS))
     ours = {name: name.removeprefix(PYG) for name in names}
-    changes = shared_assignments(list(dict.fromkeys(ours.values())), set_ or [])
+    changes = settings_by_model(list(dict.fromkeys(ours.values())), changes_of(set_))
     candidates = {
         name: candidates_of(
             name,
             trials,
             epochs if name == OURS else peer_epochs,
-            parse_assignments(changes[ours[name]]),
+            changes[ours[name]],
         )
         for name in names
     }
