@@ -40,15 +40,14 @@ format: $(DEV_READY) ## write the formatting and the safe fixes
 	$(BIN)/ruff check --fix .
 
 soak: $(DEV_READY) ## the long form of the tests of docs/RELIABILITY.md, up to an hour
-	rm -f lab/results/soak/*.json
-	HPGMN_SOAK=lab/results/soak $(BIN)/pytest -n 2 --durations=20 tests
+	rm -f lab/results/soak.jsonl
+	HPGMN_SOAK=lab/results/soak.jsonl $(BIN)/pytest -n 2 --durations=20 tests
 	$(BIN)/python -m hpgmn_lab.bench.page
 
 bench: $(DEV_READY) ## measure against the yardstick; HPGMN_DATA names the folder of graph files
 	$(BIN)/python lab/benchmarks/compare.py --data "$(HPGMN_DATA)"
 
 results: $(DEV_READY) ## write the result pages in docs/ from the records in lab/results
-	$(BIN)/python -m hpgmn_lab.reproduction.html lab/results/reproduction
 	$(BIN)/python -m hpgmn_lab.results.page
 	$(BIN)/python -m hpgmn_lab.bench.page
 

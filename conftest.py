@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # imported late below, so that coverage sees every line of th
 
 DATA_VARIABLE = "HPGMN_DATA"
 SOAK_VARIABLE = "HPGMN_SOAK"
-"""Names the folder for the figures of a long run; unset, tests run in their short form."""
+"""Names the .jsonl file for the figures of a long run; unset, tests run in their short form."""
 NO_DATA = f"{DATA_VARIABLE} is not set"
 
 hypothesis.settings.register_profile(
@@ -106,13 +106,13 @@ class Soak:
     """The form in which a test runs, and what a long run leaves behind.
 
     Args:
-        folder: for the records of a long run; None in the short form.
+        path: the .jsonl file of a long run's records; None in the short form.
         test: the name of the test, as pytest writes it.
     """
 
-    def __init__(self, folder: Path | None, test: str) -> None:
-        self.is_long = folder is not None
-        self._folder, self._test, self._began = folder, test, time.monotonic()
+    def __init__(self, path: Path | None, test: str) -> None:
+        self.is_long = path is not None
+        self._path, self._test, self._began = path, test, time.monotonic()
 
     def amount(self, short: int, long: int) -> int:
         """How many times, in this form."""
@@ -122,23 +122,23 @@ class Soak:
         """Keep the figures of a long run for docs/RELIABILITY.md; does nothing in the short form.
 
         Args:
-            name: of the record's file.
+            name: of the record.
             promise: what was held, one sentence.
             figures: what was counted; ``kills_survived=50`` is shown as "50 kills survived".
         """
-        if self._folder is None:
+        if self._path is None:
             return
-        from hpgmn_lab.bench.reliability import write_soak_record
+        from hpgmn_lab.bench.page import append_soak_record
 
         seconds = time.monotonic() - self._began
-        write_soak_record(self._folder / f"{name}.json", promise, self._test, seconds, figures)
+        append_soak_record(self._path, name, promise, self._test, seconds, figures)
 
 
 @pytest.fixture
 def soak(request: pytest.FixtureRequest) -> Soak:
     """Whether the long form is asked for; takes the figures of one."""
-    folder = os.environ.get(SOAK_VARIABLE)
-    return Soak(Path(folder).resolve() if folder else None, request.node.nodeid)
+    path = os.environ.get(SOAK_VARIABLE)
+    return Soak(Path(path).resolve() if path else None, request.node.nodeid)
 
 
 @pytest.fixture(autouse=True)

@@ -1,12 +1,12 @@
-"""The package against the yardstick, both measured in one run; writes the record and the page.
+"""Measure the package against the yardstick in one run; write the record and the page.
 
     python lab/benchmarks/compare.py --data FOLDER                # about 8 minutes on 2 quiet cores
     python lab/benchmarks/compare.py --data FOLDER --device cuda  # about 3 minutes on one H200
 
-Every measurement is a fresh process; the two sides take turns. On a CPU the yardstick is timed on
-some epochs and scaled to 300; its accuracy comes from one full run on a GPU, whose record is kept.
-On a GPU both sides train the paper's model in full, the yardstick four splits of the ten.
-``hpgmn_lab.bench.yardstick`` holds the bars and what the page says of the record.
+Every measurement is a fresh process; the two sides alternate. On a CPU the yardstick is timed on
+some epochs and scaled to 300; its accuracy is that of the record of one full run on a GPU. On a GPU
+both sides train the paper's model in full, the yardstick four splits of the ten.
+``hpgmn_lab.bench.yardstick`` has the bars and tables of the record.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from pathlib import Path
 from typing import Any
 
 from hpgmn_lab.bench import page
-from hpgmn_lab.bench.records import head
+from hpgmn_lab.bench.records import Call, add_record, new_record, read_records
 from hpgmn_lab.bench.yardstick import GPU_GRAPHS, GRAPHS, command_for
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-RECORDS = ROOT / "lab" / "results" / "benchmarks"
+RECORDS = ROOT / "lab" / "results" / page.BENCHMARK_RECORDS
 
 NEIGHBORS = {"texas": "undirected", "chameleon": "out", "squirrel": "out"}
 EQUAL_SIZES = ["--hidden", "128", "--patterns", "100"]
 SPLITS = 10
 GPU_SPLITS = ["--splits", "0", "1", "2", "3"]
-"""The yardstick's on a GPU; the first sets libraries up and is not timed."""
+"""The yardstick's on a GPU; the first warms up libraries and is not timed."""
 
 
 def measured(script: str, graph: Path, *options: str) -> dict[str, Any]:
-    """The record of one fresh process."""
+    """Return the record of one fresh process."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "record.json"
         command = [sys.executable, str(HERE / script), str(graph), *options, "--json", str(path)]
@@ -48,28 +48,34 @@ def measured(script: str, graph: Path, *options: str) -> dict[str, Any]:
         return record
 
 
-def in_turns(repeats: int, *sides: tuple[str, Path, list[str]]) -> list[list[dict[str, Any]]]:
-    """Each side measured so many times, taking turns."""
+def alternate(repeats: int, *sides: tuple[str, Path, list[str]]) -> list[list[dict[str, Any]]]:
+    """Measure each side so many times, alternating."""
     records: list[list[dict[str, Any]]] = [[] for _ in sides]
     for _ in range(repeats):
-        for own, (script, graph, options) in zip(records, sides, strict=True):
-            own.append(measured(script, graph, *options))
+        for side_records, (script, graph, options) in zip(records, sides, strict=True):
+            side_records.append(measured(script, graph, *options))
     return records
 
 
+def yardstick_accuracy(name: str) -> list[float]:
+    """Return mean and deviation of the yardstick's recorded accuracy on a graph."""
+    record = read_records(RECORDS)[f"{page.INPUTS}{name}"]
+    return [record["accuracy_mean"], record["accuracy_std"]]
+
+
 def median(records: list[dict[str, Any]], key: str) -> float:
-    """The median of one number over repeated measurements."""
+    """Return the median of one number over repeated measurements."""
     return float(statistics.median(record[key] for record in records))
 
 
 def scaled_total(record: dict[str, Any]) -> float:
-    """Seconds of the yardstick for ten splits, from one timed split: shared work counts once."""
+    """Scale the yardstick's seconds of one split to ten; shared work counts once."""
     shared = record["seconds_shared"]
     return float(shared + SPLITS * (record["seconds_total"] - shared))
 
 
 def whole_result(data: Path, repeats: int) -> dict[str, Any]:
-    """Ten splits with the shipped settings against the yardstick at the released code's sizes."""
+    """Measure ten splits with the shipped settings, and the yardstick at its own sizes."""
     rows = {}
     for name in GRAPHS:
         graph = data / f"{name}.npz"
@@ -79,19 +85,18 @@ def whole_result(data: Path, repeats: int) -> dict[str, Any]:
         ours = measured("ours.py", graph, "--shipped")
         sizes = ["--hidden", str(ours["settings"]["hidden_dim"])]
         sizes += ["--patterns", str(ours["settings"]["num_patterns"])]
-        large, small, alone, together = in_turns(
+        large, small, alone, together = alternate(
             repeats,
             ("yardstick.py", graph, plain),
             ("yardstick.py", graph, plain + sizes),
             ("ours.py", graph, [*few, "--splits", "0"]),
             ("ours.py", graph, [*few, "--replicas", str(SPLITS)]),
         )
-        kept = json.loads((RECORDS / f"yardstick-{name}.json").read_text(encoding="utf-8"))
         rows[name] = {
             "yardstick_seconds": statistics.median(scaled_total(record) for record in large),
             "yardstick_per_epoch": median(large, "seconds_per_epoch"),
             "yardstick_per_epoch_at_our_sizes": median(small, "seconds_per_epoch"),
-            "yardstick_accuracy": [kept["accuracy_mean"], kept["accuracy_std"]],
+            "yardstick_accuracy": yardstick_accuracy(name),
             "ours_seconds": ours["seconds_total"],
             "ours_accuracy": [ours["accuracy_mean"], ours["accuracy_std"]],
             "ours_per_epoch_alone": median(alone, "seconds_per_epoch"),
@@ -105,12 +110,12 @@ def whole_result(data: Path, repeats: int) -> dict[str, Any]:
 
 
 def equal_sizes(data: Path, repeats: int) -> dict[str, Any]:
-    """Hidden 128, K 100 on squirrel: seconds per split and epoch, and peak memory."""
+    """Measure hidden 128, K 100 on squirrel: seconds per split and epoch, and peak memory."""
     graph = data / "squirrel.npz"
     rows = {}
     for name, option in (("diffusion", []), ("adjacency", ["--adjacency-rows"])):
         options = [*EQUAL_SIZES, "--splits", "0", "--timed-epochs", "10", *option]
-        plain, ours = in_turns(
+        plain, ours = alternate(
             repeats, ("yardstick.py", graph, options), ("ours.py", graph, options)
         )
         rows[name] = {
@@ -124,17 +129,17 @@ def equal_sizes(data: Path, repeats: int) -> dict[str, Any]:
 
 
 def later_splits(record: dict[str, Any], key: str) -> float:
-    """The mean of one number over the yardstick's splits but the first."""
+    """Return the mean of one number over the yardstick's splits without the first."""
     return statistics.mean(run[key] for run in record["runs"][1:])
 
 
 def on_gpu(data: Path, repeats: int) -> dict[str, Any]:
-    """Ten splits of the paper's model in full at equal sizes, products in TF32 on both sides."""
+    """Measure ten splits of the paper's model in full at equal sizes, in TF32 on both sides."""
     rows = {}
     for name in GPU_GRAPHS:
         graph = data / f"{name}.npz"
         options = ["--neighbors", NEIGHBORS[name], "--device", "cuda", "--tf32"]
-        plain, ours = in_turns(
+        plain, ours = alternate(
             repeats,
             ("yardstick.py", graph, [*options, *GPU_SPLITS]),
             ("ours.py", graph, options),
@@ -144,11 +149,10 @@ def on_gpu(data: Path, repeats: int) -> dict[str, Any]:
             for record in plain
         ]
         epochs = [SPLITS * later_splits(record, "seconds_epochs") for record in plain]
-        kept = json.loads((RECORDS / f"yardstick-{name}.json").read_text(encoding="utf-8"))
         rows[name] = {
             "yardstick_seconds": statistics.median(whole),
             "yardstick_epochs_seconds": statistics.median(epochs),
-            "yardstick_accuracy": [kept["accuracy_mean"], kept["accuracy_std"]],
+            "yardstick_accuracy": yardstick_accuracy(name),
             "ours_seconds": median(ours, "seconds_total"),
             "ours_epochs_seconds": median(ours, "seconds_epochs"),
             "ours_accuracy": [ours[0]["accuracy_mean"], ours[0]["accuracy_std"]],
@@ -158,7 +162,7 @@ def on_gpu(data: Path, repeats: int) -> dict[str, Any]:
 
 
 def worst(records: list[dict[str, Any]]) -> float:
-    """The most that other processes took of the machine during any of the measurements."""
+    """Return the most cores that other processes used during any measurement."""
     return max(float(record["cores_taken_by_others"]) for record in records)
 
 
@@ -170,19 +174,18 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cpu")
     options = parser.parse_args(arguments)
     data, repeats = options.data, options.repeats
-    command = command_for(repeats, options.device)
+    call = Call(command_for(repeats, options.device), options.device)
     if options.device == "cuda":
         settings = {"repeats": repeats, "splits": SPLITS, "ours": "paper", "precision": "tf32"}
-        record = head("compare-gpu", command, "cuda", seeds=[0], settings=settings)
+        record = new_record("compare-gpu", call, seeds=[0], settings=settings)
         record["graphs"] = on_gpu(data, repeats)
     else:
         settings = {"repeats": repeats, "splits": SPLITS, "ours": "shipped"}
-        record = head("compare", command, "cpu", seeds=[0], settings=settings)
+        record = new_record("compare", call, seeds=[0], settings=settings)
         record["equal_sizes"] = equal_sizes(data, repeats)
         record["whole_result"] = whole_result(data, repeats)
-    path = RECORDS / f"{record['benchmark']}.json"
-    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    page.main(["--results", str(ROOT / "lab" / "results"), "--docs", str(ROOT / "docs")])
+    add_record(RECORDS, record["benchmark"], record)
+    page.main(["--results", str(RECORDS.parent), "--docs", str(ROOT / "docs")])
 
 
 if __name__ == "__main__":

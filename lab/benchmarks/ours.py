@@ -1,9 +1,9 @@
-"""The package under the same conditions as yardstick.py, with the same options and record.
+"""Measure the package under the same conditions as yardstick.py, with the same options and record.
 
-With ``--timed-epochs`` it times epochs (a training step and an evaluation) of the paper's model;
-with ``--shipped`` it takes the settings the package ships for the graph, and without
-``--timed-epochs`` trains in full: everything ``hpgmn train`` does but the report page. With neither
-it trains the paper's model in full, all splits at once, from the graph file to the scores.
+``--timed-epochs`` times epochs (a training step and an evaluation) of the paper's model.
+``--shipped`` uses the settings shipped for the graph and, without ``--timed-epochs``, trains in
+full: everything ``hpgmn train`` does except the report page. With neither it trains the paper's
+model in full, all splits at once, from the graph file to the scores.
 
     python lab/benchmarks/ours.py shared/data/squirrel.npz --splits 0 --timed-epochs 4 --hidden 128
     python lab/benchmarks/ours.py shared/data/squirrel.npz --shipped
@@ -32,8 +32,8 @@ from hpgmn.graph.datasets import load
 from hpgmn.models import find_model
 from hpgmn.models.shipped import read_config, settings_for
 from hpgmn.models.stage import ModelEntry, Replica, TrainingStage, TrainingTask, make_task
+from hpgmn.runs.fit import train_folder
 from hpgmn.runs.spec import RunSpec
-from hpgmn.runs.train import train_folder
 from hpgmn.training.numerics import run_training_thread
 from hpgmn.training.replicas import Progress, fit_replicas
 from hpgmn.training.state import TrainState
@@ -44,7 +44,7 @@ MODEL = "hpgmn"
 
 
 def settings_of(options: argparse.Namespace) -> dict[str, Any]:
-    """The settings of this measurement, checked and complete."""
+    """Return the complete settings of this measurement."""
     if options.shipped:
         values = settings_for(options.graph.stem, MODEL)
     else:
@@ -60,7 +60,7 @@ def settings_of(options: argparse.Namespace) -> dict[str, Any]:
         values |= {"hidden_dim": options.hidden, "estimator_hidden": options.hidden}
     if options.patterns is not None:
         values["num_patterns"] = options.patterns
-    if options.timed_epochs is not None:  # so many epochs of each stage, none of them skipped
+    if options.timed_epochs is not None:  # so many epochs of each stage, no early stopping
         limits = ("epochs", "estimator_epochs")
         values |= dict.fromkeys(limits, options.timed_epochs)
         values |= dict.fromkeys(("patience", "estimator_patience"), 0)
@@ -68,14 +68,14 @@ def settings_of(options: argparse.Namespace) -> dict[str, Any]:
 
 
 class StageClock:
-    """Seconds of each epoch by stage, from the trainer's own clock; a ``watch`` of ``train``."""
+    """Record seconds of each epoch by stage from the trainer's clock; a ``watch`` of ``train``."""
 
     def __init__(self) -> None:
         self.epochs: dict[str, list[float]] = {}
         self.before = 0.0
 
     def __call__(self, state: TrainState, stage: TrainingStage) -> None:
-        """After an epoch."""
+        """Record an epoch."""
         spent = state.seconds["training"]
         self.epochs.setdefault(stage.name, []).append(spent - self.before)
         self.before = spent
@@ -84,7 +84,7 @@ class StageClock:
 def timed_epochs(
     graph: Graph, values: dict[str, Any], splits: list[int], at_once: int
 ) -> list[dict[str, Any]]:
-    """Train so many splits at once for the few epochs the settings say; one row per batch."""
+    """Train so many splits at once for the epochs of the settings; return one row per batch."""
     entry = find_model(MODEL)
     settings = make_settings(entry.settings, values)
     chosen = [graph.split(split) for split in splits]
@@ -122,7 +122,7 @@ def _trained(
 
 
 class EstimatorClock:
-    """Seconds the estimator's epochs took; a ``report`` of ``run``."""
+    """Add up the seconds of the estimator's epochs; a ``report`` of a training."""
 
     def __init__(self) -> None:
         self.last: tuple[int, str] | None = None
@@ -130,7 +130,7 @@ class EstimatorClock:
         self.gaps: dict[int, list[float]] = {}
 
     def __call__(self, progress: Progress) -> None:
-        """After an epoch."""
+        """Record an epoch."""
         now, place = time.perf_counter(), (progress.batch, progress.stage)
         if progress.stage == "estimator" and place == self.last:
             self.gaps.setdefault(progress.batch, []).append(now - self.at)
@@ -138,12 +138,12 @@ class EstimatorClock:
 
     @property
     def seconds(self) -> float:
-        """The sum; the first epoch of a batch, whose beginning is not seen, as the median one."""
+        """Return the sum; the first epoch of a batch, whose start is unknown, as the median."""
         return sum(sum(gaps) + statistics.median(gaps) for gaps in self.gaps.values())
 
 
 def epochs_alone(best: list[int], settings: dict[str, Any]) -> list[int]:
-    """How many epochs each run trains when alone: until its patience ends.
+    """Return how many epochs each run trains when alone: until its patience ends.
 
     >>> epochs_alone([10, 290], {"epochs": 300, "patience": 100})
     [110, 300]
@@ -216,7 +216,7 @@ def in_full(
 
 
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
-    """Command-line options."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("graph", type=Path, help="graph file (.npz)")
     parser.add_argument("--splits", type=int, nargs="+", help="stored splits (default: all)")

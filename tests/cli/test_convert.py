@@ -308,7 +308,7 @@ def test_large_tables_stay_small_in_memory(tmp_path: Path) -> None:
     pq.write_table(pa.table(edges), tmp_path / "edges.parquet")
     code = (
         "import resource, sys; from hpgmn.cli import main\n"
-        "import hpgmn.graph.datasets, hpgmn.tables\n"
+        "import hpgmn.graph.datasets, hpgmn.tables.reading\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         f"code = main(['convert', {str(tmp_path)!r}, '--out', {str(tmp_path / 'big')!r}])\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before); sys.exit(code)"

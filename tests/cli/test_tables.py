@@ -15,8 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from hpgmn.cli.tables import named_columns
-from hpgmn.tables import Columns
+from hpgmn.cli.tables import column_options
 
 Answer = Any
 Command = Callable[..., Answer]
@@ -84,16 +83,17 @@ def predicted(path: str) -> dict[str, dict[str, str]]:
         return {row["node_id"]: row for row in csv.DictReader(file)}
 
 
-def test_options_become_columns() -> None:
-    assert named_columns(None, None, None, None, None, None, None) == Columns()
-    every = named_columns(*("i", "l", "s", "u", "v", "w", ["d"]), ["c"], ("time", "t"), True, False)
-    assert every == Columns(
-        *("i", "l", "s", "u", "v", "w", ("d",)),
-        categories=("c",),
-        split_by=("time", "t"),
-        drop_unknown_edges=True,
-        directed=False,
+def test_options_become_keywords() -> None:
+    assert column_options(None, None, None, None, None, None, None) == {}
+    every = column_options(
+        *("i", "l", "s", "u", "v", "w", ["d"]), ["c"], ("time", "t"), True, False
     )
+    assert list(every) == [
+        *("id", "label", "split", "source", "target", "weight", "drop", "categories"),
+        *("split_by", "drop_unknown_edges", "directed"),
+    ]
+    assert every["split_by"] == ["time", "t"]
+    assert every["directed"] is False
 
 
 def test_a_folder_is_trained_and_what_its_columns_are_is_said(

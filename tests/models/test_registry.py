@@ -1,7 +1,9 @@
-"""Every model of the registry: it learns, it does not leak, it takes every kind of graph."""
+"""Every model of the registry learns, does not leak, and takes every kind of graph."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -22,8 +24,16 @@ from hpgmn.training.replicas import fit_replicas
 from hpgmn.training.saved import SavedModel
 from hpgmn.training.trainer import TrainState, logits, train
 
-NAMES = list(MODELS)
-READS_EDGES_ALONE = {"dirgcn"}  # by default, as its authors have it: without edges it is blind
+REPRESENTATIVES = ("hpgmn", "hpgmn-appnp", "gcn", "bmgcn")  # the fast suite's, of every structure
+every_model = pytest.mark.parametrize("name", list(MODELS))
+some_models = pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in REPRESENTATIVES else pytest.mark.slow)
+        for name in MODELS
+    ],
+)
+READS_EDGES_ALONE = {"dirgcn"}  # as its authors' code: without edges it reads no attributes
 WIDTHS = {"hidden_dim": 8, "query_dim": 8, "estimator_hidden": 8, "num_patterns": 6}
 
 
@@ -95,7 +105,7 @@ def assert_same_bits(one: TrainState, other: TrainState) -> None:
             )
 
 
-@pytest.mark.parametrize("name", NAMES)
+@some_models
 def test_logits_are_finite_and_tell_nodes_apart(name: str, small_graph: Graph) -> None:
     _, found = fit(name, task_of(small_graph, settings_of(name)))
     assert found.shape == (1, 18, 3)
@@ -103,7 +113,7 @@ def test_logits_are_finite_and_tell_nodes_apart(name: str, small_graph: Graph) -
     assert len({tuple(row) for row in found[0].tolist()}) > 9
 
 
-@pytest.mark.parametrize("name", NAMES)
+@some_models
 def test_a_gradient_reaches_every_trained_parameter(name: str, small_graph: Graph) -> None:
     seen = set()
 
@@ -124,7 +134,7 @@ def test_a_gradient_reaches_every_trained_parameter(name: str, small_graph: Grap
     assert "main" in seen
 
 
-@pytest.mark.parametrize("name", NAMES)
+@some_models
 def test_it_overfits_twenty_nodes(name: str) -> None:
     graph = random_graph()  # labels that neither attributes nor edges explain
     settings = settings_of(name, 150, drop=False, lr=0.03, weight_decay=0.0, hidden_dim=32)
@@ -134,7 +144,7 @@ def test_it_overfits_twenty_nodes(name: str) -> None:
     assert np.array_equal(found[0].argmax(dim=-1).numpy()[mask], graph.y[mask])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@every_model
 def test_test_labels_change_no_bit(name: str, small_graph: Graph) -> None:
     test = small_graph.split(0).test
     other = changed(small_graph, y=np.where(test, (small_graph.y + 1) % 3, small_graph.y))
@@ -178,7 +188,7 @@ def with_other_validation_labels(graph: Graph) -> Graph:
     return other
 
 
-@pytest.mark.parametrize("name", NAMES)
+@some_models
 def test_validation_labels_change_nothing_before_selection(name: str, small_graph: Graph) -> None:
     other = with_other_validation_labels(small_graph)
     settings = settings_of(name, 6)
@@ -190,7 +200,7 @@ def test_validation_labels_change_nothing_before_selection(name: str, small_grap
     assert_same_trajectory(one, two)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@some_models
 def test_validation_labels_change_nothing_where_earlier_stages_leave_no_choice(
     name: str, small_graph: Graph
 ) -> None:
@@ -202,7 +212,7 @@ def test_validation_labels_change_nothing_where_earlier_stages_leave_no_choice(
     assert_same_trajectory(one, two)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@some_models
 def test_validation_labels_are_what_epochs_are_judged_by(name: str, small_graph: Graph) -> None:
     other = with_other_validation_labels(small_graph)
     settings = settings_of(name, 1, epochs=6)
@@ -211,7 +221,7 @@ def test_validation_labels_are_what_epochs_are_judged_by(name: str, small_graph:
     assert (one.history["main"]["val_loss"] != two.history["main"]["val_loss"]).all()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@some_models
 def test_one_seed_repeats_and_two_seeds_differ(name: str, small_graph: Graph) -> None:
     settings = settings_of(name)
     one, first = fit(name, task_of(small_graph, settings, (3, 4)))
@@ -224,7 +234,7 @@ def test_one_seed_repeats_and_two_seeds_differ(name: str, small_graph: Graph) ->
             assert (value[0] != value[1]).any(), key
 
 
-@pytest.mark.parametrize("name", NAMES)
+@some_models
 def test_a_saved_model_predicts_the_same(name: str, small_graph: Graph, tmp_path: Path) -> None:
     settings = settings_of(name)
     split = small_graph.split(0)
@@ -239,7 +249,7 @@ def test_a_saved_model_predicts_the_same(name: str, small_graph: Graph, tmp_path
     torch.testing.assert_close(again.choose([1]).logits(small_graph)[0], fitted.logits[1])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@some_models
 def test_a_resumed_training_repeats_the_bits(name: str, small_graph: Graph, tmp_path: Path) -> None:
     task = task_of(small_graph, settings_of(name), (0, 1))
     paths = []
@@ -256,7 +266,7 @@ def test_a_resumed_training_repeats_the_bits(name: str, small_graph: Graph, tmp_
         assert_same_bits(whole, again)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@every_model
 def test_a_replica_alone_is_the_replica_among_others(name: str, small_graph: Graph) -> None:
     settings = settings_of(name)
     _, many = fit(name, task_of(small_graph, settings, (0, 1, 2)))
@@ -275,7 +285,7 @@ def settings_of_place(name: str, place: int) -> TrainSettings:
     return settings_of(name, 4, **values)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@some_models
 def test_replicas_with_settings_of_their_own_do_not_mix(name: str, small_graph: Graph) -> None:
     split = small_graph.split(0)
     replicas = [Replica(0, place, settings_of_place(name, place)) for place in range(3)]
@@ -287,7 +297,7 @@ def test_replicas_with_settings_of_their_own_do_not_mix(name: str, small_graph: 
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
-@pytest.mark.parametrize("name", NAMES)
+@some_models
 def test_a_graph_without_edges_works(name: str, small_graph: Graph, kind: str) -> None:
     x = small_graph.x if kind == "dense" else sp.csr_array(small_graph.x)
     graph = changed(small_graph, x=x, edge_index=np.empty((2, 0), np.int64))
@@ -298,7 +308,7 @@ def test_a_graph_without_edges_works(name: str, small_graph: Graph, kind: str) -
     assert state.best_score["main"].item() == 1.0  # the attributes alone tell the classes apart
 
 
-@pytest.mark.parametrize("name", NAMES)
+@some_models
 def test_an_undirected_graph_is_the_directed_one_with_every_edge_both_ways(
     name: str, small_graph: Graph
 ) -> None:
@@ -312,8 +322,8 @@ def test_an_undirected_graph_is_the_directed_one_with_every_edge_both_ways(
     torch.testing.assert_close(first, second, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_sparse_and_dense_attributes_train_alike(name: str, small_graph: Graph) -> None:
+@some_models
+def test_sparse_and_dense_attributes_train_equally(name: str, small_graph: Graph) -> None:
     sparse = changed(small_graph, x=sp.csr_array(small_graph.x))
     settings = settings_of(name)
     _, first = fit(name, task_of(small_graph, settings))
@@ -321,7 +331,7 @@ def test_sparse_and_dense_attributes_train_alike(name: str, small_graph: Graph) 
     torch.testing.assert_close(first, second, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@some_models
 def test_a_class_without_train_nodes_works(name: str, small_graph: Graph) -> None:
     mask = small_graph.split(0).train & (small_graph.y != 2)
     settings = settings_of(name, 60, lr=0.05, drop=False)
@@ -332,7 +342,7 @@ def test_a_class_without_train_nodes_works(name: str, small_graph: Graph) -> Non
     assert np.array_equal(found[0].argmax(dim=-1).numpy()[mask], small_graph.y[mask])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@some_models
 def test_unlabelled_nodes_are_predicted_too(name: str, small_graph: Graph) -> None:
     test = small_graph.split(0).test
     graph = changed(
@@ -348,7 +358,7 @@ def test_unlabelled_nodes_are_predicted_too(name: str, small_graph: Graph) -> No
     assert torch.equal(found, expected)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@every_model
 def test_an_entry_is_called_as_it_calls_itself(name: str) -> None:
     assert find_model(name) is MODELS[name]
     assert MODELS[name].name == name
@@ -358,5 +368,19 @@ def test_an_entry_is_called_as_it_calls_itself(name: str) -> None:
 
 
 def test_an_unknown_model_gets_the_nearest_name() -> None:
-    with pytest.raises(HPGMNError, match=r"Unknown model 'hpgnm'. Did you mean 'hpgmn'\?"):
+    with pytest.raises(HPGMNError, match="Unknown model 'hpgnm'") as caught:
         find_model("hpgnm")
+    assert caught.value.remedy is not None
+    assert caught.value.remedy.value == "hpgmn"
+
+
+def test_the_registry_imports_a_model_on_use_only() -> None:
+    code = (
+        "import sys; from hpgmn.models import MODELS, listings\n"
+        "assert len(listings()) == len(MODELS) and 'gcn' in MODELS and 'gnc' not in MODELS\n"
+        "print('torch' in sys.modules)\n"
+        "MODELS['hpgmn']\n"
+        "print(sorted(name for name in sys.modules if name.startswith('hpgmn.models.baselines')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[:2] == ["False", "[]"]

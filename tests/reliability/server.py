@@ -23,9 +23,16 @@ from sqlite3 import dbapi2
 from typing import Any
 
 LOADED = (
-    *("hpgmn.cli", "hpgmn.graph.datasets", "hpgmn.tables", "hpgmn.classifier", "hpgmn.statistics"),
+    *(
+        "hpgmn.cli",
+        "hpgmn.graph.datasets",
+        "hpgmn.tables.reading",
+        "hpgmn.classifier",
+        "hpgmn.statistics",
+    ),
     *("hpgmn.runs.train", "hpgmn.runs.understanding"),
-    *("hpgmn.runs.report_data", "hpgmn_lab.reproduction.html", "hpgmn_lab.reproduction.tasks"),
+    *("hpgmn.runs.report_data", "hpgmn_lab.reproduction.documents"),
+    "hpgmn_lab.reproduction.tasks",
     *("hpgmn.runs.tune_tasks", "hpgmn.shards", "matplotlib.figure"),
     *("matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg"),
 )

@@ -377,7 +377,7 @@ def check_plain(graph: Graph) -> None:
 
 
 def test_any_text_tables(fuzz: Any, tmp_path: Path) -> None:
-    from hpgmn.graph.loading import load
+    from hpgmn.graph.datasets import load
 
     def check(case: dict[str, Any]) -> None:
         folder = tmp_path / "tables"
@@ -417,7 +417,9 @@ def graphml() -> bytes:
 
 
 def test_damaged_bytes_of_tables(fuzz: Any, tmp_path: Path) -> None:
-    from hpgmn.tables import open_tables, read_tables
+    from hpgmn.graph import Graph
+    from hpgmn.graph.conversion import read_graph_tables
+    from hpgmn.tables.columns import open_tables
 
     plain: dict[str, Any] = {"separator": ",", "end": "\n", "encoding": "utf-8", "quote": False}
     nodes, edges = (written(rows, plain) for rows in (node_rows(), edge_rows()))
@@ -441,7 +443,7 @@ def test_damaged_bytes_of_tables(fuzz: Any, tmp_path: Path) -> None:
             (folder / name).write_bytes(damaged(content, case[2]) if name == victim else content)
         own = folder / "nodes.csv" if source == "list.txt" else None
         found = open_tables(folder / (source or ""), nodes=own, prepare=True)
-        graph = read_tables(found)
+        graph = read_graph_tables(Graph, found)
         check_finite(graph)
         if (folder / victim).read_bytes() == files[victim]:
             check_plain(graph)

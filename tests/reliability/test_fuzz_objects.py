@@ -182,7 +182,7 @@ def plain_ids(values: list[Any]) -> list[str] | None:
 
 
 def test_any_tables(fuzz: Any) -> None:
-    from hpgmn.tables import from_tables
+    from hpgmn.graph import from_tables
 
     def check(case: dict[str, Any]) -> None:
         case = dict(case)
@@ -242,7 +242,7 @@ def networks(draw: st.DrawFn) -> Any:
 
 
 def test_any_network(fuzz: Any) -> None:
-    from hpgmn.tables import from_networkx
+    from hpgmn.graph import from_networkx
 
     def check(network: Any) -> None:
         graph = from_networkx(network)

@@ -26,8 +26,8 @@ IDS: list[Any] = ["m0", "m1", "n1", "m0 ", "", None, 7, 1.5, "m\x00", "../n1", "
 def trained() -> Pair:
     """A classifier on a graph of tables, with numbers, words and missing values."""
     from hpgmn.classifier import HPGMNClassifier
+    from hpgmn.graph import from_tables
     from hpgmn.graph.splits import random_splits
-    from hpgmn.tables import from_tables
 
     random = np.random.default_rng(2)
     label = np.arange(40) % 2
@@ -80,7 +80,7 @@ def news(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def test_any_new_nodes(fuzz: Any, trained: Pair) -> None:
-    from hpgmn.tables import from_tables
+    from hpgmn.graph import from_tables
 
     model, graph = trained
     before = model.predict_proba(graph)

@@ -281,10 +281,11 @@ def config_texts(draw: st.DrawFn) -> tuple[bytes, dict[str, Any] | None]:
 def test_any_config_file(fuzz: Any, tmp_path: Path) -> None:
     from hpgmn.base.errors import HPGMNError
     from hpgmn.base.settings import make_settings
+    from hpgmn.graph.datasets import check_column_options
     from hpgmn.models import find_model
     from hpgmn.models.shipped import read_config
     from hpgmn.runs.spec import RunSpec
-    from hpgmn.tables.layout import Columns
+    from hpgmn.tables.columns import Columns
 
     def check(case: tuple[bytes, dict[str, Any] | None]) -> None:
         text, content = case
@@ -295,7 +296,7 @@ def test_any_config_file(fuzz: Any, tmp_path: Path) -> None:
             whole = content if "settings" in content else {"settings": content}
             present = {key: value for key, value in whole.items() if value is not None}
             assert given == {"settings": {}} | present
-        Columns.from_dict(given.get("tables", {}))
+        Columns(**check_column_options(given.get("tables", {})))
         name = given.get("model", "hpgmn")
         if ":" in name:
             return

@@ -79,8 +79,8 @@ def written(table: Table, case: dict[str, Any]) -> bytes:
 
 def read(case: dict[str, Any], folder: Path) -> Graph:
     """The graph in two tables of some form."""
-    from hpgmn.graph.loading import load
-    from hpgmn.tables import from_tables
+    from hpgmn.graph import from_tables
+    from hpgmn.graph.datasets import load
 
     form, tables = case["form"], [case["nodes"], case["edges"]]
     made: dict[str, Any] = {"mapping": dict, "pandas": pd.DataFrame, "arrow": pa.table}

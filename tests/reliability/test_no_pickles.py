@@ -78,7 +78,7 @@ def is_expected(event: str, arguments: str) -> bool:
     known = [
         "['uname', '-p']",
         "['fc-list', ",
-        f"['{sys.executable}', '-m', 'hpgmn_lab.bench.worker'",
+        f"['{sys.executable}', '-m', 'hpgmn_lab.bench.process'",
     ]
     return event == "subprocess.Popen" and any(words in arguments for words in known)
 

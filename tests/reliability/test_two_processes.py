@@ -186,7 +186,7 @@ import numpy as np, os, torch
 import hpgmn
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.statistics import LocalStatistics, cache
-cache.WORTH_SECONDS = -1.0
+cache.MIN_SECONDS = -1.0
 graph = hpgmn.read_graph("g.npz")
 settings = HPGMNSettings(statistics=("diffusion",), neighbors="undirected")
 built = LocalStatistics(graph).build(graph.y[None], graph.num_classes, [settings])

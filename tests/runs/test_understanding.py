@@ -18,9 +18,9 @@ from hpgmn.explain import explain_model
 from hpgmn.graph import Graph
 from hpgmn.models import find_model
 from hpgmn.runs import understanding as module
+from hpgmn.runs.fit import train_folder
 from hpgmn.runs.folder import prepare_folder
 from hpgmn.runs.spec import RunSpec
-from hpgmn.runs.train import train_folder
 from hpgmn.runs.understanding import computed, understand
 from hpgmn.training.saved import SavedModel
 
@@ -48,7 +48,7 @@ def plain(content: object) -> Any:
 
 def test_everything_is_about_the_first_split(small_graph: Graph, model: SavedModel) -> None:
     steps: list[str] = []
-    found = understand(SPEC, small_graph, model, lambda step, done, total: steps.append(step))
+    found = understand(SPEC, small_graph, model, steps.append)
     assert len(steps) == 3
     assert plain(found.audit) == plain(audit(small_graph, 1, training=False).as_dict())
     chosen = model.choose([r for r, one in enumerate(model.replicas) if one.split == 1])

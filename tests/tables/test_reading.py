@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import json
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +20,19 @@ from hypothesis import strategies as st
 
 from hpgmn.base.errors import GraphError
 from hpgmn.graph import Graph
-from hpgmn.tables import Columns, Preparation, open_tables, read_tables, reading, sources
+from hpgmn.graph.conversion import read_graph_tables
+from hpgmn.tables import reading, sources
+from hpgmn.tables.column_types import Degree
+from hpgmn.tables.columns import Columns, open_tables
+from hpgmn.tables.preparation import Preparation
+from hpgmn.tables.reading import EncodedWords, log_degrees, similar_names
+from hpgmn.tables.sources import canonical
+
+
+def read_tables(tables: Any, **options: Any) -> Graph:
+    graph: Graph = read_graph_tables(Graph, tables, **options)
+    return graph
+
 
 WriteTables = Callable[..., Path]
 
@@ -513,7 +527,7 @@ def test_later_nodes_have_the_columns_and_classes_of_the_first(
     told: list[str] = []
     folder = write_tables(ending, nodes, folder="later")
     fitted = Preparation.from_dict(first.preparation)
-    later = read_tables(open_tables(folder, prepare=True, preparation=fitted), tell=told.append)
+    later = read_tables(open_tables(folder, prepare=True, preparation=fitted), log=told.append)
     assert (later.class_names, later.y.tolist()) == (("blue", "red", "azure"), [1, 2, -1, 1])
     np.testing.assert_array_equal(later.x[:, 0], first.x[[2, 3, 0, 1], 0])
     assert later.x[:, 2:].tolist() == [[0, 0], [0, 1], [1, 0], [1, 0]]
@@ -551,7 +565,7 @@ def test_edges_to_nobody_may_be_left_out(write_tables: WriteTables, weights: Any
     folder = write_tables("csv", edges=edges)
     told: list[str] = []
     tables = open_tables(folder, Columns(drop_unknown_edges=True))
-    graph = read_tables(tables, tell=told.append)
+    graph = read_tables(tables, log=told.append)
     assert graph.edge_index.tolist() == [[0, 2], [1, 0]]
     if weights is not None:  # the weight of an edge that is left out does not matter
         assert graph.edge_weight is not None
@@ -588,3 +602,127 @@ def test_labels_that_nobody_can_learn_are_refused(write_tables: WriteTables) -> 
         patch.setattr(reading, "MOST_CLASSES", 50)
         with pytest.raises(GraphError, match="has 51 different values"):
             prepared(many(51))
+
+
+BARE = {"age": None, "rich": None}
+
+
+def test_every_edge_counts_at_both_ends() -> None:
+    edges = np.array([[0, 1, 2, 2], [1, 0, 2, 0]])
+    assert log_degrees(edges, 4).tolist() == np.log([1 + 3, 1 + 2, 1 + 3, 1]).tolist()
+
+
+def test_degrees_that_are_all_the_same_become_zero() -> None:
+    column = Degree.of(np.full(3, 2.5))
+    assert column.attributes(np.full(3, 2.5)).tolist() == [[0], [0], [0]]
+
+
+def test_later_tables_are_scaled_as_the_first(write_tables: Callable[..., Path]) -> None:
+    first = read_tables(open_tables(write_tables("csv", BARE), prepare=True))
+    assert first.preparation is not None
+    kept = Preparation.from_dict(json.loads(json.dumps(first.preparation)))
+    edges = {"source": ["a", "a", "a"], "target": ["b", "c", "d"]}
+    folder = write_tables("csv", {"id": list("abcd"), **BARE}, edges, folder="later")
+    later = read_tables(open_tables(folder, prepare=True, preparation=kept))
+    before = np.log1p([1, 3, 4, 0])  # of the fixture's edges, one of them a self-loop
+    expected = (np.log1p([3, 1, 1, 1]) - before.mean()) / before.std()
+    np.testing.assert_allclose(later.x[:, 0], expected, rtol=1e-6)
+
+
+def test_columns_that_cannot_be_used_are_as_good_as_none(write_tables: Callable[..., Path]) -> None:
+    folder = write_tables("csv", BARE | {"planet": ["earth"] * 4})
+    graph = read_tables(open_tables(folder, prepare=True))
+    assert graph.feature_names is not None
+    assert graph.feature_names.tolist() == ["degree"]
+
+
+@pytest.mark.parametrize("prepare", [True, False])
+def test_neither_attributes_nor_edges_is_refused(
+    write_tables: Callable[..., Path], prepare: bool
+) -> None:
+    folder = write_tables("csv", BARE, {"source": [], "target": []})
+    told = r"^nodes\.csv has no attributes that can be used, and edges\.csv no edges, so there is"
+    with pytest.raises(GraphError, match=told):
+        read_tables(open_tables(folder, prepare=prepare))
+
+
+def classes(words: list[str | None], known: tuple[str, ...] = ()) -> tuple[list[int], list[str]]:
+    found = EncodedWords()
+    found.add(pa.array(words, pa.string()))
+    y, names = found.classes(known)
+    assert y is not None
+    assert names is not None
+    return y.tolist(), names
+
+
+def test_names_stay_as_they_are_written() -> None:
+    assert classes(["1.0", "0.0", None, "10.0"]) == ([1, 0, -1, 2], ["0.0", "1.0", "10.0"])
+    assert classes(["007", "08"]) == ([0, 1], ["007", "08"])
+
+
+@pytest.mark.parametrize(
+    ("known", "word"),
+    [("1", "1.0"), ("1.0", "1"), ("True", "true"), ("false", "False"), ("TRUE", "True")],
+)
+def test_a_known_class_is_found_in_another_spelling(known: str, word: str) -> None:
+    assert classes([word, "other"], ("first", known)) == ([1, 2], ["first", known, "other"])
+
+
+def test_the_same_spelling_comes_first() -> None:
+    assert classes(["1.0", "1", "1."], ("1", "1.0")) == ([1, 0, 0], ["1", "1.0"])
+
+
+def test_colours_are_not_numbers() -> None:
+    assert classes(["Red", "red"], ("red",)) == ([1, 0], ["red", "Red"])
+    assert [canonical(word) for word in ("1.50", "1e0", "v1.0", "-0.0")] == [
+        *("1.50", "1e0", "v1.0", "-0")
+    ]
+
+
+def test_without_a_column_the_known_classes_stay() -> None:
+    assert EncodedWords().classes() == (None, None)
+    assert EncodedWords().classes(("a",)) == (None, ["a"])
+
+
+def test_names_alike_are_found() -> None:
+    assert similar_names(["a", "b", "B", "b ", "2", "02", "2.0", "True"]) == [
+        *(("b", "B"), ("b", "b "), ("2", "2.0"))
+    ]
+
+
+@pytest.mark.parametrize("first", ["csv", "parquet"])
+@pytest.mark.parametrize("values", [[True, None, False, True], [1.0, None, 0.0, 1.0]])
+def test_a_class_is_the_same_in_csv_and_parquet(
+    write_tables: Callable[..., Path], first: str, values: list[object]
+) -> None:
+    second = "parquet" if first == "csv" else "csv"
+    trained = read_tables(open_tables(write_tables(first, {"label": values}), prepare=True))
+    assert trained.preparation is not None
+    later = read_tables(
+        open_tables(
+            write_tables(second, {"label": values}, folder="later"),
+            prepare=True,
+            preparation=Preparation.from_dict(trained.preparation),
+        )
+    )
+    assert later.class_names == trained.class_names
+    assert later.y.tolist() == trained.y.tolist() == [1, -1, 0, 1]
+
+
+def test_truth_has_one_spelling(write_tables: Callable[..., Path]) -> None:
+    for number, words in enumerate((["TRUE", "FALSE"], ["true", "false"], ["True", "False"])):
+        label = [words[0], None, words[1], words[0]]
+        graph = read_tables(open_tables(write_tables("csv", {"label": label}, folder=f"{number}")))
+        assert graph.class_names == ("False", "True")
+
+
+def test_classes_that_are_probably_one_are_told(
+    write_tables: Callable[..., Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    graph = read_tables(open_tables(write_tables("csv", {"label": ["1", None, "1.0", "2"]})))
+    assert graph.class_names == ("1", "1.0", "2")
+    assert caplog.messages == [
+        "nodes.csv: column 'label' has classes that differ only by case, spaces or a trailing "
+        "'.0': '1' and '1.0'. Spell them alike if they are one class."
+    ]

@@ -11,7 +11,7 @@ import pytest
 
 from hpgmn.base.errors import GraphError
 from hpgmn.tables import sources
-from hpgmn.tables.sources import NUMBER, OWN, TEXT, CsvTable, HeldTable, Table, open_table
+from hpgmn.tables.sources import NATIVE, NUMBER, TEXT, CsvTable, MemoryTable, Table, open_table
 
 EDGE_NAMES = (("source", "from"), ("target", "to"), ("weight",))
 Write = Callable[..., Path]
@@ -55,7 +55,7 @@ def test_a_csv_file_comes_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_table_in_memory_comes_in_batches() -> None:
-    table = HeldTable(Path("g"), pa.table({"a": range(5), "b": range(5)}), "the nodes")
+    table = MemoryTable(Path("g"), pa.table({"a": range(5), "b": range(5)}), "the nodes")
     assert [batch.num_rows for batch in table.batches({"b": NUMBER}, 2)] == [2, 2, 1]
     assert table.num_rows() == 5
     assert table.label == "the nodes"
@@ -114,9 +114,9 @@ def test_whole_numbers_are_told_from_text(tmp_path: Path) -> None:
     }
     pq.write_table(pa.table(columns), tmp_path / "t.parquet")
     table = open_table(tmp_path / "t.parquet")
-    assert [name for name in table.types if table.has_whole(name)] == ["whole", "float"]
+    assert [name for name in table.types if table.has_integers(name)] == ["whole", "float"]
     (tmp_path / "t.csv").write_text("whole\n1\n")
-    assert not open_table(tmp_path / "t.csv").has_whole("whole")
+    assert not open_table(tmp_path / "t.csv").has_integers("whole")
 
 
 def test_the_first_text_is_found_and_missing_values_are_none(tmp_path: Path) -> None:
@@ -187,15 +187,15 @@ def test_values_that_are_not_of_the_type_of_the_first_rows_are_told(
         r"are of type date32\[day\]\. Correct or empty.*\(--category day\).*\(--drop day\)\.$"
     )
     with pytest.raises(GraphError, match=told):
-        list(open_table(path).batches({"b": NUMBER, "day": OWN}))
+        list(open_table(path).batches({"b": NUMBER, "day": NATIVE}))
     path.write_text("ago,day\n" + "2020-01-01,2020-01-01\n" * 20 + "2020-01-01,later\n")
     with pytest.raises(GraphError, match=r"column 'day' holds 'later' in row 21 below the header"):
-        list(open_table(path).batches({"ago": OWN, "day": OWN}))
+        list(open_table(path).batches({"ago": NATIVE, "day": NATIVE}))
     path.write_text("day\n" + "2020-01-01\n" * 20 + "2020-01-02,7\n")
     with pytest.raises(
         GraphError, match=r"row 22 of the file has 2 values for 1 column\. Put values"
     ):
-        list(open_table(path).batches({"day": OWN}))
+        list(open_table(path).batches({"day": NATIVE}))
 
 
 def test_another_encoding_far_below_is_told(
@@ -235,17 +235,17 @@ def test_text_in_memory_has_the_type_of_a_file() -> None:
         "chosen": pa.array(["1", "2", "1"]).dictionary_encode(),
         "nothing": pa.array([None, None, None], pa.string()),
     }
-    table = HeldTable(Path("t"), pa.table(columns), "t")
+    table = MemoryTable(Path("t"), pa.table(columns), "t")
     assert table.types["number"] == pa.int64()
     assert table.types["day"] == pa.date32()
     assert table.types["words"] == table.types["long"] == pa.string()
     assert pa.types.is_dictionary(table.types["chosen"])
     assert table.types["nothing"] == pa.null()
-    (batch,) = table.batches({"number": NUMBER, "day": OWN, "long": TEXT})
+    (batch,) = table.batches({"number": NUMBER, "day": NATIVE, "long": TEXT})
     assert batch.column("number").to_pylist() == [1, None, None]
     assert str(batch.column("day")[0]) == "2024-01-01"
     assert batch.column("long").to_pylist() == [long, "a\nb", '"']
     (text,) = table.batches({"number": TEXT})
     assert text.column(0).to_pylist() == ["1", "", None]
-    assert not table.has_whole("number")
-    assert HeldTable(Path("t"), pa.table({"a": [1]}), "t").has_whole("a")
+    assert not table.has_integers("number")
+    assert MemoryTable(Path("t"), pa.table({"a": [1]}), "t").has_integers("a")

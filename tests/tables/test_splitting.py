@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 
 from hpgmn.base.errors import GraphError
-from hpgmn.tables.sources import HeldTable
+from hpgmn.tables.sources import MemoryTable
 from hpgmn.tables.splitting import group_splits, split_by, time_split
 
 
-def held(**columns: object) -> HeldTable:
-    return HeldTable(Path("nodes"), pa.table(columns), "nodes")
+def held(**columns: object) -> MemoryTable:
+    return MemoryTable(Path("nodes"), pa.table(columns), "nodes")
 
 
 def test_groups_never_straddle_and_every_part_has_some() -> None:

@@ -1,12 +1,16 @@
-"""What the tests of benchmarks share: records made by hand, and processes that are none."""
+"""Records written by hand, and tasks that run in the process of the test."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from hpgmn_lab.bench import deterministic, graphs, growth, peers, shards, workers
+from hpgmn_lab.bench.process import TASKS
+from hpgmn_lab.bench.records import Call
 
 HEAD = {
     "command": "hpgmn bench NAME --device cpu",
@@ -21,7 +25,7 @@ HEAD = {
     "seeds": [0],
     "settings": {"lr": 0.5},
 }
-"""What every record begins with, as :func:`hpgmn_lab.bench.records.head` makes it."""
+"""The common fields of :func:`hpgmn_lab.bench.records.new_record`."""
 
 
 def yardstick_row(**changes: Any) -> dict[str, Any]:
@@ -293,42 +297,20 @@ def shards_record() -> dict[str, Any]:
 
 
 @pytest.fixture
-def in_this_process(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    """Tasks are done in this process: call with modules; gives the list of tasks done."""
-    from hpgmn_lab.bench.worker import TASKS
+def here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Run tasks in this process rather than in fresh ones; returns the list of tasks run."""
+    done: list[str] = []
 
-    def patch(*modules: Any) -> list[str]:
-        done: list[str] = []
+    def run_task(task: str, *, timeout: Any = None, threads: Any = None, **arguments: Any) -> Any:
+        done.append(task)
+        module, function = TASKS[task]
+        return getattr(importlib.import_module(f"hpgmn_lab.bench.{module}"), function)(**arguments)
 
-        def measured(
-            task: str,
-            *,
-            patience: float | None = None,
-            threads: int | None = None,
-            **arguments: Any,
-        ) -> Any:
-            import importlib
-
-            done.append(task)
-            module, function = TASKS[task]
-            return getattr(importlib.import_module(f"hpgmn_lab.bench.{module}"), function)(
-                **arguments
-            )
-
-        for module in modules:
-            name = "required" if hasattr(module, "required") else "measured"
-            monkeypatch.setattr(module, name, measured)
-        return done
-
-    return patch
+    for module in (deterministic, graphs, growth, peers, shards, workers):
+        monkeypatch.setattr(module, "run_task", run_task)
+    return done
 
 
 @pytest.fixture
-def said() -> list[str]:
-    """The lines of progress that were said."""
-    return []
-
-
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "out"
+def call(tmp_path: Path) -> Call:
+    return Call("hpgmn bench NAME", "cpu", tmp_path / "out")

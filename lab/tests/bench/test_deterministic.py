@@ -1,8 +1,7 @@
-"""The price of the same bits: both sides in turns, seconds, whether bits repeat."""
+"""The cost of bit-identical results: seconds of both sides, and whether results repeat."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,21 +10,22 @@ import torch
 
 from hpgmn.base.errors import HPGMNError
 from hpgmn_lab.bench import deterministic
+from hpgmn_lab.bench.records import Call
 
 
-def test_one_side_trains_every_model_and_a_cpu_repeats_its_bits() -> None:
-    found = [deterministic.one_side(["mlp", "gcn"], 120, 2, "cpu", asked) for asked in (0, 1)]
+def test_every_model_is_trained_and_a_cpu_repeats_its_results() -> None:
+    sides = [deterministic.train_models(["mlp", "gcn"], 120, 2, "cpu", on) for on in (False, True)]
     for name in ("mlp", "gcn"):
-        one, other = (side["models"][name] for side in found)
-        assert one["seconds"] > 0
-        assert one["bits"] == other["bits"]
-    assert found[0]["models"]["mlp"]["bits"] != found[0]["models"]["gcn"]["bits"]
-    other = deterministic.one_side(["mlp"], 120, 3, "cpu", False)
-    assert other["models"]["mlp"]["bits"] != found[0]["models"]["mlp"]["bits"]
+        first, second = (side["models"][name] for side in sides)
+        assert first["seconds"] > 0
+        assert first["bits"] == second["bits"]
+    assert sides[0]["models"]["mlp"]["bits"] != sides[0]["models"]["gcn"]["bits"]
+    other = deterministic.train_models(["mlp"], 120, 3, "cpu", False)
+    assert other["models"]["mlp"]["bits"] != sides[0]["models"]["mlp"]["bits"]
     assert not torch.are_deterministic_algorithms_enabled()
 
 
-def test_the_switch_is_on_for_one_side_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_option_is_on_for_one_side_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     seen = []
     fitted = SimpleNamespace(logits=torch.zeros(1), done={})
@@ -35,77 +35,57 @@ def test_the_switch_is_on_for_one_side_alone(monkeypatch: pytest.MonkeyPatch) ->
         return fitted
 
     monkeypatch.setattr(deterministic, "fit_replicas", fit)
-    for asked in (False, True):
-        deterministic.one_side(["mlp"], 120, 2, "cuda", asked)
+    for on in (False, True):
+        deterministic.train_models(["mlp"], 120, 2, "cuda", on)
     assert seen == [False, False, True, True]
 
 
 @pytest.mark.parametrize("changed", ["logits", "weight"])
-def test_any_changed_bit_shows(changed: str) -> None:
+def test_any_changed_bit_changes_the_digest(changed: str) -> None:
     def fitted(by: float) -> Any:
-        own = {"logits": torch.ones(2, 3), "weight": torch.ones(2, 2)}
-        own[changed][1, 1] += by
-        return SimpleNamespace(logits=own["logits"], done={"main": {"weight": own["weight"]}})
+        tensors = {"logits": torch.ones(2, 3), "weight": torch.ones(2, 2)}
+        tensors[changed][1, 1] += by
+        stages = {"main": {"weight": tensors["weight"]}}
+        return SimpleNamespace(logits=tensors["logits"], done=stages)
 
-    assert deterministic.bits(fitted(0)) == deterministic.bits(fitted(0))
-    assert deterministic.bits(fitted(0)) != deterministic.bits(fitted(2**-23))
+    assert deterministic.digest(fitted(0)) == deterministic.digest(fitted(0))
+    assert deterministic.digest(fitted(0)) != deterministic.digest(fitted(2**-23))
 
 
-def test_both_sides_are_measured_in_turns(
-    said: list[str],
-    in_this_process: Callable[..., list[str]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    tasks = in_this_process(deterministic)
+def test_both_sides_alternate(call: Call, here: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[bool] = []
 
-    def one_side(**asked: Any) -> Any:
-        order.append(asked["is_asked"])
-        assert (asked["models"], asked["nodes"], asked["epochs"]) == (["mlp"], 200, 7)
-        own = {"mlp": {"seconds": 3.0 if asked["is_asked"] else 2.0, "bits": "b"}}
-        return {"models": own, "cores_taken_by_others": 0.5}
+    def train_models(models: Any, nodes: int, epochs: int, device: str, is_deterministic: bool):  # type: ignore[no-untyped-def]
+        order.append(is_deterministic)
+        assert (models, nodes, epochs) == (["mlp"], 200, 7)
+        result = {"mlp": {"seconds": 3.0 if is_deterministic else 2.0, "bits": "b"}}
+        return {"models": result, "cores_taken_by_others": 0.5}
 
-    monkeypatch.setattr(deterministic, "one_side", one_side)
-    record = deterministic.measure(
-        command="c", models=["mlp"], nodes=200, epochs=7, repeats=3, say=said.append
-    )
+    monkeypatch.setattr(deterministic, "train_models", train_models)
+    record = deterministic.measure(call, models="mlp", nodes=200, epochs=7, repeats=3)
     assert order == [False, True, True, False, False, True]
-    assert tasks == ["deterministic"] * 6
+    assert here == ["deterministic"] * 6
     assert deterministic.ratios(record) == {"mlp": 1.5}
-    assert deterministic.disturbance(record) == 0.5
-    assert said[:2] == [
-        "repeat 1 of 3: without --deterministic",
-        "repeat 1 of 3: with --deterministic",
-    ]
 
 
-def test_a_record_is_a_table_and_a_sentence(deterministic_record: dict[str, Any]) -> None:
+def test_table_and_summary_of_a_record(deterministic_record: dict[str, Any]) -> None:
     [table] = deterministic.tables(deterministic_record)
     assert table.title == "2,000 nodes, 10 splits, 200 epochs, 2 repeats:"
     assert table.rows == [
         ["mlp", "1.00", "1.00", "1.00 ×", "yes", "yes"],
         ["gcn", "2.00", "4.00", "2.00 ×", "no", "yes"],
     ]
-    assert deterministic.cost(deterministic_record) == (
-        "On a processor a training with the switch takes 1.50 times as long (the median of 2 "
-        "models; from 1.00 for mlp to 2.00 for gcn). Bits repeat for 2 of the 2 with it, for 1 "
-        "without."
-    )
+    assert deterministic.summary(deterministic_record) == {
+        "machine": "a processor",
+        "median": 1.5,
+        "models": 2,
+        "least": (1.0, "mlp"),
+        "most": (2.0, "gcn"),
+        "same": [2, 1],
+    }
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"models": ["gnc"]}, "Unknown model 'gnc'"),
-        ({"models": []}, "--models needs a name"),
-        ({"repeats": 1}, "--repeats must be at least 2, to compare bits"),
-        ({"nodes": 99}, r"--nodes must be at least 100 \(got 99\)"),
-        ({"epochs": 0}, "--epochs must be at least 1"),
-    ],
-)
-def test_mistakes_are_refused_before_any_work(
-    said: list[str], options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(HPGMNError, match=message):
-        deterministic.measure(command="c", say=said.append, **options)
-    assert said == []
+@pytest.mark.parametrize("models", ["gnc", ""])
+def test_models_must_exist(call: Call, models: str) -> None:
+    with pytest.raises(HPGMNError, match=r"gnc|--models"):
+        deterministic.measure(call, models=models)

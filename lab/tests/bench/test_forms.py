@@ -12,11 +12,14 @@ from hpgmn.base.errors import SettingError
 from hpgmn.graph.files import write_graph
 from hpgmn.graph.synthetic import trading_network
 from hpgmn_lab.bench import forms
+from hpgmn_lab.bench.records import Call
 
-FEW = {
+SHORT = {
     **{"epochs": 3, "estimator_epochs": 2, "hidden_dim": 4, "num_patterns": 3, "patience": 0},
     **{"diffusion_topk": 8, "diffusion_dim": 16, "neighbors": "undirected"},
 }
+
+ASSIGNMENTS = [f"{key}={value}" for key, value in SHORT.items()]
 
 
 @pytest.fixture
@@ -29,86 +32,68 @@ def source(tmp_path: Path) -> str:
 def test_errors_are_those_against_the_inverse() -> None:
     """Row errors of the 8 largest entries; the sketch's Gram matrix is off by about tr/(√d·‖G‖)."""
     graph = trading_network(150, num_features=4, degree=4, seed=1).graph
-    settings = forms.settings_of("own", "dense", FEW | {"teleport": 0.3})
-    found = forms.errors(graph, settings, "cpu")
+    settings = forms.settings_of("own", "dense", SHORT | {"teleport": 0.3})
+    errors = forms.errors(graph, settings, "cpu")
     adjacency = graph.adjacency("out").toarray().astype(np.float64)
     sums = adjacency.sum(axis=0)
     walk = adjacency / np.where(sums > 0, sums, 1)
     exact = 0.3 * np.linalg.inv(np.eye(150) - 0.7 * walk)
-    for words in ("with self entries", "without"):
-        if words == "without":
+    for kind in ("with self entries", "without"):
+        if kind == "without":
             np.fill_diagonal(exact, 0)
         largest = np.where(exact >= np.sort(exact, axis=1)[:, [-8]], exact, 0)
         expected = np.linalg.norm(exact - largest) / np.linalg.norm(exact)
-        assert found["topk"][words] == pytest.approx(expected, rel=0.02)
+        assert errors["topk"][kind] == pytest.approx(expected, rel=0.02)
         gram = exact @ exact.T
         rough = np.trace(gram) / (np.sqrt(16) * np.linalg.norm(gram))
-        assert rough / 2 < found["sketch"][words] < 2 * rough
+        assert rough / 2 < errors["sketch"][kind] < 2 * rough
 
 
-def test_every_form_is_trained_on_the_same_splits(
-    out: Path, said: list[str], source: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    record = forms.measure(
-        out,
-        command="c",
-        graphs=[source],
-        error_graphs=[source],
-        splits=[0, 2],
-        seeds=2,
-        changes=FEW,
-        say=said.append,
-    )
-    own = record["graphs"]["own"]
-    assert list(own["runs"]) == ["dense", "topk", "sketch"]
-    assert [runs["settings"]["diffusion_form"] for runs in own["runs"].values()] == [*own["runs"]]
-    assert all(len(runs["test_score"]) == 4 for runs in own["runs"].values())
-    assert own["splits"] == [0, 2]
-    assert own["test_per_train"] == pytest.approx(0.2 / 0.48, rel=0.1)
+def test_every_form_is_trained_on_the_same_splits(call: Call, source: str) -> None:
+    options: dict[str, Any] = {"graphs": source, "error_graphs": source, "splits": "0,2"}
+    record = forms.measure(call, seeds=2, set_=ASSIGNMENTS, **options)
+    content = record["graphs"]["own"]
+    assert list(content["runs"]) == ["dense", "topk", "sketch"]
+    for form, runs in content["runs"].items():
+        assert runs["settings"]["diffusion_form"] == form
+        assert len(runs["test_score"]) == 4
+    assert content["splits"] == [0, 2]
+    assert content["test_per_train"] == pytest.approx(0.2 / 0.48, rel=0.1)
     assert record["settings"][source]["statistics"] == forms.STATISTICS
     assert record["seeds"] == [0, 1]
-    assert set(record["errors"]) == {"own"}
     errors, scores, bars = forms.tables(record)
     assert errors.rows[0][0] == "own"
     assert [row[1] for row in scores.rows] == ["dense", "topk", "sketch"]
     assert [row[0] for row in bars.rows] == ["own, topk minus dense", "own, sketch minus dense"]
 
 
-def test_validation_chooses_the_dropout_of_each_form(
-    out: Path, said: list[str], source: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("dropouts", "expected"), [("0.5,0", [0.5, 0.0]), ("", [0.6])])
+def test_the_dropout_of_each_form_is_selected(
+    call: Call, source: str, monkeypatch: pytest.MonkeyPatch, dropouts: Any, expected: Any
 ) -> None:
-    asked: dict[str, list[float]] = {}
+    rates: dict[str, list[float]] = {}
 
-    def runs_of(graph: Any, candidates: Any, *given: Any, **more: Any) -> dict[str, Any]:
-        asked[more["what"]] = [one["diffusion_dropout"] for one in candidates]
-        return {"settings": candidates[0], "test_score": [0.5, 0.6], "seconds": 1.0}
+    def train_variants(call: Any, graph: Any, variants: Any, *_: Any) -> dict[str, Any]:
+        for form, candidates in variants.items():
+            rates[form] = [candidate["diffusion_dropout"] for candidate in candidates]
+        return {}
 
-    monkeypatch.setattr(forms, "runs_of", runs_of)
-    for dropouts, expected in (((0.5, 0.0), [0.5, 0.0]), ((), [0.6])):
-        forms.measure(
-            out,
-            command="c",
-            graphs=[source],
-            error_graphs=[],
-            changes=FEW,
-            dropouts=dropouts,
-            say=said.append,
-        )
-        assert asked == {f"own {form}": expected for form in ("dense", "topk", "sketch")}
+    monkeypatch.setattr(forms, "train_variants", train_variants)
+    options: dict[str, Any] = {"graphs": source, "error_graphs": "", "dropouts": dropouts}
+    forms.measure(call, set_=ASSIGNMENTS, **options)
+    assert rates == dict.fromkeys(("dense", "topk", "sketch"), expected)
 
 
-def test_the_settings_are_the_shipped_ones_but_for_the_statistics() -> None:
-    found = forms.settings_of("squirrel", "topk", {"lr": "0.5"})
-    assert found["statistics"] == ["attributes", "class_counts", "class_means", "diffusion"]
-    assert found["diffusion_form"] == "topk"
-    assert found["class_means_scaling"] == "unit"  # shipped for squirrel
-    assert found["neighbors"] == "out"
-    assert found["lr"] == 0.5
+def test_settings_are_the_shipped_ones_with_other_statistics() -> None:
+    settings = forms.settings_of("squirrel", "topk", {"lr": "0.5"})
+    assert settings["statistics"] == forms.STATISTICS
+    assert settings["diffusion_form"] == "topk"
+    assert settings["class_means_scaling"] == "unit"  # shipped for squirrel
+    assert settings["lr"] == 0.5
 
 
-def test_bars_and_tables_of_a_record(forms_record: dict[str, Any]) -> None:
-    assert [bar.words for bar in forms.bars(forms_record)] == ["reached", "short by 0.50 points"]
-    errors, scores, _ = forms.tables(forms_record)
+def test_tables_of_a_record(forms_record: dict[str, Any]) -> None:
+    errors, scores, bars = forms.tables(forms_record)
     assert errors.rows == [["texas", "0.185", "0.3", "0.41", "0.19"]]
     assert [row[:4] for row in scores.rows] == [
         ["squirrel", "dense", "0.6", "71.0 ± 1.4"],
@@ -118,21 +103,10 @@ def test_bars_and_tables_of_a_record(forms_record: dict[str, Any]) -> None:
     assert scores.rows[1][4].startswith("+0.50 (")
     assert scores.rows[2][4] == "-1.00 (-1.00 to -1.00)"
     assert scores.rows[0][4:] == ["", "9"]
+    assert [row[-1] for row in bars.rows] == ["reached", "short by 0.50 points"]
     assert forms.tables(forms_record | {"errors": {}, "graphs": {}}) == []
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ({"seeds": 0}, r"--seeds must be at least 1 \(got 0\)"),
-        ({"changes": {"diffusion_form": "topk"}}, "diffusion_form is what this benchmark changes"),
-        ({"changes": {"lr": "fast"}}, "Setting 'lr' takes a number"),
-    ],
-)
-def test_mistakes_are_refused_before_any_work(
-    out: Path, said: list[str], source: str, more: dict[str, Any], message: str
-) -> None:
-    options: dict[str, Any] = {"command": "c", "graphs": [source], "changes": {}} | more
-    with pytest.raises(SettingError, match=message):
-        forms.measure(out, say=said.append, **options)
-    assert said == []
+def test_the_form_itself_is_no_option(call: Call, source: str) -> None:
+    with pytest.raises(SettingError, match="diffusion_form"):
+        forms.measure(call, graphs=source, set_=["diffusion_form=topk"])

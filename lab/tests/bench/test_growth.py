@@ -1,44 +1,39 @@
-"""Growth: stages that add up, ratios per edge, and bars that say what is short."""
+"""Growth: stages that add up, ratios per edge, and bars."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hpgmn.base.errors import SettingError
-from hpgmn_lab.bench import graphs, growth
-from hpgmn_lab.bench.graphs import GraphSpec
-from hpgmn_lab.bench.processes import ProcessFailed
+from hpgmn_lab.bench import growth
+from hpgmn_lab.bench.process import ProcessFailed
+from hpgmn_lab.bench.records import Call
 
 from .conftest import growth_size
 
-FEW = {"epochs": 2, "estimator_epochs": 1, "hidden_dim": 8, "num_patterns": 4}
-SPEC = GraphSpec(nodes=200, degree=4.0, attributes=4)
+FEW = ["estimator_epochs=1", "hidden_dim=8", "num_patterns=4"]
 
 
-def measure(sizes: list[int], out: Path, said: list[str], **more: Any) -> dict[str, Any]:
-    options: dict[str, Any] = {"command": "c", "graph": SPEC, "changes": FEW} | more
-    return growth.measure(sizes, out, say=said.append, **options)
+def measure(call: Call, nodes: str, **more: Any) -> dict[str, Any]:
+    return growth.measure(call, nodes, degree=4.0, attributes=4, epochs=2, set_=FEW, **more)
 
 
 def test_stages_add_up_to_the_whole_run(
-    out: Path, said: list[str], in_this_process: Callable[..., list[str]]
+    call: Call, here: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tasks = in_this_process(graphs, growth)
     started = time.perf_counter()
-    record = measure([200, 400], out, said, repeats=3)
+    record = measure(call, "200,400", repeats=3)
     elapsed = time.perf_counter() - started
-    assert tasks == [*["graph", *["growth"] * 3] * 2]
+    assert here == [*["graph", *["growth"] * 3] * 2]
     assert [size["nodes"] for size in record["sizes"]] == [200, 400]
     for size in record["sizes"]:
         assert set(size["seconds"]) == set(growth.STAGES)
         assert min(size["seconds"].values()) > 0
         assert size["seconds_of_runs"] == sorted(size["seconds_of_runs"])
-        assert growth.total(size) == size["seconds_of_runs"][1]  # the median
+        assert growth.total_seconds(size) == size["seconds_of_runs"][1]  # the median
         assert 3 * size["nodes"] < size["edges"] < 5 * size["nodes"]
         assert size["train_nodes"] == pytest.approx(size["nodes"] / 2, abs=3)
         slack = 2**20  # Linux counts in lots
@@ -50,53 +45,48 @@ def test_stages_add_up_to_the_whole_run(
     assert record["settings"]["epochs"] == 2
     assert record["settings"]["batch_size"] == 4096
     assert record["seeds"] == {"graph": 0, "training": 0}
-    assert "400 nodes: run 3 of 3" in said
+    assert "400 nodes: run 3 of 3" in capsys.readouterr().err
 
 
-def test_a_size_that_fails_ends_the_growth_and_says_why(
-    out: Path,
-    said: list[str],
-    in_this_process: Callable[..., list[str]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    in_this_process(graphs, growth)
-    real = growth.one_run
+@pytest.mark.usefixtures("here")
+def test_a_failing_size_ends_the_benchmark(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = growth.run_stages
 
-    def one_run(path: str, **more: Any) -> Any:
+    def run_stages(path: str, **more: Any) -> Any:
         if "n400" in path:
-            raise ProcessFailed("out of memory: the system ended the process")
-        return real(path, **more)
+            raise ProcessFailed("out of memory", "Choose smaller sizes")
+        return original(path, **more)
 
-    monkeypatch.setattr(growth, "one_run", one_run)
-    record = measure([200, 400, 800], out, said)
+    monkeypatch.setattr(growth, "run_stages", run_stages)
+    record = measure(call, "200,400,800")
     assert [size["nodes"] for size in record["sizes"]] == [200, 400]
-    assert record["sizes"][1]["failed"].startswith("out of memory")
+    assert record["sizes"][1]["failed"] == "out of memory"
     runs, costs, bars = growth.tables(record)
-    assert runs.rows[0][2].startswith("out of memory")
+    assert runs.rows[0][2] == "out of memory"
     assert runs.rows[1][2] == "–"
     assert len(costs.columns) == 2
     assert [row[-1] for row in bars.rows] == [record["sizes"][1]["failed"]] * 2
-    with pytest.raises(ProcessFailed):  # nothing measured at all is a mistake
-        measure([400], out, said)
+    with pytest.raises(ProcessFailed):  # nothing was measured
+        measure(call, "400")
 
 
 def test_the_bars_of_a_record(growth_record: dict[str, Any]) -> None:
-    found = {bar.what: (bar.value, bar.words) for bar in growth.bars(growth_record)}
-    ratio, words = found["whole run per edge, against the size before"]
+    bars = {bar.what: (bar.value, bar.verdict) for bar in growth.bars(growth_record)}
+    ratio, verdict = bars["whole run per edge, against the size before"]
     assert ratio == pytest.approx(240 / 15 / 10)
-    assert words == "short by 0.10 ×"
-    assert found["memory per edge, against the size before"] == (0.8, "reached")
-    assert found["1,000,000 nodes, whole run"] == (240.0, "reached")
-    assert found["1,000,000 nodes, peak memory"] == (5.0, "reached")
+    assert verdict == "short by 0.10 ×"
+    assert bars["memory per edge, against the size before"] == (0.8, "reached")
+    assert bars["1,000,000 nodes, whole run"] == (240.0, "reached")
+    assert bars["1,000,000 nodes, peak memory"] == (5.0, "reached")
     growth_record["sizes"][1] = {"nodes": 1_000_000, "failed": "out of memory"}
-    assert {bar.words for bar in growth.bars(growth_record)} == {"out of memory"}
+    assert {bar.verdict for bar in growth.bars(growth_record)} == {"out of memory"}
 
 
 def test_the_bars_of_a_gpu(growth_record: dict[str, Any]) -> None:
     growth_record["device_kind"] = "cuda"
     for size, memory in zip(growth_record["sizes"], (2**28, 11 * 2**28), strict=True):
         size["device_peak_bytes"] = memory
-    words = {bar.what: bar.words for bar in growth.bars(growth_record)}
+    words = {bar.what: bar.verdict for bar in growth.bars(growth_record)}
     assert words["GPU memory per edge, against the size before"] == "short by 0.10 ×"
     assert words["whole run on a GPU"] == "short by 180.00 s"
     assert not any("1,000,000" in what for what in words)
@@ -105,13 +95,13 @@ def test_the_bars_of_a_gpu(growth_record: dict[str, Any]) -> None:
 
 
 def test_memory_above_start_up_is_never_nothing() -> None:
-    assert growth.own_bytes(growth_size(1000, 10.0, 2**20)) == 2**20
-    assert growth.own_bytes(growth_size(1000, 10.0, -9)) == 4096
+    assert growth.working_bytes(growth_size(1000, 10.0, 2**20)) == 2**20
+    assert growth.working_bytes(growth_size(1000, 10.0, -9)) == 4096
 
 
 def test_one_size_has_no_ratio(growth_record: dict[str, Any]) -> None:
     growth_record["sizes"] = [growth_size(1000, 10.0, 2**20)]
-    assert [bar.words for bar in growth.bars(growth_record)] == ["needs two sizes"] * 2
+    assert [bar.verdict for bar in growth.bars(growth_record)] == ["needs two sizes"] * 2
 
 
 def test_tables_show_seconds_costs_and_ratios(growth_record: dict[str, Any]) -> None:
@@ -129,22 +119,9 @@ def test_tables_show_seconds_costs_and_ratios(growth_record: dict[str, Any]) -> 
     assert rows["whole run, µs"] == ["15", "24", "1.60 ×"]
     assert rows["memory, bytes"] == ["537", "429", "0.80 ×"]
     assert bars.rows[0][-1] == "short by 0.10 ×"
-    assert growth.disturbance(growth_record) == 0.05
 
 
-@pytest.mark.parametrize(
-    ("sizes", "more", "message"),
-    [
-        ([400, 200], {}, r"--nodes takes rising sizes \(got 400,200\)"),
-        ([200, 200], {}, "rising sizes"),
-        ([50], {}, "--nodes must be at least 100"),
-        ([200], {"repeats": 0}, r"--repeats must be at least 1 \(got 0\)"),
-        ([200], {"changes": {"epochs": 0}}, "Setting 'epochs' must be at least 1"),
-    ],
-)
-def test_mistakes_are_refused_before_any_work(
-    out: Path, said: list[str], sizes: list[int], more: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(SettingError, match=message):
-        measure(sizes, out, said, **more)
-    assert said == []
+@pytest.mark.parametrize("sizes", ["400,200", "200,200"])
+def test_sizes_must_increase(call: Call, sizes: str) -> None:
+    with pytest.raises(SettingError, match="--nodes takes increasing sizes"):
+        measure(call, sizes)

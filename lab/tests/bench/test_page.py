@@ -1,32 +1,51 @@
-"""The page: sections for whatever records there are, nothing hidden, the same text each time."""
+"""The pages: sections for all records, generated parts, and the committed text."""
 
 from __future__ import annotations
 
+import ast
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn_lab.bench.page import PAGE, main, page
-from hpgmn_lab.bench.plan_tables import filled
-from hpgmn_lab.bench.records import write_record
+from hpgmn_lab.bench.page import (
+    BENCHMARK_RECORDS,
+    SOAK_RECORDS,
+    append_soak_record,
+    benchmarks_page,
+    main,
+    reliability_page,
+    replace_part,
+    scale_page,
+)
+from hpgmn_lab.bench.records import add_record, read_records, write_record
 
 ROOT = Path(__file__).parents[3]
+SCALE = """# Scale
+<!-- measured: begin -->
+earlier text
+<!-- measured: end -->
+by hand \\1
+<!-- plan: begin --><!-- plan: end -->
+"""
+RELIABILITY = """# Reliability
+| guarantee | test | figures |
+| --- | --- | --- |
+| Nothing is lost. | `tests/test_a.py` | earlier text |
+| Nothing else. | `tests/test_b.py::test_c`, `tests/test_d.py` | |
+<!-- deterministic: begin -->earlier text<!-- deterministic: end -->
+<!-- long run: begin -->earlier text<!-- long run: end -->
+"""
 
 
-@pytest.fixture
-def results(tmp_path: Path) -> Path:
-    (tmp_path / "results" / "benchmarks").mkdir(parents=True)
-    return tmp_path / "results"
-
-
-def test_without_records_the_page_has_no_sections(results: Path) -> None:
-    assert "##" not in page(results)
+def test_without_records_the_page_has_no_sections(tmp_path: Path) -> None:
+    assert "##" not in benchmarks_page({"yardstick-texas": {}}, tmp_path)
 
 
 def test_every_record_has_its_section_machine_and_command(
-    results: Path,
+    tmp_path: Path,
     compare_record: dict[str, Any],
     growth_record: dict[str, Any],
     peers_record: dict[str, Any],
@@ -36,108 +55,174 @@ def test_every_record_has_its_section_machine_and_command(
     shards_record: dict[str, Any],
     deterministic_record: dict[str, Any],
 ) -> None:
-    for name, record in (
-        ("compare", compare_record),
-        ("growth", growth_record | {"command": "hpgmn bench growth --repeats 3"}),
-        ("peers", peers_record),
-        ("forms", forms_record),
-        ("batches", batches_record),
-        ("workers", workers_record),
-        ("shards", shards_record),
-        ("deterministic", deterministic_record),
-    ):
-        write_record(record, results / "benchmarks" / f"{name}.json")
-    (results / "benchmarks" / "yardstick-texas.json").write_text("{}")  # an input, not a record
-    text = page(results)
+    records = {
+        "workers": workers_record,
+        "compare": compare_record,
+        "growth": growth_record | {"command": "hpgmn bench growth --repeats 3"},
+        "peers": peers_record,
+        "forms": forms_record,
+        "batches": batches_record,
+        "shards": shards_record,
+        "deterministic": deterministic_record,
+    }
+    text = benchmarks_page(records, tmp_path)
     headings = [line for line in text.splitlines() if line.startswith("## ")]
     assert headings == [
         *("## Against a plain implementation", "## Growth", "## Peers"),
         *("## Forms of diffusion", "## Batches of rows", "## Workers", "## Node ranges"),
-        "## The same bits each time",
+        "## Bit-identical results",
     ]
     assert "```sh\nhpgmn bench growth --repeats 3\n```" in text
     assert "```sh\npython lab/benchmarks/compare.py --data $HPGMN_DATA --repeats 4\n```" in text
     assert text.count("Machine: ") == 8
-    assert "| two workers against one | 1.75 × | ≥ 1.7 × | reached |" in text
-    assert "| one round of the sketch | edge | 4 | 60 | 6 |" in text
     assert "Machine: a processor; 2 threads; torch 3; hpgmn 9.9; 2026-01-02." in text
-    assert "| whole run, µs | 15 | 24 | 1.60 × |" in text
-    assert "short by 0.10 ×" in text
+    assert "| two workers against one | 1.75 × | ≥ 1.7 × | reached |" in text
     assert "| appnp | – | – | – | – | – | – | Out of memory while training appnp. |" in text
-    assert "Other processes took at most 0.07 cores" in text
-    assert "| squirrel | sketch | 0.6 | 70.0 ± 1.4 | -1.00 (-1.00 to -1.00) | 9 |" in text
-    assert "reached: the interval holds 0" in text
+    assert "Other processes used at most 0.07 cores" in text
     assert "![" not in text
-    assert page(results) == text
+    assert "\n\n\n" not in text
 
 
-def test_two_records_of_one_benchmark_are_told_apart_and_pictures_shown(
-    results: Path, growth_record: dict[str, Any]
+def test_two_records_of_one_benchmark_have_headings_and_pictures(
+    tmp_path: Path, growth_record: dict[str, Any]
 ) -> None:
-    folder = results / "benchmarks"
-    write_record(growth_record, folder / "growth.json")
-    other = growth_record | {"device_kind": "cuda", "device": "a GPU"}
-    for size in other["sizes"]:
+    gpu = growth_record | {"device_kind": "cuda", "device": "a GPU"}
+    for size in gpu["sizes"]:
         size["device_peak_bytes"] = 2**30
-    write_record(other, folder / "growth-gpu.json")
-    (folder / "growth-gpu.svg").touch()
-    text = page(results)
+    (tmp_path / "growth-gpu.svg").touch()
+    text = benchmarks_page({"growth": growth_record, "growth-gpu": gpu}, tmp_path)
     assert text.count("## Growth\n") == 1
     assert "### a processor: `hpgmn bench NAME --device cpu`" in text
     assert "### a GPU" in text
     assert text.count("![") == 1
-    assert "![Growth](../lab/results/benchmarks/growth-gpu.svg)" in text
+    assert "![Growth](pictures/growth-gpu.svg)" in text
 
 
-def test_a_record_of_no_known_benchmark_is_refused(results: Path) -> None:
-    (results / "benchmarks" / "grwth.json").write_text("{}")
-    with pytest.raises(HPGMNError, match=r"grwth\.json cannot be shown.*Did you mean 'growth'"):
-        page(results)
+def test_an_unknown_benchmark_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(HPGMNError, match=r"grwth.*Did you mean 'growth'"):
+        benchmarks_page({"grwth": {}}, tmp_path)
 
 
-def test_main_writes_the_page_or_says_what_is_wrong(
-    results: Path, growth_record: dict[str, Any], capsys: pytest.CaptureFixture[str]
+def test_parts_between_markers_are_replaced() -> None:
+    text = "a\n<!-- x: begin -->earlier text<!-- x: end -->\nb"
+    assert replace_part(text, "x", r"\1 new") == (
+        "a\n<!-- x: begin -->\n\n\\1 new\n\n<!-- x: end -->\nb"
+    )
+    with pytest.raises(HPGMNError, match="<!-- y: begin -->"):
+        replace_part(text, "y", "")
+
+
+def test_scale_has_measured_costs_and_a_plan(shards_record: dict[str, Any]) -> None:
+    text = scale_page(SCALE, {"shards": shards_record})
+    assert text.startswith("# Scale\n<!-- measured: begin -->\n\n1,000 nodes, 10,000 edges, F = 4,")
+    assert "earlier text" not in text
+    assert "\nby hand \\1\n" in text
+    assert "Other processes used at most 0.03 cores." in text
+    assert "| one round of the sketch | edge | 4 | 60 | 6 |" in text
+    assert "| one round of the sketch | 1 | 1 |" in text  # 0.6 and 0.59 MB
+    assert re.search(
+        r"\*\*[\d.]+ hours in total: .*\*\* `--ranges \d+ --memory \d+`: \d+ conc", text
+    )
+    assert "GPU ranks" not in text
+    assert scale_page(text, {"shards": shards_record}) == text
+    gpu = shards_record | {"device_kind": "cuda"}
+    text = scale_page(text, {"shards": shards_record, "shards-gpu": gpu})
+    assert "8 GPU ranks" in text
+    assert text.count("| training on shards: 500 train rows in batches of 50 |") == 2
+    with pytest.raises(HPGMNError, match="'shards'"):
+        scale_page(text, {})
+
+
+def test_reliability_has_the_figures_of_each_row(
+    tmp_path: Path, deterministic_record: dict[str, Any]
 ) -> None:
-    write_record(growth_record, results / "benchmarks" / "growth.json")
-    docs = results.parent / "docs"
-    main(["--results", str(results), "--docs", str(docs)])
-    assert (docs / PAGE).read_text(encoding="utf-8") == page(results)
-    (results / "benchmarks" / "growth.json").write_text("{")
-    with pytest.raises(SystemExit) as stop:
-        main(["--results", str(results), "--docs", str(docs)])
-    assert stop.value.code == 2
-    assert "Measure it again" in capsys.readouterr().err
+    path = tmp_path / "soak.jsonl"
+    figures = {"kills_survived": 1200, "hours": 0.5, "seed": 7}
+    append_soak_record(path, "a", "Nothing is lost.", "tests/test_a.py::test_x[1]", 59.96, figures)
+    append_soak_record(path, "b", "Two.", "tests/test_a.py::test_y", 60, {"kills_survived": 34})
+    append_soak_record(path, "c", "Three.", "tests/test_d.py::test_z", 1, {"damages_told": 5})
+    soak = read_records(path)
+    assert {"processor", "torch", "python", "created", "version"} <= set(soak["a"])
+    assert soak["a"]["seconds"] == 60.0
+    text = reliability_page(RELIABILITY, soak, {"deterministic": deterministic_record})
+    assert "| `tests/test_a.py` | 1,234 kills survived, 0.50 hours |" in text
+    assert "| `tests/test_b.py::test_c`, `tests/test_d.py` | 5 damages detected |" in text
+    assert "earlier text" not in text
+    assert "3 tests, 2 minutes in total" in text
+    assert "1,234 kills survived, 5 damages detected. Every record" in text
+    assert "On a processor training with `--deterministic` takes 1.50 times as long" in text
+    assert "bit-identical for 2 of 2 models with it, for 1 without" in text
+    assert reliability_page(text, soak, {"deterministic": deterministic_record}) == text
 
 
-def test_main_also_fills_the_plan(
-    results: Path, shards_record: dict[str, Any], capsys: pytest.CaptureFixture[str]
+def test_reliability_without_records_names_the_commands() -> None:
+    text = reliability_page(RELIABILITY, {}, {})
+    assert "| `tests/test_a.py` | – |" in text
+    assert "`make soak` writes one" in text
+    assert "`hpgmn bench deterministic` measures one" in text
+
+
+def test_a_long_run_on_two_days_and_machines_names_both(tmp_path: Path) -> None:
+    append_soak_record(tmp_path / "s.jsonl", "a", "One.", "t::a", 60, {})
+    record = read_records(tmp_path / "s.jsonl")["a"]
+    soak = {
+        f"{day}": record | {"created": f"2026-01-0{day}T00:00:00+00:00", "processor": name}
+        for day, name in ((3, "b"), (1, "a"), (2, "a"))
+    }
+    text = reliability_page(RELIABILITY, soak, {})
+    assert "\n2026-01-01 to 2026-01-03; a, torch " in text
+    assert "; b, torch " in text
+
+
+def test_main_adds_a_record_and_writes_the_pages_or_none(
+    tmp_path: Path,
+    growth_record: dict[str, Any],
+    shards_record: dict[str, Any],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    docs = results.parent / "docs"
+    results, docs, out = tmp_path / "results", tmp_path / "docs", tmp_path / "bench"
     docs.mkdir()
-    marks = "<!-- measured: begin --><!-- measured: end -->\n<!-- plan: begin --><!-- plan: end -->"
-    (docs / "SCALE.md").write_text(f"# By hand\n{marks}\n")
+    out.mkdir()
+    (docs / "SCALE.md").write_text(SCALE)
+    (docs / "RELIABILITY.md").write_text(RELIABILITY)
+    write_record(growth_record, out / "growth.json")
+    (out / "growth.svg").write_text("<svg/>")
     arguments = ["--results", str(results), "--docs", str(docs)]
     with pytest.raises(SystemExit) as stop:
-        main(arguments)
+        main([*arguments, "--add", str(out / "growth.json"), "--name", "growth-gpu"])
     assert stop.value.code == 2
-    assert "shards.json" in capsys.readouterr().err
-    assert not (docs / PAGE).exists()  # both or none
-    write_record(shards_record, results / "benchmarks" / "shards.json")
+    assert "'shards'" in capsys.readouterr().err
+    assert not (docs / "BENCHMARKS.md").exists()
+    assert read_records(results / BENCHMARK_RECORDS) == {"growth-gpu": growth_record}
+    assert (docs / "pictures" / "growth-gpu.svg").read_text() == "<svg/>"
+    add_record(results / BENCHMARK_RECORDS, "shards", shards_record)
     main(arguments)
-    text = (docs / "SCALE.md").read_text(encoding="utf-8")
-    assert text.startswith("# By hand\n<!-- measured: begin -->\n\n1,000 nodes")
-    main(arguments)
-    assert (docs / "SCALE.md").read_text(encoding="utf-8") == text
+    assert "pictures/growth-gpu.svg" in (docs / "BENCHMARKS.md").read_text()
+    for name in ("SCALE.md", "RELIABILITY.md"):
+        assert "earlier text" not in (docs / name).read_text()
+    (out / "growth.json").write_text("{}")
+    with pytest.raises(SystemExit):
+        main([*arguments, "--add", str(out / "growth.json")])
 
 
-def test_committed_plan_is_what_the_committed_records_give() -> None:
-    written = (ROOT / "docs" / "SCALE.md").read_text(encoding="utf-8")
-    made = filled(written, ROOT / "lab" / "results" / "benchmarks")
-    assert written == made, "docs/SCALE.md is not up to date: make results"
+@pytest.mark.parametrize("name", ["BENCHMARKS.md", "SCALE.md", "RELIABILITY.md"])
+def test_committed_pages_are_up_to_date(name: str) -> None:
+    records = read_records(ROOT / "lab" / "results" / BENCHMARK_RECORDS)
+    soak = dict(sorted(read_records(ROOT / "lab" / "results" / SOAK_RECORDS).items()))
+    written = (ROOT / "docs" / name).read_text(encoding="utf-8")
+    pages = {
+        "BENCHMARKS.md": lambda: benchmarks_page(records, ROOT / "docs" / "pictures"),
+        "SCALE.md": lambda: scale_page(written, records),
+        "RELIABILITY.md": lambda: reliability_page(written, soak, records),
+    }
+    assert written == pages[name](), f"docs/{name} is out of date: make results"
 
 
-def test_committed_page_is_what_the_committed_records_give() -> None:
-    written = (ROOT / "docs" / PAGE).read_text(encoding="utf-8")
-    assert written == page(ROOT / "lab" / "results"), (
-        "docs/BENCHMARKS.md is not up to date: make results"
-    )
+def test_every_test_named_in_reliability_exists() -> None:
+    text = (ROOT / "docs" / "RELIABILITY.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", text))
+    assert len(named) > 20
+    for file, test in sorted(named):
+        tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+        functions = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        assert not test or test in functions, f"{file}::{test} does not exist"

@@ -1,9 +1,8 @@
-"""Peers: the same split and trials for all, the race to a score, bars that say what is short."""
+"""Peers: the same split and trials for all, the race to a score, and bars."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,33 +11,30 @@ import pytest
 from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.graph import Graph
 from hpgmn.graph.files import write_graph
-from hpgmn_lab.bench import graphs, peers
-from hpgmn_lab.bench.graphs import GraphSpec
-from hpgmn_lab.bench.processes import ProcessFailed
+from hpgmn_lab.bench import peers
+from hpgmn_lab.bench.process import ProcessFailed
+from hpgmn_lab.bench.records import Call
 
-FEW = {"hpgmn": {"estimator_epochs": 1, "hidden_dim": 8, "num_patterns": 4}}
-SPEC = GraphSpec(nodes=200, degree=4.0, attributes=4)
+FEW = ["hpgmn.estimator_epochs=1", "hpgmn.hidden_dim=8", "hpgmn.num_patterns=4"]
 
 
-def measure(out: Path, said: list[str], **more: Any) -> dict[str, Any]:
+def measure(call: Call, **more: Any) -> dict[str, Any]:
     options: dict[str, Any] = {
-        "command": "c",
-        "graph": SPEC,
-        "models": ["mlp", "pyg-mlp"],
+        "nodes": 200,
+        "degree": 4.0,
+        "attributes": 4,
+        "models": "mlp,pyg-mlp",
         "trials": 2,
         "epochs": 2,
         "peer_epochs": 3,
-        "changes": FEW,
+        "set_": FEW,
     }
-    return peers.measure(out, say=said.append, **options | more)
+    return peers.measure(call, **options | more)
 
 
-def test_every_model_has_its_trials_on_the_same_graph(
-    out: Path, said: list[str], in_this_process: Callable[..., list[str]]
-) -> None:
-    tasks = in_this_process(graphs, peers)
-    record = measure(out, said)
-    assert tasks == ["graph", "peer", "peer", "peer"]
+def test_every_model_has_its_trials_on_the_same_graph(call: Call, here: list[str]) -> None:
+    record = measure(call)
+    assert here == ["graph", "peer", "peer", "peer"]
     assert list(record["models"]) == ["hpgmn", "mlp", "pyg-mlp"]
     for name, own in record["models"].items():
         assert own["nodes"] == 200
@@ -53,45 +49,43 @@ def test_every_model_has_its_trials_on_the_same_graph(
     assert record["graph"]["parameters"]["num_nodes"] == 200
 
 
-def test_a_graph_of_the_users_own_is_taken(
-    out: Path, said: list[str], in_this_process: Callable[..., list[str]], small_graph: Graph
-) -> None:
-    in_this_process(peers)
-    path = out.parent / "mine.npz"
+@pytest.mark.usefixtures("here")
+def test_another_graph_may_be_named(call: Call, small_graph: Graph, tmp_path: Path) -> None:
+    path = tmp_path / "mine.npz"
     write_graph(small_graph, path)
-    record = measure(out, said, graph=str(path), models=["mlp"], split=1)
+    record = measure(call, graph=str(path), models="mlp", split=1)
     assert record["graph"] == {"name": "mine"}
     assert record["models"]["mlp"]["nodes"] == 18
     with pytest.raises(HPGMNError, match="has splits 0 to 1"):
-        measure(out, said, graph=str(path), split=2)
+        measure(call, graph=str(path), split=2)
 
 
-def test_a_model_that_fails_is_told_and_the_others_go_on(
-    out: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+def test_the_other_models_continue_when_one_fails(
+    call: Call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def measured(task: str, **arguments: Any) -> dict[str, Any]:
+    def run_task(task: str, **arguments: Any) -> dict[str, Any]:
         if arguments["model"] == "mlp":
-            raise ProcessFailed("out of memory: the system ended the process")
-        return {"limit": arguments["limit"], "patience": arguments["patience"]}
+            raise ProcessFailed("out of memory", "Choose smaller sizes")
+        return {key: arguments[key] for key in ("limit", "timeout")}
 
-    monkeypatch.setattr(peers, "measured", measured)
-    monkeypatch.setattr(peers, "generated", lambda *_: {"path": "p", "parameters": {}} | BEST)
+    monkeypatch.setattr(peers, "run_task", run_task)
+    monkeypatch.setattr(peers, "generate", lambda *_: {"path": "p", "parameters": {}} | BEST)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    record = measure(out, said, models=["mlp", "pyg-gcn", "gcn"], limit=10.0)
+    record = measure(call, models="mlp,pyg-gcn,gcn", limit=10.0)
     assert record["models"] == {
-        "hpgmn": {"limit": 10.0, "patience": 140.0},
-        "mlp": {"failed": "out of memory: the system ended the process"},
+        "hpgmn": {"limit": 10.0, "timeout": 140.0},
+        "mlp": {"failed": "out of memory"},
         "pyg-gcn": {"failed": "PyTorch Geometric is not installed"},
-        "gcn": {"limit": 10.0, "patience": 140.0},
+        "gcn": {"limit": 10.0, "timeout": 140.0},
     }
-    assert "PyG GCN: PyTorch Geometric is not installed" in said
+    assert "PyG GCN: PyTorch Geometric is not installed" in capsys.readouterr().err
 
 
 BEST = {"best_accuracy": 0.97}
 
 
 def test_the_race_is_to_the_peers_own_best_score(peers_record: dict[str, Any]) -> None:
-    assert peers.reached(peers_record, "gcn") == 0.60
+    assert peers.best_validation(peers_record, "gcn") == 0.60
     assert peers.seconds_to(peers_record, "gcn", 0.60) == 6.0
     assert peers.seconds_to(peers_record, "hpgmn", 0.60) == 4.0
     assert peers.times_faster(peers_record, "gcn") == 1.5
@@ -99,12 +93,12 @@ def test_the_race_is_to_the_peers_own_best_score(peers_record: dict[str, Any]) -
     assert peers.times_faster(peers_record, "pyg-gcn") == 0.4
     assert peers.seconds_to(peers_record, "hpgmn", 0.96) is None
     assert peers.times_faster(peers_record, "linkx") is None
-    assert peers.reached(peers_record, "appnp") is None
+    assert peers.best_validation(peers_record, "appnp") is None
     assert peers.times_faster(peers_record, "appnp") is None
 
 
 def test_the_bars_of_a_record(peers_record: dict[str, Any]) -> None:
-    words = {bar.what: bar.words for bar in peers.bars(peers_record)}
+    words = {bar.what: bar.verdict for bar in peers.bars(peers_record)}
     assert words == {
         "test accuracy minus that of the best peer (linkx)": "short by 0.30 points",
         "times faster than gcn to its best validation score": "reached",
@@ -112,15 +106,14 @@ def test_the_bars_of_a_record(peers_record: dict[str, Any]) -> None:
         "times faster than PyG GCN to its best validation score": "short by 0.60 ×",
     }
     peers_record["models"]["linkx"] = {"failed": "out of memory"}
-    words = {bar.what: bar.words for bar in peers.bars(peers_record)}
+    words = {bar.what: bar.verdict for bar in peers.bars(peers_record)}
     assert words["test accuracy minus that of the best peer (gcn)"] == "reached"
     assert words["times faster than linkx to its best validation score"] == "out of memory"
 
 
 def test_without_a_peer_there_is_nothing_to_compare(peers_record: dict[str, Any]) -> None:
     peers_record["models"] = {"hpgmn": peers_record["models"]["hpgmn"]}
-    assert [bar.words for bar in peers.bars(peers_record)] == ["not measured"]
-    assert peers.disturbance(peers_record) == 0.02
+    assert [bar.verdict for bar in peers.bars(peers_record)] == ["not measured"]
 
 
 def test_tables_of_a_record(peers_record: dict[str, Any]) -> None:
@@ -158,20 +151,15 @@ def test_tables_show_the_memory_of_a_gpu_and_trials_that_were_not_begun(
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"models": ["gcm"]}, "Unknown model 'gcm'. Did you mean 'gcn'"),
-        ({"trials": 5}, r"--trials must be from 1 to 4 \(got 5\)"),
-        ({"trials": 0}, "--trials must be from 1 to 4"),
-        ({"limit": 0.0}, "--limit must be above 0 seconds"),
-        ({"graph": GraphSpec(nodes=10)}, "--nodes must be at least 100"),
-        ({"changes": {"mlp": {"lr": "fast"}}}, "Setting 'lr' takes a number"),
+        ({"models": "gcm"}, "Unknown model 'gcm'. Did you mean 'gcn'"),
+        ({"set_": ["mlp.lr=fast"]}, "'lr'"),
     ],
 )
-def test_mistakes_are_refused_before_any_work(
-    out: Path, said: list[str], more: dict[str, Any], message: str
+def test_invalid_options_are_refused_before_any_work(
+    call: Call, more: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(SettingError, match=message):
-        measure(out, said, **more)
-    assert said == []
+        measure(call, **more)
 
 
 def test_all_models_have_equally_many_trials_and_equal_width() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from hpgmn.shards.files import GAP_BYTES
 from hpgmn_lab.bench import scale
-from hpgmn_lab.bench.scale import Job, Machines, Stage
+from hpgmn_lab.bench.scale import Job, Machines, PlanStage
 
 MIB = 2**20
 JOB = Job(2_000, 20_000, attributes=8, classes=2, dim=32, epochs=2, rank_batch=25)
@@ -26,22 +26,20 @@ def test_rounds_and_rows_of_a_job() -> None:
 
 
 def test_a_stage_takes_as_long_as_its_parts() -> None:
-    stage = Stage("s", 7200.0, 3e6, 1e6, machines=2, at_a_time=4, disk=1e3, waiting=100.0)
-    assert stage.parts == {"cores": 900.0, "disk": 2000.0, "messages": 100.0}
+    machines = Machines(count=2, disk=1e3)
+    stage = PlanStage("s", 7200.0, 3e6, 1e6, machines, at_a_time=4, waiting=100.0)
+    assert stage.seconds == {"cores": 900.0, "disk": 2000.0, "messages": 100.0}
     assert stage.hours == pytest.approx(3000 / 3600)
     assert stage.bound == "disk"
     single = replace(stage, is_single=True)
-    assert single.parts == {"cores": 7200.0, "disk": 4000.0, "messages": 100.0}
+    assert single.seconds == {"cores": 7200.0, "disk": 4000.0, "messages": 100.0}
     assert single.bound == "cores"
 
 
 def test_blocks_fill_the_memory() -> None:
-    # A range of means has 10,000 edges of 64 + 96 bytes, and 1,000 rows of 32 + 128.
-    assert scale.means_blocks(JOB, 2, 1_760_000) == 2
-    assert scale.means_blocks(JOB, 2, 1_759_999) == 4
-    # One of a round has 10,000 edges of 64 + 256 bytes, and 1,000 rows of 1,024 + 256.
-    assert scale.round_blocks(JOB, 2, 4_480_000) == 2
-    assert scale.round_blocks(JOB, 2, 4_479_999) == 4
+    # Each of two ranges has 10,000 edges of 160 bytes and 1,000 rows of 160.
+    assert scale.num_blocks(JOB, 2, 1_760_000, 160, 160) == 2
+    assert scale.num_blocks(JOB, 2, 1_759_999, 160, 160) == 4
 
 
 def rows_read_slowly(nodes: int, edges: int, size: int) -> float:
@@ -118,25 +116,25 @@ def test_the_best_plan_is_the_shortest(shards_record: dict[str, Any]) -> None:
 def test_topk_pushes_every_row_on_machines_that_map_all_of_t(
     shards_record: dict[str, Any],
 ) -> None:
-    [(first, (join, push)), (second, (_, long))] = scale.topk_stages(shards_record, JOB, TWO)
-    assert (first, second) == (1e-3, 1e-4)
+    join, push, longer = scale.topk_stages(shards_record, JOB, TWO)
     assert join.is_single
     assert join.core_seconds == pytest.approx(0.002)
     assert join.bytes_read == join.bytes_written == 8 * 22_000
+    assert push.name == "top-k, threshold 0.001"
     assert push.core_seconds == pytest.approx(2_000 * 1e-4)
-    assert long.core_seconds == pytest.approx(2_000 * 1e-3)
+    assert longer.core_seconds == pytest.approx(2_000 * 1e-3)
     assert push.bytes_read == 2 * 8 * 22_000
     assert push.bytes_written == 2_000 * 64 * 8
     assert push.at_a_time == 4
     assert scale.topk_stages(shards_record, JOB, replace(TWO, memory=300_000)) == []
 
 
-def test_training_computes_talks_and_reads(shards_record: dict[str, Any]) -> None:
+def test_training_computes_communicates_and_reads(shards_record: dict[str, Any]) -> None:
     stage = scale.training_stage(shards_record, JOB, TWO)
     assert stage.name == "training, 2 epochs, 8 CPU ranks"
     # 58 columns where 30 were measured; 1,000 train rows of 2 ms, 400 validation rows of 1 ms.
     assert stage.core_seconds == pytest.approx(2 * 58 / 30 * (1_000 * 0.002 + 400 * 0.001))
-    assert scale.parameters(shards_record, JOB) == 1_000 + 28 * 8
+    assert scale.num_parameters(shards_record, JOB) == 1_000 + 28 * 8
     # Steps of 8 · 25 train nodes; a machine of two sends as many bytes as there are.
     steps, sent = 2 * 5, 4 * 1_224
     assert stage.bytes_shuffled == steps * 2 * sent
@@ -163,7 +161,7 @@ def test_rows_beyond_memory_are_read_page_by_page_in_every_epoch() -> None:
 def test_enough_machines_for_a_night(shards_record: dict[str, Any]) -> None:
     one = replace(TWO, count=1)
     hours = {
-        count: scale.whole_hours(shards_record, JOB, replace(one, count=count))
+        count: scale.total_hours(shards_record, JOB, replace(one, count=count))
         for count in (1, 2, 3)
     }
     assert hours[1] > hours[2] > hours[3]
@@ -172,10 +170,18 @@ def test_enough_machines_for_a_night(shards_record: dict[str, Any]) -> None:
     assert scale.machines_for(shards_record, JOB, one, 0.0, most=4) is None
 
 
-def test_formulas_are_checked_against_what_was_read(shards_record: dict[str, Any]) -> None:
-    found = scale.formula_check(shards_record)
-    assert found["round"][0] == 600_000  # one of two
+def test_tables_of_a_plan(shards_record: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = {row[0]: row[1:] for row in scale.formula_table(shards_record).rows}
     job = Job(1_000, 10_000, 4, 2, 16)
-    assert found["round"][1] == scale.round_bytes(job, 8, MIB)
-    assert found["class_means"] == (188_000, scale.means_bytes(job, 8, MIB))
-    assert found["class_counts"] == (72_000, scale.counts_bytes(job, 8, MIB))
+    formula = scale.round_bytes(job, 8, MIB) / 1e6
+    assert rows["one round of the sketch"] == ["1", f"{formula:,.0f}"]  # 0.6 MB, one of two
+    facts = scale.plan_facts(shards_record, None)
+    plan = scale.best_plan(shards_record, scale.JOB, scale.MACHINES)
+    training = scale.training_stage(shards_record, scale.JOB, scale.MACHINES)
+    assert facts["hours"] == pytest.approx(plan.hours + training.hours)
+    total = facts["stages"].rows[-1]
+    assert (total[0], total[-1]) == ("sum", f"{facts['hours']:.2f}")
+    assert not any("GPU" in row[0] for row in facts["alternatives"].rows)
+    assert len(facts["sizes"].rows) == 3
+    monkeypatch.setattr(scale, "NIGHT_HOURS", 0.0)
+    assert scale.sizes_table(shards_record).rows[0][2:] == ["–", "–", "–"]

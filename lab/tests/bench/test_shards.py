@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,38 +11,32 @@ import numpy as np
 import pytest
 import torch
 
-from hpgmn.base.errors import SettingError
 from hpgmn.shards.files import are_whole
-from hpgmn_lab.bench import graphs, shards
-from hpgmn_lab.bench.graphs import GraphSpec
-from hpgmn_lab.bench.processes import ProcessFailed
+from hpgmn_lab.bench import shards
+from hpgmn_lab.bench.process import ProcessFailed
+from hpgmn_lab.bench.records import Call
 
-SPEC = GraphSpec(nodes=300, degree=4.0, attributes=4)
-FEW = {"epochs": 2, "hidden_dim": 4, "num_patterns": 3, "batch_size": 32, "diffusion_dim": 16}
-
-
-def measure(out: Path, said: list[str], **more: Any) -> dict[str, Any]:
-    options: dict[str, Any] = {"command": "c", "graph": SPEC, "changes": FEW, "sample": 10} | more
-    return shards.measure(out, ranges=2, say=said.append, **options)
+FEW = ["epochs=2", "hidden_dim=4", "num_patterns=3", "batch_size=32", "diffusion_dim=16"]
 
 
+def measure(call: Call) -> dict[str, Any]:
+    return shards.measure(call, nodes=300, degree=4.0, attributes=4, ranges=2, sample=10, set_=FEW)
+
+
+@pytest.mark.slow
 def test_statistics_and_training_are_measured(
-    out: Path,
-    said: list[str],
-    in_this_process: Callable[..., list[str]],
-    monkeypatch: pytest.MonkeyPatch,
+    call: Call, here: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tasks = in_this_process(graphs, shards)
-    real, trained = shards.train, []
+    original, trained = shards.train, []
 
     def train(folder: Path, run: Path, device: str, ranks: int = 1) -> Any:
         trained.append((folder.name, ranks))
-        found = real(folder, run, device)  # alone: two ranks take long to start
-        return found | {"ranks": ranks}
+        # one rank: two take long to start
+        return original(folder, run, device) | {"ranks": ranks}
 
     monkeypatch.setattr(shards, "train", train)
-    record = measure(out, said)
-    assert tasks == ["graph", "shards"]
+    record = measure(call)
+    assert here == ["graph", "shards"]
     assert trained == [("all", 1), ("fewer", 1), ("all", 2)]
     alone, fewer = record["training"]["alone"], record["training"]["fewer"]
     assert alone["train_rows"] == pytest.approx(150, abs=3)
@@ -54,36 +48,32 @@ def test_statistics_and_training_are_measured(
     assert alone["parameters"] > 4 * 45  # a weight for each hidden unit and column
     assert record["statistics"]["nodes"] == 300
     assert record["settings"]["epochs"] == 2
-    assert not (out / "shards").exists()
+    assert not (call.out / "shards").exists()
     assert len(shards.tables(record)) == 4
 
 
 def test_one_gpu_has_no_two_ranks(
-    out: Path,
-    said: list[str],
-    in_this_process: Callable[..., list[str]],
-    monkeypatch: pytest.MonkeyPatch,
-    shards_record: dict[str, Any],
+    call: Call, monkeypatch: pytest.MonkeyPatch, shards_record: dict[str, Any]
 ) -> None:
-    in_this_process(graphs)
     alone = shards_record["training"]["alone"]
 
-    def measured(task: str, folder: str, **_: Any) -> Any:
+    def run_task(task: str, folder: str, **_: Any) -> Any:
         (Path(folder) / "work").mkdir(parents=True)
         (Path(folder) / "manifest.json").write_text('{"files": {}}')
         return shards_record["statistics"]
 
-    monkeypatch.setattr(shards, "head", lambda *_, **__: dict(shards_record))
-    monkeypatch.setattr(shards, "measured", measured)
+    monkeypatch.setattr(shards, "generate", lambda *_: {"path": "g"})
+    monkeypatch.setattr(shards, "new_record", lambda *_, **__: dict(shards_record))
+    monkeypatch.setattr(shards, "run_task", run_task)
     monkeypatch.setattr(shards, "train", lambda *_: alone | {"epoch_seconds": 0.1})
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    record = measure(out, said, device="cuda")
+    record = measure(replace(call, device="cuda"))
     assert record["training"]["two"] == {"failed": "two ranks need two GPUs"}
-    assert shards.talk_seconds(record["training"]) is None
+    assert shards.communication_seconds(record["training"]) is None
     record["training"]["fewer"]["train_rows"] = 50  # as quick as all: nothing can be told
     rows = dict(shards.training_table(record).rows)
-    assert rows["s for an epoch, two ranks"] == "two ranks need two GPUs"
-    assert rows["train rows in a second"] == "–"
+    assert rows["s per epoch, two ranks"] == "two ranks need two GPUs"
+    assert rows["train rows per second"] == "–"
 
 
 def test_fewer_train_nodes_have_the_same_rows(tmp_path: Path) -> None:
@@ -92,7 +82,7 @@ def test_fewer_train_nodes_have_the_same_rows(tmp_path: Path) -> None:
     (folder / "manifest.json").write_text('{"files": {"rows-00000/y.npy": {"bytes": 1}}}')
     np.save(folder / "rows-00000" / "train.npy", np.arange(50) % 2 == 1)
     np.save(folder / "rows-00000" / "y.npy", np.arange(50))
-    shards.fewer_train_nodes(folder, tmp_path / "fewer")
+    shards.thin_train_nodes(folder, tmp_path / "fewer")
     kept = np.load(tmp_path / "fewer" / "rows-00000" / "train.npy")
     assert np.flatnonzero(kept).tolist() == [1, 21, 41]
     assert np.load(tmp_path / "fewer" / "rows-00000" / "y.npy")[7] == 7
@@ -127,7 +117,7 @@ def test_what_a_record_says(shards_record: dict[str, Any]) -> None:
     training = shards_record["training"]
     # 450 train rows more take 0.9 s more: 2 ms each, so that 200 validation rows have 0.2 s.
     assert shards.row_seconds(training) == pytest.approx((0.002, 0.001))
-    assert shards.talk_seconds(training) == pytest.approx(0.01)
+    assert shards.communication_seconds(training) == pytest.approx(0.01)
     sizes = {"attributes": 16, "class_counts": 8, "class_means": 16, "diffusion": 64}
     assert shards.row_bytes(shards_record["statistics"]["statistics"]) == sizes
     work, unit, topk, trained = shards.tables(shards_record)
@@ -137,26 +127,8 @@ def test_what_a_record_says(shards_record: dict[str, Any]) -> None:
     assert unit.rows[7] == ["one round of the sketch", "edge", "4", "60", "6"]
     assert topk.rows[1] == ["0.0001", "100", "0.10", "1000"]
     rows = dict(trained.rows)
-    assert rows["ms of talk in a step of two ranks"] == "10.0"
-    assert rows["train rows in a second"] == "500"
-    assert rows["validation rows in a second"] == "1,000"
+    assert rows["ms of communication per step"] == "10.0"
+    assert rows["train rows per second"] == "500"
+    assert rows["validation rows per second"] == "1,000"
     assert rows["bytes of a node's rows"] == "104"
-    assert rows["bytes added up over ranks in a step"] == "4,000"
-    assert shards.disturbance(shards_record) == 0.03
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"ranges": 1}, r"--ranges must be at least 2 \(got 1\)"),
-        ({"sample": 0}, r"--sample must be at least 1 \(got 0\)"),
-        ({"graph": GraphSpec(5)}, "--nodes must be at least 100"),
-    ],
-)
-def test_mistakes_are_refused_before_any_work(
-    out: Path, said: list[str], options: dict[str, Any], message: str
-) -> None:
-    asked: dict[str, Any] = {"command": "c", "graph": SPEC, "changes": {}} | options
-    with pytest.raises(SettingError, match=message):
-        shards.measure(out, say=said.append, **asked)
-    assert said == []
+    assert rows["bytes reduced over ranks per step"] == "4,000"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from hpgmn_lab.bench.records import add_record, read_records
 from hpgmn_lab.bench.yardstick import GRAPHS
 
 ROOT = Path(__file__).parents[3]
@@ -25,6 +25,16 @@ def compare() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def recorded_yardstick(compare: ModuleType, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put records of the yardstick and the page into a folder."""
+    records = folder / "lab" / "results" / "benchmarks.jsonl"
+    for name in GRAPHS:
+        add_record(records, f"yardstick-{name}", {"accuracy_mean": 60.0, "accuracy_std": 2.0})
+    monkeypatch.setattr(compare, "ROOT", folder)
+    monkeypatch.setattr(compare, "RECORDS", records)
+    return records
 
 
 def test_scaled_total_counts_shared_work_once(compare: ModuleType) -> None:
@@ -52,16 +62,10 @@ def test_the_record_is_what_the_processes_measured_and_the_page_shows_it(
             "cores_taken_by_others": 0.01 * len(asked),
         }
 
-    results = tmp_path / "lab" / "results" / "benchmarks"
-    results.mkdir(parents=True)
-    for name in GRAPHS:
-        kept = json.dumps({"accuracy_mean": 60.0, "accuracy_std": 2.0})
-        (results / f"yardstick-{name}.json").write_text(kept)
+    records = recorded_yardstick(compare, tmp_path, monkeypatch)
     monkeypatch.setattr(compare, "measured", measured)
-    monkeypatch.setattr(compare, "ROOT", tmp_path)
-    monkeypatch.setattr(compare, "RECORDS", results)
     compare.main(["--data", "somewhere", "--repeats", "2"])
-    record = json.loads((results / "compare.json").read_text())
+    record = read_records(records)["compare"]
     assert record["benchmark"] == "compare"
     assert record["command"].endswith("--data $HPGMN_DATA --repeats 2")
     row = record["whole_result"]["squirrel"]
@@ -93,22 +97,16 @@ def test_on_a_gpu_both_sides_train_in_full(compare, tmp_path, monkeypatch):
         slow, timed = ({"seconds_total": t, "seconds_epochs": e} for t, e in ((9, 8), (3, 2.5)))
         return record | {"seconds_shared": 6.0, "runs": [slow, timed, timed, timed]}
 
-    results = tmp_path / "lab" / "results" / "benchmarks"
-    results.mkdir(parents=True)
-    for name in GRAPHS:
-        kept = json.dumps({"accuracy_mean": 60.0, "accuracy_std": 2.0})
-        (results / f"yardstick-{name}.json").write_text(kept)
+    records = recorded_yardstick(compare, tmp_path, monkeypatch)
     monkeypatch.setattr(compare, "measured", measured)
     monkeypatch.setattr(
-        compare, "head", lambda name, command, device, **more: HEAD | {"command": command}
+        compare, "new_record", lambda name, call, **more: HEAD | {"command": call.command}
     )
-    monkeypatch.setattr(compare, "ROOT", tmp_path)
-    monkeypatch.setattr(compare, "RECORDS", results)
     compare.main(["--data", "somewhere", "--repeats", "1", "--device", "cuda"])
     options = ("--neighbors", "undirected", "--device", "cuda", "--tf32")
     few = ("--splits", "0", "1", "2", "3")
     assert asked[:2] == [("yardstick.py", "texas", *options, *few), ("ours.py", "texas", *options)]
-    record = json.loads((results / "compare-gpu.json").read_text())
+    record = read_records(records)["compare-gpu"]
     assert record["command"].endswith("--repeats 1 --device cuda")
     assert record["graphs"]["squirrel"]["yardstick_epochs_seconds"] == 25.0
     page = (tmp_path / "docs" / "BENCHMARKS.md").read_text()

@@ -25,7 +25,7 @@ def test_without_a_name_the_benchmarks_are_listed(hpgmn: Command) -> None:
     assert "Start with `hpgmn bench all --quick`" in answer.err
 
 
-def test_an_unknown_name_is_told_where_to_look(hpgmn: Command) -> None:
+def test_an_unknown_name_points_to_the_help(hpgmn: Command) -> None:
     answer = hpgmn("bench", "grwth")
     assert answer.code == 2
     assert "'grwth'" in answer.err
@@ -95,10 +95,11 @@ def test_forms_and_batches_measure_write_and_print(
     record = json.loads((tmp_path / "bench" / "batches" / "batches.json").read_text())
     assert record["lr_factors"] == [1.0]
     assert list(record["graphs"]) == ["small"]
-    assert "in batches of 3" in answer.out
+    assert "rows (batches of 3)" in answer.out
     assert (tmp_path / "bench" / "batches" / "batches.png").is_file()
 
 
+@pytest.mark.slow
 def test_workers_and_shards_measure_write_and_print(hpgmn: Command, tmp_path: Path) -> None:
     few = ["--runs", "2", "--epochs", "1", "--repeats", "1", "--device", "cpu"]
     answer = hpgmn("bench", "workers", *few)
@@ -128,7 +129,7 @@ def test_all_runs_every_benchmark_with_its_own_options(
 
     called: list[list[str]] = []
     monkeypatch.setattr(bench, "app", lambda args, **_: called.append(args))
-    monkeypatch.setattr(graphs, "generated", lambda *_: {"path": "a b.graph"})
+    monkeypatch.setattr(graphs, "generate", lambda *_: {"path": "a b.graph"})
     assert hpgmn_all(bench, quick=True) is None
     assert [words[0] for words in called] == list(BENCHMARKS)
     assert "a b.graph" in called[2]
@@ -147,15 +148,15 @@ def test_all_in_tiny_form_works_without_any_data(
     hpgmn: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HPGMN_DATA", raising=False)
-    from hpgmn_lab.bench import deterministic, graphs, growth, peers, shards, worker, workers
+    from hpgmn_lab.bench import deterministic, graphs, growth, peers, shards, workers
+    from hpgmn_lab.bench.process import TASKS
 
-    def here(task: str, *, patience: Any = None, threads: Any = None, **asked: Any) -> Any:
-        module, function = worker.TASKS[task]
-        return getattr(importlib.import_module(f"hpgmn_lab.bench.{module}"), function)(**asked)
+    def run_task(task: str, *, timeout: Any = None, threads: Any = None, **options: Any) -> Any:
+        module, function = TASKS[task]
+        return getattr(importlib.import_module(f"hpgmn_lab.bench.{module}"), function)(**options)
 
     for module in (deterministic, graphs, growth, peers, shards, workers):
-        name = "required" if hasattr(module, "required") else "measured"
-        monkeypatch.setattr(module, name, here)  # processes of their own: in the tests above
+        monkeypatch.setattr(module, "run_task", run_task)  # fresh processes: in the tests above
     answer = hpgmn("bench", "all", "--quick", "--device", "cpu")
     assert answer.code == 0, answer.err
     for name in ("growth", "peers", "forms", "batches", "workers", "shards", "deterministic"):
@@ -168,13 +169,13 @@ def test_all_in_tiny_form_works_without_any_data(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["forms", "--splits", "x"], "--splits takes whole numbers such as 1000,2000 (got 'x')."),
+        (["forms", "--splits", "x"], "--splits takes integers such as 1000,2000 (got 'x')."),
         (["batches", "--lr-factors", "x"], "--lr-factors takes numbers such as 1,0.5 (got 'x')."),
         (["forms", "--graphs", "texsas"], "Unknown dataset 'texsas'. Did you mean 'texas'?"),
         (["peers", "--graph", "texsas"], "Unknown dataset 'texsas'. Did you mean 'texas'?"),
     ],
 )
-def test_mistakes_of_the_others_get_one_sentence(
+def test_user_errors_of_the_others_print_one_line(
     hpgmn: Command, options: list[str], message: str
 ) -> None:
     answer = hpgmn("bench", *options, *(["--error-graphs", ""] if options[0] == "forms" else []))
@@ -186,21 +187,21 @@ def test_mistakes_of_the_others_get_one_sentence(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--nodes", "many"], "--nodes takes whole numbers such as 1000,2000 (got 'many')."),
+        (["--nodes", "many"], "--nodes takes integers such as 1000,2000 (got 'many')."),
         (["--nodes", "50"], "--nodes must be at least 100 (got 50)."),
         (["--device", "gpu"], "Unknown device 'gpu'."),
         (["--set", "lr"], "--set takes key=value (got 'lr')"),
         (["--set", "hiden_dim=3"], "Unknown setting 'hiden_dim'. Did you mean 'hidden_dim'?"),
     ],
 )
-def test_mistakes_get_one_sentence(hpgmn: Command, options: list[str], message: str) -> None:
+def test_user_errors_print_one_line(hpgmn: Command, options: list[str], message: str) -> None:
     answer = hpgmn("bench", "growth", *options)
     assert answer.code == 2
     assert f"Error: {message}" in answer.err
     assert len(answer.err.splitlines()) == 1
 
 
-def test_a_file_in_the_place_of_the_folder_is_told(hpgmn: Command, tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_an_error(hpgmn: Command, tmp_path: Path) -> None:
     (tmp_path / "taken").touch()
     answer = hpgmn("bench", "growth", "--out", "taken/inner")
     assert answer.code == 2

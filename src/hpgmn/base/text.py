@@ -93,7 +93,8 @@ def mean_and_deviation(mean: float | None, std: float | None) -> str:
 def count_noun(number: int, noun: str) -> str:
     """Format a count with its noun.
 
-    >>> count_noun(1, "seed"), count_noun(2000, "seed")
-    ('1 seed', '2,000 seeds')
+    >>> count_noun(1, "seed"), count_noun(2000, "seed"), count_noun(3, "class")
+    ('1 seed', '2,000 seeds', '3 classes')
     """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    plural = "es" if noun.endswith("s") else "s"
+    return f"{number:,} {noun}{'' if number == 1 else plural}"

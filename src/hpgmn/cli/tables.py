@@ -1,13 +1,10 @@
-"""Options that say what the columns of a user's own tables are, the same for every command."""
+"""Options about the columns of tables, shared by the commands."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import typer
-
-if TYPE_CHECKING:
-    from hpgmn.tables import Columns
 
 GRAPH_HELP = (
     "A dataset's name, a graph file or folder, or a folder with tables nodes and edges (.csv or "
@@ -15,7 +12,7 @@ GRAPH_HELP = (
 )
 
 IdColumn: TypeAlias = Annotated[
-    str | None, typer.Option("--id", help="The nodes' names [id, node, node_id or name].")
+    str | None, typer.Option("--id", help="The node ids [id, node, node_id or name].")
 ]
 LabelColumn: TypeAlias = Annotated[
     str | None,
@@ -23,16 +20,16 @@ LabelColumn: TypeAlias = Annotated[
 ]
 SplitColumn: TypeAlias = Annotated[
     str | None,
-    typer.Option("--split-column", help="The words train, val and test [split]; '' for none."),
+    typer.Option("--split-column", help="Train, val and test [split]; '' for none."),
 ]
 SourceColumn: TypeAlias = Annotated[
-    str | None, typer.Option("--source", help="Where edges begin [source, src or from].")
+    str | None, typer.Option("--source", help="The edges' sources [source, src or from].")
 ]
 TargetColumn: TypeAlias = Annotated[
-    str | None, typer.Option("--target", help="Where edges end [target, dst or to].")
+    str | None, typer.Option("--target", help="The edges' targets [target, dst or to].")
 ]
 WeightColumn: TypeAlias = Annotated[
-    str | None, typer.Option("--weight", help="The edges' weights [weight]; '' for none.")
+    str | None, typer.Option("--weight", help="The edge weights [weight]; '' for none.")
 ]
 DroppedColumns: TypeAlias = Annotated[
     list[str] | None,
@@ -41,7 +38,7 @@ DroppedColumns: TypeAlias = Annotated[
 Categories: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
-        "--category", help="Node column that is a category though it holds numbers; repeatable."
+        "--category", help="Node column of numbers to read as categories; may be repeated."
     ),
 ]
 SplitBy: TypeAlias = Annotated[
@@ -49,42 +46,51 @@ SplitBy: TypeAlias = Annotated[
     typer.Option(
         "--split-by",
         metavar="group|time COLUMN",
-        help="Make splits whose groups never straddle, or oldest nodes train and newest test "
-        "[random, stratified].",
+        help="Make splits that keep groups together, or that train on the oldest nodes and test on "
+        "the newest [random, stratified].",
     ),
 ]
 DropUnknownEdges: TypeAlias = Annotated[
-    bool, typer.Option("--drop-unknown-edges", help="Leave out edges that name no node.")
+    bool, typer.Option("--drop-unknown-edges", help="Leave out edges to unknown nodes.")
 ]
 Directed: TypeAlias = Annotated[
     bool | None,
     typer.Option(
         "--directed/--undirected",
-        help="Whether the tables' edges run one way [directed; GraphML says itself].",
+        help="Whether the tables' edges are directed [directed; GraphML: as the file says].",
     ),
 ]
 
 
-def named_columns(
-    id_: str | None,
+def column_options(
+    id: str | None,
     label: str | None,
-    split_column: str | None,
+    split: str | None,
     source: str | None,
     target: str | None,
     weight: str | None,
     drop: list[str] | None,
-    category: list[str] | None = None,
+    categories: list[str] | None = None,
     split_by: tuple[str, str] | None = None,
     drop_unknown_edges: bool = False,
     directed: bool | None = None,
-) -> Columns:
-    """What the options say of the columns."""
-    from hpgmn.tables import Columns
+) -> dict[str, Any]:
+    """Return the given options as keywords of ``hpgmn.load``.
 
-    return Columns(
-        *(id_, label, split_column, source, target, weight, tuple(drop or ())),
-        categories=tuple(category or ()),
-        split_by=split_by,
-        drop_unknown_edges=drop_unknown_edges,
-        directed=directed,
-    )
+    >>> column_options(None, "kind", None, None, None, "", ["age"])
+    {'label': 'kind', 'weight': '', 'drop': ['age']}
+    """
+    options = {
+        "id": id,
+        "label": label,
+        "split": split,
+        "source": source,
+        "target": target,
+        "weight": weight,
+        "drop": drop or None,
+        "categories": categories or None,
+        "split_by": None if split_by is None else list(split_by),
+        "drop_unknown_edges": drop_unknown_edges or None,
+        "directed": directed,
+    }
+    return {name: value for name, value in options.items() if value is not None}

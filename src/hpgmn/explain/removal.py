@@ -22,16 +22,10 @@ from hpgmn.graph import Array
 from hpgmn.graph.edges import sorted_csr
 from hpgmn.statistics import Statistic, averaged, base_name
 from hpgmn.statistics.diffusion import DenseDiffusion, coefficients, series, transition
-from hpgmn.statistics.labelwise import (
-    FactoredMeans,
-    class_counts,
-    class_means,
-    inverse_or_zero,
-    scaled_counts,
-)
-from hpgmn.statistics.local import scaled_attributes
+from hpgmn.statistics.labelwise import FactoredMeans, class_counts, class_means, scaled_counts
 from hpgmn.statistics.operators import DenseRows, NeighborMean, ReplicaRows, SparseRows
 from hpgmn.statistics.push import largest_entries
+from hpgmn.statistics.scaling import inverse_or_zero, scaled_attributes
 from hpgmn.statistics.settings import StatisticsSettings
 from hpgmn.statistics.sketch import node_keys, sketched_attributes
 

@@ -1,5 +1,22 @@
-"""Graphs: attributes, edges, labels and splits, and where they come from."""
+"""Graphs: attributes, edges, labels and splits; files, datasets and converters."""
 
-from hpgmn.graph.graph import NEIGHBORS, Array, Attributes, Graph, Split, Splits
+from hpgmn.graph.edges import Array
+from hpgmn.graph.graph import NEIGHBORS, Graph
+from hpgmn.graph.splits import Split, Splits
+from hpgmn.graph.validation import Attributes
 
-__all__ = ["NEIGHBORS", "Array", "Attributes", "Graph", "Split", "Splits"]
+from_networkx = Graph.from_networkx
+from_pyg = Graph.from_pyg
+from_tables = Graph.from_tables
+
+__all__ = [
+    "NEIGHBORS",
+    "Array",
+    "Attributes",
+    "Graph",
+    "Split",
+    "Splits",
+    "from_networkx",
+    "from_pyg",
+    "from_tables",
+]

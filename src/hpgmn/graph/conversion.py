@@ -1,45 +1,343 @@
-"""What a graph can be made from and turned into: methods that import what they need when called."""
+"""Convert graphs from and to PyTorch Geometric, networkx and tables.
+
+The methods are a mix-in, so that this module does not import :class:`Graph`; other libraries are
+imported by the method that needs them.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import scipy.sparse as sp
+
+from hpgmn.base.errors import GraphError, SettingError
+from hpgmn.graph.edges import Array, SortedEdges
+from hpgmn.graph.splits import PARTS, Splits
 
 if TYPE_CHECKING:
-    from hpgmn.graph.graph import Graph
+    from hpgmn.tables.columns import Columns, Tables
+    from hpgmn.tables.reading import TableData
+
+logger = logging.getLogger(__name__)
 
 
 class Conversions:
-    """The part of :class:`Graph` that speaks with other libraries."""
+    """The part of :class:`Graph` that converts from and to other libraries."""
 
-    @staticmethod
-    def from_pyg(data: Any, name: str = "graph") -> Graph:
-        """A graph from a PyTorch Geometric ``Data`` object (edges taken as listed)."""
-        from hpgmn.graph.pyg import from_pyg
-
-        return from_pyg(data, name)
-
-    @staticmethod
-    def from_networkx(network: Any, **options: Any) -> Graph:
-        """A graph from a networkx graph; see :func:`hpgmn.from_networkx`."""
-        from hpgmn.tables import from_networkx
-
-        return from_networkx(network, **options)
-
-    @staticmethod
-    def from_tables(nodes: Any, edges: Any, **options: Any) -> Graph:
-        """A graph from two tables in memory; see :func:`hpgmn.from_tables`."""
-        from hpgmn.tables import from_tables
-
-        return from_tables(nodes, edges, **options)
+    @classmethod
+    def from_pyg(cls, data: Any, name: str = "graph") -> Self:
+        """Make a graph of a PyTorch Geometric ``Data`` object (edges taken as listed)."""
+        for attribute, advice in (
+            ("x", "Add a column, for example the degree"),
+            ("edge_index", "Add one, possibly of shape (2, 0)"),
+        ):
+            if getattr(data, attribute, None) is None:
+                raise GraphError(f"The PyG object has no {attribute}.", advice)
+        optional = ("edge_weight", *(f"{part}_mask" for part in PARTS))
+        options = {key: getattr(data, key, None) for key in optional}
+        make: Any = cls
+        graph: Self = make(data.x, data.edge_index, getattr(data, "y", None), name=name, **options)
+        return graph
 
     def to_pyg(self: Any) -> Any:
-        """The graph as a PyTorch Geometric ``Data`` object; sparse attributes stay sparse."""
-        from hpgmn.graph.pyg import to_pyg
+        """Return a PyTorch Geometric ``Data`` object; sparse attributes stay sparse."""
+        import torch
+        from torch_geometric.data import Data
 
-        return to_pyg(self)
+        def tensor(array: Array) -> Any:
+            return torch.from_numpy(np.require(array, requirements="W"))  # copies if read-only
+
+        edge_index, weight = self.edge_index, self.edge_weight
+        if not self.directed:
+            coo = self.adjacency("out").tocoo()
+            edge_index = np.stack([coo.row, coo.col]).astype(np.int64)
+            weight = coo.data if weight is not None else None
+        if sp.issparse(self.x):
+            x = self.x.tocoo()
+            index = tensor(np.stack([x.row, x.col]).astype(np.int64))
+            values = torch.sparse_coo_tensor(index, tensor(x.data), x.shape, check_invariants=True)
+            attributes = values.coalesce()
+        else:
+            attributes = tensor(self.x)
+        data = Data(attributes, tensor(edge_index), y=tensor(self.y))
+        if weight is not None:
+            data.edge_weight = tensor(weight)
+        if self.splits is not None:
+            for part in PARTS:
+                data[f"{part}_mask"] = tensor(getattr(self.splits, part))
+        return data
+
+    @classmethod
+    def from_tables(
+        cls,
+        nodes: Any,
+        edges: Any,
+        *,
+        id: str | None = None,
+        label: str | None = None,
+        split: str | None = None,
+        source: str | None = None,
+        target: str | None = None,
+        weight: str | None = None,
+        attributes: Sequence[str] | None = None,
+        drop: Sequence[str] = (),
+        directed: bool = True,
+        categories: Sequence[str] = (),
+        split_by: tuple[str, str] | None = None,
+        drop_unknown_edges: bool = False,
+        prepare: bool = True,
+        like: Self | None = None,
+        onto: Self | None = None,
+        name: str = "graph",
+    ) -> Self:
+        """Make a graph of a table of nodes and a table of edges, as ``hpgmn train`` reads files.
+
+        Columns are detected by their usual names unless you name them. Ids become ``node_ids``;
+        nodes without a label are unlabelled; every other node column is converted to attributes:
+        numbers are standardised, words one-hot encoded, missing values filled in and marked. Text
+        is parsed as in a CSV file. Nodes without attributes get one, their degree.
+
+        Args:
+            nodes: a pandas DataFrame, a pyarrow Table, or a mapping of columns. A named index of a
+                DataFrame is a column, too.
+            edges: the same for edges.
+            id: the column of node ids [id, node, node_id or name].
+            label: the column of classes [label, class, y or target]; "" for none.
+            split: the column with the words train, val and test [split]; "" for none.
+            source: the column of the edges' sources [source, src or from].
+            target: the column of the edges' targets [target, dst or to].
+            weight: the column of edge weights [weight]; "" for none.
+            attributes: the columns to use as attributes; None: all without another role.
+            drop: node columns to leave out.
+            directed: whether edges are directed.
+            categories: columns that are categories even if they hold numbers.
+            split_by: make splits: ("group", column) keeps groups together, ("time", column) trains
+                on the oldest nodes and tests on the newest.
+            drop_unknown_edges: leave out edges to unknown nodes instead of raising.
+            prepare: False: attributes stay as they are and must be numbers.
+            like: a graph from tables, for example the one trained on, whose columns, scales,
+                categories and classes are used.
+            onto: a graph to extend: the tables hold new nodes only, and their edges may name its
+                nodes. New nodes follow the others.
+            name: the graph's name.
+
+        >>> from hpgmn import from_tables
+        >>> people = {"id": ["ann", "bob", "cat"], "age": [41, 35, 28], "label": ["a", "b", None]}
+        >>> payments = {"source": ["ann", "bob"], "target": ["bob", "cat"]}
+        >>> from_tables(people, payments)
+        Graph('graph': 3 nodes, 2 edges, 1 attribute, 2 classes)
+        """
+        from hpgmn.tables.columns import Columns, assign_roles
+        from hpgmn.tables.memory import memory_table
+
+        columns = Columns(
+            *(id, label, split, source, target, weight, drop, attributes, categories, split_by),
+            drop_unknown_edges=drop_unknown_edges,
+            directed=directed,
+        )
+        columns, options = reading_options(columns, prepare, like, onto)
+        node_table, edge_table = memory_table(nodes, "nodes"), memory_table(edges, "edges")
+        tables = assign_roles(node_table, edge_table, columns, **options)
+        ids = getattr(like, "node_ids", None)
+        graph: Self = read_graph_tables(cls, tables, name, onto=onto, earlier_ids=ids)
+        return graph
+
+    @classmethod
+    def from_networkx(
+        cls,
+        network: Any,
+        *,
+        label: str | None = None,
+        split: str | None = None,
+        weight: str | None = None,
+        attributes: Sequence[str] | None = None,
+        drop: Sequence[str] = (),
+        prepare: bool = True,
+        name: str | None = None,
+    ) -> Self:
+        """Make a graph of a networkx graph, whose node names become ``node_ids``.
+
+        Node attributes are as in :func:`from_tables`, or lists of numbers of one length, which
+        become columns such as ``x[0]`` and ``x[1]``.
+
+        Args:
+            network: a ``networkx`` Graph, DiGraph, MultiGraph or MultiDiGraph.
+            label: the node attribute with the class [label, class, y or target]; "" for none.
+            split: the node attribute with the words train, val and test [split]; "" for none.
+            weight: the edge attribute with the weight [weight]; "" for none.
+            attributes: the node attributes to use; None: all without another role.
+            drop: node attributes to leave out.
+            prepare: False: attributes stay as they are and must be numbers.
+            name: the graph's name; None: the network's name.
+        """
+        from hpgmn.tables.columns import Columns, assign_roles
+        from hpgmn.tables.memory import read_networkx
+
+        columns = Columns(None, label, split, "source", "target", weight, drop, attributes)
+        (nodes, edges, id_column, directed), parts = read_networkx(network)
+
+        def spread(names: Sequence[str]) -> tuple[str, ...]:
+            return tuple(part for name in names for part in parts.get(name, [name]))
+
+        columns = replace(
+            columns,
+            id=id_column,
+            directed=directed,
+            drop=spread(columns.drop),
+            attributes=None if columns.attributes is None else spread(columns.attributes),
+        )
+        tables = assign_roles(nodes, edges, columns, prepare=prepare)
+        name = name or str(getattr(network, "name", "") or "graph")
+        graph: Self = read_graph_tables(cls, tables, name)
+        return graph
 
     def _repr_html_(self: Any) -> str:
-        """The graph as a small table, for notebooks."""
+        """Render a small table for notebooks."""
         from hpgmn.graph.notebook import graph_html
 
         return graph_html(self)
+
+
+def reading_options(
+    columns: Columns,
+    prepare: bool,
+    like: Any | None,
+    onto: Any | None,
+    preparation: Mapping[str, Any] | None = None,
+) -> tuple[Columns, dict[str, Any]]:
+    """Return the columns and preparation to read with, as those of another graph if given."""
+    from hpgmn.tables.preparation import Preparation
+
+    if like is not None and onto is not None:
+        raise SettingError("like and onto exclude each other.", "Pass one of them")
+    if like is not None:
+        preparation = like.preparation
+        if preparation is None:
+            raise SettingError("like takes a graph whose tables were prepared.", "Leave it out")
+    if onto is not None:
+        columns, preparation = _as_in(onto, columns), onto.preparation
+        prepare = preparation is not None
+    fitted = None if preparation is None else Preparation.from_dict(preparation)
+    return columns, {"prepare": prepare, "preparation": fitted}
+
+
+def _as_in(graph: Any, columns: Columns) -> Columns:
+    """Return columns with the direction, weights and attributes of a graph to extend."""
+    if graph.node_ids is None:
+        raise GraphError(
+            f"Graph '{graph.name}' has no node_ids, so new edges cannot name its nodes.",
+            "Pass the whole graph, old and new, instead of adding to it",
+        )
+    columns = replace(columns, directed=graph.directed)
+    if not graph.is_weighted:
+        columns = replace(columns, weight="")
+    if graph.preparation is None and graph.feature_names is not None:
+        columns = replace(columns, attributes=tuple(graph.feature_names.tolist()))
+    return columns
+
+
+def read_graph_tables(
+    cls: Any,
+    tables: Tables,
+    name: str = "graph",
+    *,
+    onto: Any | None = None,
+    earlier_ids: Array | None = None,
+    log: Callable[[str], None] = logger.info,
+    progress: Callable[[str, int, int | None], None] | None = None,
+) -> Any:
+    """Read opened tables into a graph of class ``cls``; log and warn about their columns."""
+    from hpgmn.tables.reading import ExistingGraph, ignore_progress, read_tables
+
+    progress = progress or ignore_progress
+    for line in tables.describe():
+        log(line)
+    ignored = tables.ignored()
+    if ignored is not None:
+        logger.warning("%s %s", *ignored)
+    existing = None
+    if onto is not None:
+        existing = ExistingGraph(onto.name, onto.node_ids, onto.class_names, onto.is_weighted)
+    data = read_tables(tables, progress, log, existing=existing, earlier_ids=earlier_ids)
+    progress("Checking the graph", 0, None)
+    if onto is not None:
+        return _extended(onto, data, name)
+    graph = cls(
+        data.x,
+        SortedEdges.of(data.edge_index, len(data.x), data.edge_weight),
+        data.y,
+        directed=data.directed,
+        node_ids=data.node_ids,
+        class_names=data.class_names,
+        feature_names=data.feature_names,
+        name=name,
+        **{f"{part}_mask": mask for part, mask in data.masks.items()},
+    )
+    graph.preparation = data.preparation
+    return graph
+
+
+def _extended(graph: Any, new: TableData, name: str) -> Any:
+    """Return the graph with new nodes after its own; they are in no part of its splits."""
+    from hpgmn.tables.preparation import Preparation
+    from hpgmn.tables.reading import log_degrees
+
+    count = len(new.x)
+    if new.x.shape[1] != graph.num_features:
+        raise GraphError(
+            f"The numbers of attributes differ: {new.x.shape[1]} of the new nodes, "
+            f"{graph.num_features} of graph '{graph.name}'.",
+            "Pass the same columns",
+        )
+    x: Any
+    if graph.has_sparse_attributes:
+        x = sp.vstack([graph.x, sp.csr_array(new.x)], format="csr")
+    else:
+        x = np.concatenate([graph.x, new.x])
+    edge_index = np.concatenate([graph.edge_index, new.edge_index], axis=1)
+    if graph.preparation is not None:
+        degree = Preparation.from_dict(graph.preparation).degree
+        if degree is not None:  # new edges change degrees of old nodes
+            x = degree.attributes(log_degrees(edge_index, len(x))).astype(np.float32)
+    weight = None
+    if graph.edge_weight is not None and new.edge_weight is not None:
+        weight = np.append(graph.edge_weight, new.edge_weight)
+    larger = type(graph)(
+        x,
+        edge_index,
+        np.append(graph.y, np.full(count, -1) if new.y is None else new.y),
+        edge_weight=weight,
+        directed=graph.directed,
+        node_ids=np.concatenate([graph.node_ids, new.node_ids]),
+        class_names=new.class_names or graph.class_names,
+        feature_names=graph.feature_names,
+        name=name,
+    )
+    larger.preparation = graph.preparation
+    if graph.splits is None:
+        return larger
+    masks = (getattr(graph.splits, part) for part in PARTS)
+    return larger.with_splits(Splits(*(np.pad(mask, ((0, count), (0, 0))) for mask in masks)))
+
+
+def original_ids(node_ids: Array, preparation: Mapping[str, Any] | None) -> Array:
+    """Return ids of the type that they had in the node table: integers if it had such.
+
+    Args:
+        node_ids: ids of a graph.
+        preparation: that of the graph.
+
+    >>> original_ids(np.array(["7", "9"]), {"roles": {"has_whole_ids": True}}).tolist()
+    [7, 9]
+    """
+    roles = {} if preparation is None else preparation["roles"]
+    if not roles.get("has_whole_ids", False):  # absent in older models
+        return node_ids
+    try:
+        return node_ids.astype(np.int64)
+    except ValueError:  # nodes that were added from a table of text
+        return node_ids

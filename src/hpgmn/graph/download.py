@@ -1,8 +1,8 @@
-"""Downloads through PyTorch Geometric's own classes, in a process of their own.
+"""Download datasets by PyTorch Geometric's classes in a child process.
 
-Some of PyG's readers unpickle what they fetch. That happens in a child process
-(``python -m hpgmn.graph.download NAME TARGET``), which writes a graph file of plain arrays;
-this process reads nothing but that file, and compares it with what is known of the dataset.
+Some of PyG's readers unpickle what they fetch. That happens in the child
+(``python -m hpgmn.graph.download NAME TARGET``), over https only; it writes a graph file of plain
+arrays, which this process compares with the known sizes.
 """
 
 from __future__ import annotations
@@ -13,80 +13,71 @@ import socket
 import subprocess
 import sys
 import urllib.error
+import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin, urlsplit
 
 import numpy as np
 import scipy.sparse as sp
 
-from hpgmn.base.errors import HPGMNError
+from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.base.files import WriteError, atomic_write, cache_folder
-from hpgmn.graph.datasets import Dataset, bring_the_file, known_dataset
+from hpgmn.graph.datasets import Dataset, known_dataset, supply_file
+from hpgmn.graph.edges import Array
 from hpgmn.graph.files import read_graph, write_graph
-from hpgmn.graph.graph import Array, Graph, Splits
-from hpgmn.graph.https import https_only
+from hpgmn.graph.graph import Graph
+from hpgmn.graph.splits import PARTS, Splits
 
 logger = logging.getLogger(__name__)
 
 _NO_NETWORK = 3  # the child's exit status when the source could not be reached
-_TIMEOUT_SECONDS = 60  # PyG sets none and would wait for ever
-_MERGED_EDGES = {"actor": 30019}  # distinct edges, where the source lists some of them twice
-_SPARSE_BELOW = 0.2  # share of non-zero attributes under which a graph file keeps them as CSR
+_TIMEOUT_SECONDS = 60  # PyG sets none and would wait forever
+_SPARSE_BELOW = 0.2  # the share of non-zero attributes below which they are stored as CSR
 
 
 def download(name: str) -> Path:
-    """Fetch a known dataset into the user's cache, as a graph file.
-
-    Nothing half-written stays behind: the work is done in the folder of a draft, and the finished
-    file is moved to its place.
-
-    Args:
-        name: a name in ``DATASETS``.
-
-    Returns:
-        The graph file, ``<cache>/hpgmn/<name>.npz``.
-    """
+    """Fetch a known dataset into the user's cache as ``<cache>/hpgmn/<name>.npz``."""
     dataset = known_dataset(name)
     if dataset.download is None:
-        raise HPGMNError(f"'{name}' cannot be downloaded through PyG: {bring_the_file(name)}.")
-    place = cache_folder() / f"{name}.npz"
+        raise HPGMNError(f"'{name}' cannot be downloaded through PyG.", supply_file(name))
+    path = cache_folder() / f"{name}.npz"
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(place) as draft:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as draft:
             try:
                 status, last_line = _run_child([name, str(draft)])
             except OSError as error:
                 raise _failure(name, str(error.strerror or error)) from None
             if status == _NO_NETWORK:
                 raise HPGMNError(
-                    f"No connection to the source of '{name}' ({last_line}): check the network "
-                    f"and try again, or {bring_the_file(name)}."
+                    f"No connection to the source of '{name}' ({last_line}).",
+                    Remedy("Check the network and try again") | supply_file(name),
                 )
             if status != 0:
                 raise _failure(name, last_line)
             try:
-                _refuse_other_sizes(read_graph(draft), dataset)  # the child may say anything
+                _check_sizes(read_graph(draft), dataset)  # the child's word is not enough
             except HPGMNError as error:
-                raise _failure(name, str(error).rstrip(".")) from None
+                raise _failure(name, error.message.rstrip(".")) from None
     except (OSError, WriteError) as error:
         reason = error.strerror if isinstance(error, OSError) else error.reason
         raise HPGMNError(
-            f"The download of '{name}' cannot be kept in '{place.parent}' ({reason}): set "
-            "XDG_CACHE_HOME to a folder that you may write to and that has room."
+            f"The download of '{name}' cannot be written to '{path.parent}' ({reason}).",
+            "Set XDG_CACHE_HOME to a writable folder with free space",
         ) from None
-    return place
+    return path
 
 
 def _failure(name: str, reason: str) -> HPGMNError:
-    return HPGMNError(
-        f"The download of '{name}' failed ({reason}): try again, or {bring_the_file(name)}."
-    )
+    message = f"The download of '{name}' failed ({reason})."
+    return HPGMNError(message, Remedy("Try again") | supply_file(name))
 
 
 def _run_child(arguments: Sequence[str]) -> tuple[int, str]:
-    """Run this module as a program; its exit status and the last line it said."""
-    # The package imports this module before the child runs it as a program: runpy warns of that.
+    """Run this module as a program; return its exit status and its last line."""
+    # runpy warns if the package has imported the module that it runs.
     quiet = ("-W", "ignore::RuntimeWarning:runpy")
     command = [sys.executable, *quiet, "-m", "hpgmn.graph.download", *arguments]
     last_line = "no message"
@@ -110,53 +101,53 @@ def _run_child(arguments: Sequence[str]) -> tuple[int, str]:
 
 
 def _fetch(dataset: Dataset, folder: Path) -> Graph:
-    """The dataset through PyG's class, which downloads into the folder and reads it."""
-    how = dataset.download
-    assert how is not None
-    make = getattr(importlib.import_module("torch_geometric.datasets"), how.dataset_class)
+    """Download a dataset into a folder and read it by PyG's class."""
+    assert dataset.download is not None
+    recipe = dataset.download
+    make = getattr(importlib.import_module("torch_geometric.datasets"), recipe.dataset_class)
 
     def data(**changes: object) -> Any:
-        return make(str(folder), **{**how.arguments, **changes})[0]
+        return make(str(folder), **{**recipe.arguments, **changes})[0]
 
-    families = {family: data(**changes) for family, changes in how.families.items()}
+    families = {family: data(**changes) for family, changes in recipe.families.items()}
     return _graph(dataset, data(), families)
 
 
 def _graph(dataset: Dataset, data: Any, families: Mapping[str, Any]) -> Graph:
-    """PyG's object as our graph, with the direction and the splits that the dataset has."""
-    how = dataset.download
-    assert how is not None
+    """Convert PyG's object, with the direction and the splits of the dataset."""
+    assert dataset.download is not None
+    recipe = dataset.download
     x = data.x.numpy()
     y = data.y.numpy().reshape(-1).astype(np.int64)
-    if how.unlabels_empty:
+    if recipe.unlabels_empty:
         y[~x.any(axis=1)] = -1
     further = {family: _splits(twin, y) for family, twin in families.items()}
     graph = Graph(
         sp.csr_array(x) if np.count_nonzero(x) < _SPARSE_BELOW * x.size else x,
         data.edge_index.numpy(),
         y,
-        directed=how.directed,
+        directed=recipe.directed,
         name=dataset.name,
-        alternative_splits={family: found for family, found in further.items() if found},
+        alternative_splits={family: splits for family, splits in further.items() if splits},
     )
     splits = _splits(data, y)
     return graph if splits is None else graph.with_splits(splits)
 
 
 def _splits(data: Any, y: Array) -> Splits | None:
-    """The splits that PyG stores, without the nodes whose label is unknown."""
+    """Return the splits that PyG stores, without unlabelled nodes."""
     if getattr(data, "train_mask", None) is None:
         return None
     masks = [
         getattr(data, f"{part}_mask").numpy().astype(bool).reshape(y.shape[0], -1)
         & (y >= 0)[:, None]
-        for part in ("train", "val", "test")
+        for part in PARTS
     ]
     return Splits(*masks)
 
 
-def _refuse_other_sizes(graph: Graph, dataset: Dataset) -> None:
-    """Compare what arrived with what is known, so that a changed source is noticed.
+def _check_sizes(graph: Graph, dataset: Dataset) -> None:
+    """Refuse sizes other than the known ones: the source has changed.
 
     PyG merges repeats and lists undirected edges twice, so edges may be counted in either way.
     """
@@ -164,13 +155,13 @@ def _refuse_other_sizes(graph: Graph, dataset: Dataset) -> None:
     distinct = np.unique(pairs[0] * graph.num_nodes + pairs[1]).size
     listed = graph.edge_index.shape[1]
     expected = (dataset.num_nodes, dataset.num_features, dataset.num_classes)
-    arrived = (graph.num_nodes, graph.num_features, graph.num_classes)
-    known_edges = {dataset.num_edges, _MERGED_EDGES.get(dataset.name, dataset.num_edges)}
-    if arrived != expected or not known_edges & {listed, distinct}:
+    received = (graph.num_nodes, graph.num_features, graph.num_classes)
+    known_edges = {dataset.num_edges, dataset.download and dataset.download.merged_edges}
+    if received != expected or not known_edges & {listed, distinct}:
         raise HPGMNError(
-            f"its source has changed: {dataset.num_nodes} nodes, {dataset.num_edges} edges, "
-            f"{dataset.num_features} attributes and {dataset.num_classes} classes were expected, "
-            f"but {graph.num_nodes}, {listed}, {graph.num_features} and {graph.num_classes} arrived"
+            f"its source has changed: expected {dataset.num_nodes} nodes, {dataset.num_edges} "
+            f"edges, {dataset.num_features} attributes and {dataset.num_classes} classes, received "
+            f"{graph.num_nodes}, {listed}, {graph.num_features} and {graph.num_classes}"
         )
 
 
@@ -181,7 +172,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _is_network_trouble(error: BaseException) -> bool:
-    """Whether the source could not be reached, rather than answered something unexpected."""
+    """Whether the source could not be reached."""
     chain = list(_chain(error))
     if any(isinstance(link, urllib.error.HTTPError | HPGMNError) for link in chain):
         return False
@@ -192,25 +183,80 @@ def _is_network_trouble(error: BaseException) -> bool:
     )
 
 
+def allow_https_only() -> None:
+    """Restrict urllib and fsspec in this process to https, redirects included.
+
+    PyG fetches by urllib without checking certificates, and by fsspec; both follow any redirect.
+    """
+    opener = urllib.request.build_opener(_Redirects)
+
+    def urlopen(url: Any, data: Any = None, timeout: float | None = None, **_: Any) -> Any:
+        refuse_plain(url if isinstance(url, str) else url.full_url)
+        options = {} if timeout is None else {"timeout": timeout}
+        return opener.open(url, data, **options)
+
+    urllib.request.urlopen = urlopen
+    try:
+        import fsspec
+    except ImportError:  # PyG does not use it then
+        return
+    for protocol in ("http", "https"):
+        fsspec.config.conf.setdefault(protocol, {})["get_client"] = client
+
+
+def refuse_plain(url: str) -> None:
+    """Refuse any URL but https.
+
+    >>> refuse_plain("https://example.org/texas.zip")
+    """
+    if urlsplit(url).scheme.lower() != "https":
+        raise HPGMNError(f"{url} is not an https address.", "Use https")
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(
+        self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> Any:
+        refuse_plain(newurl)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+async def client(**options: Any) -> Any:
+    """Return an aiohttp session for fsspec that refuses any URL but https."""
+    import aiohttp
+
+    async def check_request(session: Any, context: Any, request: Any) -> None:
+        refuse_plain(str(request.url))
+
+    async def check_redirect(session: Any, context: Any, request: Any) -> None:
+        headers = request.response.headers
+        refuse_plain(urljoin(str(request.url), headers.get("Location") or headers.get("URI") or ""))
+
+    trace = aiohttp.TraceConfig()
+    trace.on_request_start.append(check_request)
+    trace.on_request_redirect.append(check_redirect)
+    return aiohttp.ClientSession(trace_configs=[trace], **options)
+
+
 def main(arguments: Sequence[str]) -> int:
-    """The child: fetch a dataset and write its graph file.
+    """Fetch a dataset and write its graph file, in the child process.
 
     Args:
-        arguments: the dataset's name and the file to write; raw files go beside that.
+        arguments: the dataset's name and the file to write; raw files are stored beside it.
 
     Returns:
-        The exit status: 0 done, 3 no network, 1 anything else. The last line on standard error
-        says why.
+        The exit status: 0 done, 3 no network, 1 anything else. The last line on standard error is
+        the reason.
     """
     name, target = arguments
     dataset = known_dataset(name)
     socket.setdefaulttimeout(_TIMEOUT_SECONDS)
-    https_only()
+    allow_https_only()
     try:
         graph = _fetch(dataset, Path(target).parent / "raw")
-        _refuse_other_sizes(graph, dataset)
+        _check_sizes(graph, dataset)
         write_graph(graph, target)
-    except Exception as error:  # the parent shows one line, whatever went wrong
+    except Exception as error:  # the parent prints one line
         reason = " ".join(str(error).split()) or type(error).__name__
         sys.stderr.write(f"\n{reason.strip('<>')}\n")
         return _NO_NETWORK if _is_network_trouble(error) else 1

@@ -1,23 +1,22 @@
 """Graph files: one graph in one ``.npz`` file of plain arrays, never a pickle.
 
-A large graph may be a folder instead, which holds the same arrays as ``.npy`` files. Its large
-arrays are mapped into memory when it is read: the system fetches what is used, when it is used.
-A folder is written with its edges sorted, so that they are an adjacency matrix as they stand.
+A large graph may be a folder of ``.npy`` files instead, whose large arrays are memory-mapped. Its
+edges are stored sorted, as an adjacency matrix.
 
 | array | meaning |
 | --- | --- |
 | ``x``, or ``x_indptr``, ``x_indices``, ``x_data``, ``x_shape`` | attributes (N, F), dense or CSR |
-| ``edge_index`` | (2, E) whole numbers; row 0 sources, row 1 targets |
+| ``edge_index`` | (2, E) integers; row 0 sources, row 1 targets |
 | or ``edges_indptr`` (N + 1), ``edges_indices`` (E) | CSR; targets ascend for each source |
-| ``edges_data``, ``edges_places`` (E) | optional: weights; the place of each edge as listed |
-| ``directed`` | false: every edge runs both ways, listed once or twice |
-| ``y`` | (N,) class, -1 unknown; may be left out |
+| ``edges_data``, ``edges_places`` (E) | optional: weights; the position of each edge as listed |
+| ``directed`` | false: edges are undirected, listed once or twice |
+| ``y`` | (N,) class, -1 unknown; optional |
 | ``train_mask``, ``val_mask``, ``test_mask`` | (N, S) booleans, one column for each split |
 | ``<family>_train_mask``, … | a further family of splits, such as ``geom`` |
 | ``edge_weight``, ``node_ids``, ``class_names``, ``feature_names`` | optional, as in ``Graph`` |
-| ``format`` | the version of this list of arrays; may be left out |
+| ``format`` | the version of this list of arrays; optional |
 
-The name of a graph is not stored: it is the name of its file or folder (without ``.graph``).
+The name of a graph is that of its file or folder (without ``.graph``).
 """
 
 from __future__ import annotations
@@ -25,32 +24,33 @@ from __future__ import annotations
 import json
 import logging
 import re
-import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from hpgmn.base.errors import GraphError
+from hpgmn.base.errors import GraphError, HPGMNError, Remedy, SettingError
 from hpgmn.base.files import (
     GRAPH_FORMAT,
     atomic_folder,
     atomic_write,
     check_format,
+    file_checksum,
     verify_checksum,
     with_checksum,
     write_error,
 )
 from hpgmn.base.parsing import TooLargeError, read_archive, read_array, read_json, require_file
-from hpgmn.graph.edges import SortedEdges
-from hpgmn.graph.graph import Array, Graph, Splits
+from hpgmn.graph.edges import Array, SortedEdges
+from hpgmn.graph.graph import Graph
+from hpgmn.graph.splits import PARTS, Splits
 
 logger = logging.getLogger(__name__)
 
-# The NumPy kinds that each array may have, and what to call them.
+# The NumPy kinds that each array may have, and their names in messages.
 _NUMBERS = ("biuf", "numbers")
-_WHOLE = ("iu", "whole numbers")
+_WHOLE = ("iu", "integers")
 _TRUTH = ("b", "booleans")
 _TEXT = ("U", "text")
 _KINDS = {
@@ -78,22 +78,22 @@ _MASK = re.compile(r"(?:(?P<family>.+)_)?(?P<part>train|val|test)_mask")
 _MAPPED_BYTES = 1 << 20  # smaller arrays are read at once
 
 CHECKSUMS = "checksums.json"
-"""Of the files of a graph folder; files that were changed since are refused."""
+"""The file of checksums in a graph folder; changed files are refused."""
 
 CHECKED_BYTES = 1 << 30
-"""Of a larger folder sizes alone are compared: its files are mapped, not read."""
+"""Of a larger folder only sizes are compared: its files are mapped, not read."""
 
 FOLDER_ENDING = ".graph"
-"""What the name of a graph folder may end in."""
+"""The optional suffix of a graph folder."""
 
 
 def is_graph_folder(path: Path) -> bool:
-    """Whether a path is a graph in the form of a folder."""
+    """Whether a path is a graph folder."""
     return path.is_dir() and next(path.glob("*.npy"), None) is not None
 
 
 def graph_name(path: Path) -> str:
-    """What the graph in a file or folder is called.
+    """Return the name of the graph in a file or folder.
 
     >>> graph_name(Path("data/texas.npz")), graph_name(Path("data/big.graph"))
     ('texas', 'big')
@@ -102,15 +102,11 @@ def graph_name(path: Path) -> str:
 
 
 def read_graph(path: str | Path, name: str | None = None) -> Graph:
-    """The graph in a ``.npz`` graph file or a graph folder; every fault is one sentence.
+    """Read a ``.npz`` graph file or a graph folder.
 
     Args:
         path: the file or folder.
-        name: what to call the graph; by default that of the file without ``.npz``, or that of the
-            folder without ``.graph``.
-
-    Returns:
-        The graph, checked, with its splits and its further families of splits.
+        name: the graph's name; None: that of the file or folder without its suffix.
     """
     path = Path(path)
     arrays = _checked_arrays(path)
@@ -118,8 +114,9 @@ def read_graph(path: str | Path, name: str | None = None) -> Graph:
         raise _missing(path, "directed")
     directed = arrays["directed"]
     if directed.size != 1:
-        raise _fault(path, f"array 'directed' has {directed.size} values", "store one, yes or no")
-    families = sorted({found["family"] for found in map(_MASK.fullmatch, arrays) if found} - {None})
+        raise _fault(path, f"array 'directed' has {directed.size} values", "Store one boolean")
+    matches = map(_MASK.fullmatch, arrays)
+    families = sorted({match["family"] for match in matches if match} - {None})
     x = _attributes(path, arrays)
     edges = _edges(path, arrays, x.shape[0]) if x.ndim == 2 else None
     try:
@@ -141,21 +138,19 @@ def read_graph(path: str | Path, name: str | None = None) -> Graph:
     except GraphError as error:
         if str(path) in str(error):
             raise
-        raise GraphError(f"{_called(path)} is not valid: {error}") from None
+        raise error.prefixed(f"{_called(path)} is not valid: ") from None
 
 
 def write_graph(graph: Graph, path: str | Path) -> None:
-    """Write a graph as a graph file; :func:`read_graph` gives back exactly the same graph.
-
-    The file appears whole or not at all: it is written beside its place, then moved there.
+    """Write a graph atomically; :func:`read_graph` returns exactly the same graph.
 
     Args:
-        graph: any graph.
-        path: where to. A name that ends in ``.npz`` makes a file, any other a folder. Missing
-            folders are made; an existing graph is replaced.
+        graph: the graph.
+        path: a file if its name ends in ``.npz``, otherwise a folder. Missing parent folders are
+            made; an existing graph is replaced.
     """
     path = Path(path)
-    refuse_taken(path)
+    refuse_other_files(path)
     arrays = _arrays(graph, in_folder=path.suffix != ".npz")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -169,38 +164,49 @@ def write_graph(graph: Graph, path: str | Path) -> None:
     with atomic_folder(path) as draft:
         for name, array in arrays.items():
             np.save(draft / f"{name}.npy", array, allow_pickle=False)
-        said = {path.name: [path.stat().st_size, _checksum(path)] for path in draft.iterdir()}
-        (draft / CHECKSUMS).write_text(json.dumps(with_checksum(said)) + "\n", encoding="utf-8")
-
-
-def _checksum(path: Path) -> int:
-    """Of a whole file, read in parts."""
-    found, room = 0, memoryview(bytearray(1 << 20))
-    with path.open("rb", buffering=0) as file:
-        while count := file.readinto(room):
-            found = zlib.crc32(room[:count], found)
-    return found
+        checksums = {
+            path.name: [path.stat().st_size, file_checksum(path)] for path in draft.iterdir()
+        }
+        (draft / CHECKSUMS).write_text(
+            json.dumps(with_checksum(checksums)) + "\n", encoding="utf-8"
+        )
 
 
 def refuse_changed(path: Path) -> None:
-    """Refuse a folder whose files are not those that were written, where that is known."""
+    """Refuse a folder whose files were changed, if it has checksums."""
     if not (path / CHECKSUMS).is_file():  # of an earlier version, or made by hand
         return
-    remedy = f"write it again; if the change was meant, delete {CHECKSUMS}"
+    remedy = f"Write it again; if the change was intended, delete {CHECKSUMS}"
     try:
-        said = verify_checksum(read_json(path / CHECKSUMS))
-        is_small = sum(size for size, _ in said.values()) <= CHECKED_BYTES
-        for name, (size, checksum) in said.items():
+        checksums = verify_checksum(read_json(path / CHECKSUMS))
+        is_small = sum(size for size, _ in checksums.values()) <= CHECKED_BYTES
+        for name, (size, checksum) in checksums.items():
             member = path / name
             if not member.is_file() or member.stat().st_size != size:
                 raise _fault(path, f"{name} is missing or has another size", remedy)
-            if is_small and _checksum(member) != checksum:
+            if is_small and file_checksum(member) != checksum:
                 raise _fault(path, f"{name} was changed since it was written", remedy)
     except (ValueError, TypeError) as error:
         raise _fault(path, f"{CHECKSUMS} is damaged ({error})", remedy) from None
 
 
-def refuse_taken(path: Path) -> None:
+def check_target(path: Path, *, overwrite: bool) -> None:
+    """Refuse a path that :func:`write_graph` cannot write or that exists."""
+    if path.suffix not in (".npz", FOLDER_ENDING, ""):
+        raise SettingError(
+            f"A graph is written to FILE.npz or to a folder (got '{path}').",
+            Remedy(f"End the name in .npz, {FOLDER_ENDING} or nothing", option="out"),
+        )
+    refuse_other_files(path)
+    if path.exists() and not overwrite:
+        raise HPGMNError(
+            f"{path} exists.",
+            Remedy("Replace it", option="overwrite", value=True)
+            | Remedy("Choose another path", option="out"),
+        )
+
+
+def refuse_other_files(path: Path) -> None:
     """Refuse to write a graph folder over anything but a graph folder."""
     if path.suffix == ".npz" or not path.exists():
         return
@@ -210,13 +216,13 @@ def refuse_taken(path: Path) -> None:
         other = next((member for member in others if member.suffix != ".npy"), None)
     if other is not None:
         raise GraphError(
-            f"Graph folder '{path}' could not be written: {other} is in its place. Choose another "
-            "name, or one that ends in .npz to write a file."
+            f"Graph folder '{path}' cannot be written: {other} exists.",
+            "Choose another name, or one that ends in .npz to write a file",
         )
 
 
 def _arrays(graph: Graph, *, in_folder: bool) -> dict[str, Array]:
-    """The arrays of a graph file or folder by name."""
+    """Return the arrays of a graph file or folder by name."""
     x: Any = graph.x
     arrays: dict[str, Array] = {
         "format": np.asarray(GRAPH_FORMAT),
@@ -228,11 +234,11 @@ def _arrays(graph: Graph, *, in_folder: bool) -> dict[str, Array]:
     if in_folder:
         edges = graph.sorted_edges
         parts = (edges.indptr, edges.targets, edges.weights, edges.places)
-        found = zip(_EDGES, parts, strict=True)
-        arrays |= {name: part for name, part in found if part is not None}
+        named = zip(_EDGES, parts, strict=True)
+        arrays |= {name: part for name, part in named if part is not None}
     else:
-        place = np.int32 if graph.num_nodes <= np.iinfo(np.int32).max else np.int64
-        arrays["edge_index"] = graph.edge_index.astype(place)
+        integer = np.int32 if graph.num_nodes <= np.iinfo(np.int32).max else np.int64
+        arrays["edge_index"] = graph.edge_index.astype(integer)
         optional.append("edge_weight")
     if sp.issparse(x):
         shape = np.asarray(x.shape, np.int64)
@@ -247,7 +253,7 @@ def _arrays(graph: Graph, *, in_folder: bool) -> dict[str, Array]:
     if graph.splits is not None:
         families[""] = graph.splits
     for prefix, splits in families.items():
-        for part in ("train", "val", "test"):
+        for part in PARTS:
             arrays[f"{prefix}{part}_mask"] = getattr(splits, part)
     return arrays
 
@@ -257,28 +263,28 @@ def _called(path: Path) -> str:
 
 
 def _fault(path: Path, what: str, remedy: str) -> GraphError:
-    return GraphError(f"{_called(path)}: {what}; {remedy}.")
+    return GraphError(f"{_called(path)}: {what}.", remedy)
 
 
 def _missing(path: Path, name: str) -> GraphError:
-    return _fault(path, f"array '{name}' is missing", "add it, or write the file with write_graph")
+    return _fault(path, f"array '{name}' is missing", "Add it, or write the file with write_graph")
 
 
 def _checked_arrays(path: Path) -> dict[str, Array]:
-    """The arrays of a graph file by name, each of the right kind."""
+    """Read the arrays of a graph file by name; check their kinds."""
     if not path.exists():
-        raise GraphError(f"Graph file '{path}' does not exist; check the path.")
+        raise GraphError(f"Graph file '{path}' does not exist.", "Check the path")
     if path.is_dir() and not is_graph_folder(path):
-        raise GraphError(f"'{path}' is a folder, not a graph file; give a .npz file.")
+        raise GraphError(f"'{path}' is a folder, not a graph file.", "Pass a .npz file")
     try:
         arrays, unread = _members(path) if path.is_dir() else _archived(path)
     except OSError as error:
         is_refused = isinstance(error, PermissionError)
-        remedy = "see that you may read it" if is_refused else "copy or write it again"
+        remedy = "Allow reading it" if is_refused else "Copy or write it again"
         raise _fault(path, f"it cannot be read ({error.strerror or error})", remedy) from None
     except TooLargeError as error:
         raise _fault(
-            path, str(error), "free some memory, or write it as a graph folder, which is mapped"
+            path, str(error), "Free some memory, or write it as a graph folder, which is mapped"
         ) from None
     except ValueError as error:
         if "Python objects" in str(error):
@@ -286,43 +292,45 @@ def _checked_arrays(path: Path) -> dict[str, Array]:
             raise _fault(
                 path,
                 f"array '{name}' holds pickled Python objects, which are never loaded",
-                "store plain numbers or text instead",
+                "Store plain numbers or text instead",
             ) from None
         raise _fault(
-            path, f"it is cut short or damaged ({error})", "copy or write it again"
+            path, f"it is truncated or damaged ({error})", "Copy or write it again"
         ) from None
     version = arrays.get("format")
     if version is not None and version.shape == () and version.dtype.kind in "iu":
-        check_format(_called(path), int(version), GRAPH_FORMAT)  # before an array is missed
+        check_format(
+            _called(path), int(version), GRAPH_FORMAT
+        )  # before a missing array is reported
     if path.is_dir():
         refuse_changed(path)
     for name, array in arrays.items():
         kinds, called = _kind(name)
         if array.dtype.kind not in kinds:
-            raise _fault(path, f"array '{name}' has type {array.dtype}", f"store {called}")
+            raise _fault(path, f"array '{name}' has type {array.dtype}", f"Store {called}")
     if unread:
-        logger.warning("%s: nothing reads %s.", _called(path), ", ".join(sorted(unread)))
+        logger.warning("%s: ignored: %s.", _called(path), ", ".join(sorted(unread)))
     return arrays
 
 
 def _kind(name: str) -> tuple[str, str]:
-    """The kinds that an array may have and what to call them; empty for one that nothing reads."""
+    """Return the kinds of an array and their name; empty for an unknown array."""
     return _TRUTH if _MASK.fullmatch(name) else _KINDS.get(name, ("", ""))
 
 
 def _archived(path: Path) -> tuple[dict[str, Array], list[str]]:
-    """The arrays of a graph file, and the names of what nothing reads."""
+    """Read the arrays of a graph file, and the names of unknown ones."""
     require_file(path)
     with path.open("rb") as file:
         if file.read(2) != b"PK":
-            raise _fault(path, "it is not a .npz file", "write one with write_graph")
+            raise _fault(path, "it is not a .npz file", "Write one with write_graph")
     return read_archive(path, lambda name: bool(_kind(name)[1]))
 
 
 def _members(folder: Path) -> tuple[dict[str, Array], list[str]]:
-    """The arrays of a graph folder, large ones mapped, and the names of what nothing reads.
+    """Read the arrays of a graph folder, large ones mapped, and the names of unknown ones.
 
-    Whoever writes into a mapped array changes a copy of the page, never the file.
+    Writing into a mapped array changes a copy of the page, never the file.
     """
     arrays, unread = {}, []
     for path in sorted(folder.glob("*.npy")):
@@ -340,7 +348,7 @@ def _members(folder: Path) -> tuple[dict[str, Array], list[str]]:
 
 
 def _family(path: Path, arrays: dict[str, Array], family: str) -> Splits:
-    names = [f"{family}_{part}_mask" for part in ("train", "val", "test")]
+    names = [f"{family}_{part}_mask" for part in PARTS]
     for name in names:
         if name not in arrays:
             raise _missing(path, name)
@@ -348,11 +356,11 @@ def _family(path: Path, arrays: dict[str, Array], family: str) -> Splits:
 
 
 def _attributes(path: Path, arrays: dict[str, Array]) -> Any:
-    """The attributes, dense or CSR; an inconsistent CSR is refused before SciPy sees it."""
+    """Return the attributes, dense or CSR; SciPy never gets an inconsistent CSR."""
     stored = [name for name in _CSR if name in arrays]
     if "x" in arrays:
         if stored:
-            raise _fault(path, f"it holds both 'x' and '{stored[0]}'", "keep one form of x")
+            raise _fault(path, f"it holds both 'x' and '{stored[0]}'", "Keep one form of x")
         return arrays["x"]
     if not stored:
         raise _missing(path, "x")
@@ -360,7 +368,7 @@ def _attributes(path: Path, arrays: dict[str, Array]) -> Any:
         if name not in arrays:
             raise _missing(path, name)
     indptr, indices, data, shape = (arrays[name] for name in _CSR)
-    remedy = "write x again, for example with write_graph"
+    remedy = "Write x again, for example with write_graph"
     if shape.shape != (2,) or shape.min() < 1 or shape.max() > np.iinfo(np.int32).max:
         raise _fault(path, f"'x_shape' must be two sizes (got {shape.tolist()})", remedy)
     rows, columns = (int(size) for size in shape)
@@ -384,11 +392,11 @@ def _attributes(path: Path, arrays: dict[str, Array]) -> Any:
 
 
 def _edges(path: Path, arrays: dict[str, Array], num_nodes: int) -> Array | SortedEdges:
-    """The edges as listed or sorted; sorted ones that cannot be right are refused."""
+    """Return the edges, as listed or sorted; inconsistent sorted ones are refused."""
     stored = [name for name in _EDGES if name in arrays]
     if "edge_index" in arrays or not stored:
         if stored:
-            raise _fault(path, f"it holds both 'edge_index' and '{stored[0]}'", "keep one form")
+            raise _fault(path, f"it holds both 'edge_index' and '{stored[0]}'", "Keep one form")
         if "edge_index" not in arrays:
             raise _missing(path, "edge_index")
         return arrays["edge_index"]
@@ -396,11 +404,11 @@ def _edges(path: Path, arrays: dict[str, Array], num_nodes: int) -> Array | Sort
         if name not in arrays:
             raise _missing(path, name)
     if "edge_weight" in arrays:
-        raise _fault(path, "it holds 'edge_weight' beside 'edges_indices'", "use 'edges_data'")
+        raise _fault(path, "it holds 'edge_weight' beside 'edges_indices'", "Use 'edges_data'")
     indptr, indices, data, places = (arrays.get(name) for name in _EDGES)
     assert indptr is not None
     assert indices is not None
-    remedy = "write the graph again, for example with write_graph"
+    remedy = "Write the graph again, for example with write_graph"
     if indptr.shape != (num_nodes + 1,):
         shape = f"'edges_indptr' must have {num_nodes + 1} values (got shape {indptr.shape})"
         raise _fault(path, shape, remedy)
@@ -428,12 +436,12 @@ def _edges(path: Path, arrays: dict[str, Array], num_nodes: int) -> Array | Sort
 
 
 def _wide(numbers: Array) -> Array:
-    """Whole numbers of a type that counts all nodes and that SciPy knows; most are already."""
+    """Convert integers to a type that SciPy knows; most are already."""
     return numbers if numbers.dtype in (np.int32, np.int64) else numbers.astype(np.int64)
 
 
 def _is_permutation(places: Array) -> bool:
-    """Whether each number from 0 to E - 1 is there once."""
+    """Whether each number from 0 to E - 1 occurs once."""
     if places.size and not 0 <= places.min() <= places.max() < places.size:
         return False
     seen = np.zeros(places.size, bool)

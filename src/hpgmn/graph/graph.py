@@ -1,88 +1,51 @@
-"""Graph: attributes, edges, labels and splits, validated when it is made.
+"""Graph: attributes, edges, labels and splits, validated by its constructor.
 
-Arrays live in host memory as NumPy and SciPy objects. Row 0 of ``edge_index`` is the source
-(centre), row 1 the target (neighbour): the out-neighbours of v are the targets of its edges.
+Arrays are NumPy and SciPy objects in host memory. Row 0 of ``edge_index`` is the source (centre),
+row 1 the target (neighbour): the out-neighbours of v are the targets of its edges.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from hpgmn.base.errors import GraphError
+from hpgmn.base.text import count_noun
 from hpgmn.graph import validation
 from hpgmn.graph.conversion import Conversions
+from hpgmn.graph.edges import Array as Array
 from hpgmn.graph.edges import SortedEdges, sorted_csr
-from hpgmn.graph.validation import Array as Array
+from hpgmn.graph.splits import Split as Split
+from hpgmn.graph.splits import Splits as Splits
 from hpgmn.graph.validation import Attributes as Attributes
 
 NEIGHBORS = ("out", "in", "undirected", "both")
-"""How neighbourhoods are read; "both" means one set of statistics for each direction."""
-
-
-@dataclass(frozen=True, eq=False)
-class Split:
-    """Three disjoint sets of nodes, each a boolean mask of length N."""
-
-    train: Array
-    val: Array
-    test: Array
-
-
-@dataclass(frozen=True, eq=False)
-class Splits(Sequence[Split]):
-    """S splits of N nodes: three boolean arrays (N, S); a slice is again splits.
-
-    ``is_random`` says that ``random_splits`` drew them; a graph file does not keep that.
-    """
-
-    train: Array
-    val: Array
-    test: Array
-    is_random: bool = field(default=False, kw_only=True)
-
-    def __len__(self) -> int:
-        return int(self.train.shape[1])
-
-    @overload
-    def __getitem__(self, index: int) -> Split: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Splits: ...
-
-    def __getitem__(self, index: int | slice) -> Split | Splits:
-        parts = (self.train[:, index], self.val[:, index], self.test[:, index])
-        return (
-            Splits(*parts, is_random=self.is_random) if isinstance(index, slice) else Split(*parts)
-        )
-
-    def __iter__(self) -> Iterator[Split]:
-        return (self[index] for index in range(len(self)))
+"""Edge directions; "both" means one set of statistics for each direction."""
 
 
 class Graph(Conversions):
-    """An attributed graph with some labels, checked once when it is made.
+    """An attributed graph with some labels.
 
     Args:
         x: attributes (N, F); anything NumPy understands, or a SciPy or torch sparse matrix.
         edge_index: (2, E); row 0 sources, row 1 targets. Self-loops and repeats may be present.
             Or :class:`SortedEdges` of these nodes, with their weights.
-        y: (N,) class of each node, -1 where unknown. Without it every node is unknown.
+        y: (N,) class of each node, -1 where unknown; None: all unknown.
         edge_weight: (E,) positive weights; weights of repeated edges are added.
-        directed: False means that every edge runs both ways, listed once or twice.
+        directed: False: edges are undirected, listed once or twice.
         train_mask: (N,) or (N, S) boolean; the same for ``val_mask`` and ``test_mask``.
         val_mask: see ``train_mask``.
         test_mask: see ``train_mask``.
-        node_ids: N distinct names; positions are used where none are given.
-        class_names: C names; numbers are used where none are given.
+        node_ids: N distinct names; None: positions are used.
+        class_names: C names; None: numbers are used.
         feature_names: F names.
-        name: what the graph is called in reports; the shipped settings are found by it.
+        name: the name in reports; shipped settings are looked up by it.
         alternative_splits: further families of splits by name.
 
     >>> graph = Graph([[1.0], [2.0], [3.0]], [[0, 1, 1], [1, 2, 2]], [0, 1, -1])
@@ -113,7 +76,7 @@ class Graph(Conversions):
         self.x: Attributes = validation.attributes(x)
         self.num_nodes, self.num_features = (int(size) for size in self.x.shape)
         if isinstance(edge_index, SortedEdges):
-            self.sorted_edges = _sorted_edges(edge_index, self.num_nodes, edge_weight)
+            self.sorted_edges = validation.sorted_edges(edge_index, self.num_nodes, edge_weight)
         else:
             self.edge_index = validation.edges(edge_index, self.num_nodes)
             self.edge_weight = validation.weights(edge_weight, self.edge_index.shape[1])
@@ -121,15 +84,13 @@ class Graph(Conversions):
         self.class_names = validation.class_names(class_names, self.y)
         self.node_ids = validation.names("node_ids", node_ids, self.num_nodes)
         self.feature_names = validation.names("feature_names", feature_names, self.num_features)
-        self.splits: Splits | None = _splits(train_mask, val_mask, test_mask, self.y)
-        self.alternative_splits = {
-            family: _checked_splits(splits.train, splits.val, splits.test, self.y)
-            for family, splits in _families(alternative_splits).items()
-        }
+        masks = (train_mask, val_mask, test_mask)
+        self.splits: Splits | None = validation.optional_splits(*masks, self.y)
+        self.alternative_splits = validation.families(alternative_splits, self.y)
 
     @property
     def num_classes(self) -> int:
-        """C, the number of classes, classes nobody has included."""
+        """C, the number of classes, those without a node included."""
         return len(self.class_names)
 
     @property
@@ -138,26 +99,26 @@ class Graph(Conversions):
         return bool(sp.issparse(self.x))
 
     def split(self, index: int) -> Split:
-        """The stored split of that number."""
+        """Return the split of that number."""
         if self.splits is None:
             raise GraphError(
-                f"Graph '{self.name}' has no splits. Give train_mask, val_mask and test_mask, "
-                "or call hpgmn.random_splits(graph)."
+                f"Graph '{self.name}' has no splits.",
+                "Pass train_mask, val_mask and test_mask, or call hpgmn.random_splits(graph)",
             )
         if not 0 <= index < len(self.splits):
             numbers = (
                 "only split 0" if len(self.splits) == 1 else f"splits 0 to {len(self.splits) - 1}"
             )
-            raise GraphError(f"Graph '{self.name}' has {numbers} (got {index}). Choose one.")
+            raise GraphError(f"Graph '{self.name}' has {numbers} (got {index}).", "Choose one")
         return self.splits[index]
 
     def with_splits(self, splits: Splits) -> Graph:
-        """The same graph with other splits; arrays are shared, not copied."""
-        twin = object.__new__(Graph)
-        twin.__dict__.update(self.__dict__)
-        checked = _checked_splits(splits.train, splits.val, splits.test, self.y)
-        twin.splits = replace(checked, is_random=splits.is_random)
-        return twin
+        """Return the same graph with other splits; arrays are shared, not copied."""
+        graph = object.__new__(Graph)
+        graph.__dict__.update(self.__dict__)
+        valid = validation.splits(splits.train, splits.val, splits.test, self.y)
+        graph.splits = replace(valid, is_random=splits.is_random)
+        return graph
 
     @cached_property
     def edge_index(self) -> Array:
@@ -175,19 +136,19 @@ class Graph(Conversions):
         return SortedEdges.of(self.edge_index, self.num_nodes, self.edge_weight)
 
     @property
-    def _held(self) -> SortedEdges | None:
-        """The sorted edges, unless sorting would be needed first."""
+    def _sorted(self) -> SortedEdges | None:
+        """The sorted edges if they exist already."""
         return self.__dict__.get("sorted_edges")
 
     @property
     def num_listed_edges(self) -> int:
         """E, repeats and self-loops included."""
-        return int(self.edge_index.shape[1]) if self._held is None else len(self._held)
+        return int(self.edge_index.shape[1]) if self._sorted is None else len(self._sorted)
 
     @property
     def is_weighted(self) -> bool:
         """Whether the edges have weights."""
-        return (self.edge_weight if self._held is None else self._held.weights) is not None
+        return (self.edge_weight if self._sorted is None else self._sorted.weights) is not None
 
     @cached_property
     def has_one_way_edges(self) -> bool:
@@ -197,20 +158,19 @@ class Graph(Conversions):
     @cached_property
     def _merged(self) -> sp.csr_array:
         """Out-edges without self-loops, repeats merged (weights added, else counted once)."""
-        edges = self._held
-        if edges is None:  # sorted for this once: the graph keeps them as they were given
+        edges = self._sorted
+        if edges is None:  # not cached: the graph keeps the edges as they were passed
             edges = SortedEdges.of(self.edge_index, self.num_nodes, self.edge_weight, listed=False)
         matrix = edges.adjacency()
         return matrix if self.directed else sorted_csr(matrix.maximum(matrix.T).tocsr())
 
     def adjacency(self, neighbors: str) -> sp.csr_array:
-        """The matrix whose row v lists the neighbours of v, in one of the three single modes.
+        """Return the (N, N) float32 CSR matrix whose row v lists the neighbours of v.
+
+        Indices are sorted, without self-loops and repeats.
 
         Args:
-            neighbors: "out", "in" or "undirected" (the union of both; given weights are added).
-
-        Returns:
-            (N, N) float32 CSR with sorted indices, no self-loops, no repeats.
+            neighbors: "out", "in" or "undirected" (the union of both; weights are added).
         """
         merged = self._merged
         if neighbors == "out" or (not self.directed and neighbors in NEIGHBORS[:3]):
@@ -231,13 +191,13 @@ class Graph(Conversions):
 
     @cached_property
     def isolated_nodes(self) -> Array:
-        """Positions of the nodes without any edge (self-loops do not count)."""
+        """Positions of the nodes without edges (self-loops do not count)."""
         both = self.adjacency("undirected")
         return np.flatnonzero(np.diff(both.indptr) == 0)
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of attributes, edges and node names: equal graphs have equal fingerprints."""
+        """A hash of attributes, edges and node ids."""
         digest = hashlib.sha256()
         x: Any = self.x
         parts: list[Array] = [np.asarray([self.directed])]
@@ -250,7 +210,7 @@ class Graph(Conversions):
         if self.node_ids is not None:
             parts.append(self.node_ids)
         digest.update(f"{np.dtype(np.int64)}{(2, self.num_listed_edges)}".encode())
-        for ends in [self.edge_index] if self._held is None else self._held.listed():
+        for ends in [self.edge_index] if self._sorted is None else self._sorted.listed():
             digest.update(ends.data)
         for part in parts:
             digest.update(f"{part.dtype}{part.shape}".encode())
@@ -258,72 +218,10 @@ class Graph(Conversions):
         return digest.hexdigest()
 
     def __repr__(self) -> str:
-        def count(number: int, word: str) -> str:
-            plural = word + ("es" if word.endswith("s") else "s")
-            return f"{number:,} {word if number == 1 else plural}"
-
         sizes = (
-            count(self.num_nodes, "node"),
-            count(self.num_edges, "edge"),
-            count(self.num_features, "attribute"),
-            count(self.num_classes, "class"),
+            count_noun(self.num_nodes, "node"),
+            count_noun(self.num_edges, "edge"),
+            count_noun(self.num_features, "attribute"),
+            count_noun(self.num_classes, "class"),
         )
         return f"Graph('{self.name}': {', '.join(sizes)})"
-
-
-def _sorted_edges(edges: SortedEdges, num_nodes: int, edge_weight: Any) -> SortedEdges:
-    if edges.num_nodes != num_nodes:
-        raise GraphError(
-            f"x has {num_nodes} nodes, the sorted edges {edges.num_nodes}. Give both of one graph."
-        )
-    if edge_weight is not None:
-        raise GraphError("Give the weights of sorted edges with them, not as edge_weight.")
-    validation.weights(edges.weights, len(edges))
-    return edges
-
-
-def _families(families: Any) -> dict[str, Splits]:
-    found = {} if families is None else families
-    if not isinstance(found, dict) or not all(
-        isinstance(name, str) and isinstance(splits, Splits) for name, splits in found.items()
-    ):
-        raise GraphError(
-            "alternative_splits must be a dict of names and splits. Give the splits as "
-            "hpgmn.graph.Splits."
-        )
-    return found
-
-
-def _splits(train: Any, val: Any, test: Any, y: Array) -> Splits | None:
-    if train is None and val is None and test is None:
-        return None
-    if train is None:
-        raise GraphError("val_mask or test_mask was given without train_mask. Give train_mask too.")
-    return _checked_splits(train, val, test, y)
-
-
-def _checked_splits(train: Any, val: Any, test: Any, y: Array) -> Splits:
-    train_mask = validation.mask("train_mask", train, y.shape[0])
-    empty = np.zeros_like(train_mask)
-    val_mask = empty if val is None else validation.mask("val_mask", val, y.shape[0])
-    test_mask = empty if test is None else validation.mask("test_mask", test, y.shape[0])
-    if not train_mask.shape == val_mask.shape == test_mask.shape:
-        counts = [one.shape[1] for one in (train_mask, val_mask, test_mask)]
-        raise GraphError(
-            "train_mask, val_mask and test_mask must have the same number of splits "
-            f"(got {counts[0]}, {counts[1]} and {counts[2]})."
-        )
-    overlap = (train_mask & val_mask) | (train_mask & test_mask) | (val_mask & test_mask)
-    if overlap.any():
-        node, split = (int(i) for i in np.argwhere(overlap)[0])
-        raise GraphError(
-            f"Split {split} uses node {node} twice, but train, val and test must not overlap. "
-            "Take it out of one."
-        )
-    unlabelled = (train_mask | val_mask | test_mask) & (y < 0)[:, None]
-    if unlabelled.any():
-        node, split = (int(i) for i in np.argwhere(unlabelled)[0])
-        raise GraphError(
-            f"Split {split} uses node {node}, whose label is unknown (-1). Take it out."
-        )
-    return Splits(train_mask, val_mask, test_mask)

@@ -1,31 +1,46 @@
-"""Measures of how alike neighbours are; reports use them, models do not.
+"""Homophily measures; reports use them, models do not.
 
-All of them read undirected neighbours without self-loops, each neighbour counted once, and leave
-out unlabelled nodes. Classes that no labelled node has do not count.
+All use undirected neighbours without self-loops, each neighbour counted once, and leave out
+unlabelled nodes and classes without labelled nodes.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import scipy.sparse as sp
 
-from hpgmn.graph.graph import Array, Graph
+from hpgmn.graph.edges import Array
+
+
+class LabelledGraph(Protocol):
+    """What the measures read of a graph."""
+
+    y: Array
+    num_nodes: int
+
+    @property
+    def num_classes(self) -> int:
+        """C."""
+
+    def adjacency(self, neighbors: str) -> sp.csr_array:
+        """Return the adjacency matrix."""
 
 
 @dataclass(frozen=True)
 class Homophily:
-    """Five measures of one graph; NaN where a measure says nothing.
+    """Five measures of one graph; NaN where a measure is undefined.
 
     Attributes:
         node: mean share of a node's neighbours that have its class.
         edge: share of edges between nodes of one class.
-        class_insensitive: by how much classes keep to themselves beyond their size; 0 to 1.
-        adjusted: edge homophily beyond what the classes' degrees give; 1 at most, 0 by chance.
-        label_informativeness: what share of a node's label a neighbour's label tells; 0 to 1. It is
-            high wherever there is a pattern, homophilous or not.
+        class_insensitive: edge homophily by class beyond the class sizes; 0 to 1.
+        adjusted: edge homophily beyond chance, given the classes' degrees; at most 1.
+        label_informativeness: the share of information on a node's label in a neighbour's label;
+            0 to 1, high for any pattern, homophilous or not.
     """
 
     node: float
@@ -35,8 +50,8 @@ class Homophily:
     label_informativeness: float
 
 
-def homophily(graph: Graph) -> Homophily:
-    """All five measures."""
+def homophily(graph: LabelledGraph) -> Homophily:
+    """Compute all five measures."""
     return Homophily(
         node=node_homophily(graph),
         edge=edge_homophily(graph),
@@ -46,28 +61,29 @@ def homophily(graph: Graph) -> Homophily:
     )
 
 
-def node_homophily(graph: Graph) -> float:
-    """Mean share of a node's neighbours that have its class.
+def node_homophily(graph: LabelledGraph) -> float:
+    """Compute the mean share of a node's neighbours that have its class.
 
-    Neighbourhoods are undirected, without self-loops, each neighbour counted once. Only labelled
-    neighbours count, and only labelled nodes that have one; without any, the answer is NaN.
+    Only labelled neighbours count, and only labelled nodes that have one; NaN without any.
 
+    >>> from hpgmn import Graph
     >>> node_homophily(Graph([[0.0]] * 4, [[0, 0, 2], [1, 2, 3]], [0, 0, 1, -1]))
     0.5
     """
     center, neighbor = _labelled_neighbors(graph)
     same = graph.y[center] == graph.y[neighbor]
     neighbors = np.bincount(center, minlength=graph.num_nodes)
-    alike = np.bincount(center, weights=same, minlength=graph.num_nodes)
+    of_same_class = np.bincount(center, weights=same, minlength=graph.num_nodes)
     counted = neighbors > 0
     if not counted.any():
         return math.nan
-    return float((alike[counted] / neighbors[counted]).mean())
+    return float((of_same_class[counted] / neighbors[counted]).mean())
 
 
-def edge_homophily(graph: Graph) -> float:
-    """Share of the edges between labelled nodes that join nodes of one class.
+def edge_homophily(graph: LabelledGraph) -> float:
+    """Compute the share of edges between labelled nodes that join nodes of one class.
 
+    >>> from hpgmn import Graph
     >>> edge_homophily(Graph([[0.0]] * 4, [[0, 1, 2], [1, 2, 3]], [0, 0, 1, -1]))
     0.5
     """
@@ -76,12 +92,13 @@ def edge_homophily(graph: Graph) -> float:
     return float(pairs.trace() / total) if total else math.nan
 
 
-def class_insensitive_homophily(graph: Graph) -> float:
-    """Class-insensitive edge homophily of Lim et al. (Large Scale Learning on …, NeurIPS 2021).
+def class_insensitive_homophily(graph: LabelledGraph) -> float:
+    """Compute the class-insensitive edge homophily of Lim et al. (LINKX, NeurIPS 2021).
 
     1/(C-1) · Σ_k max(0, h_k - |C_k|/n), where h_k is the share of the neighbours of class k's nodes
     that are of class k. A class whose nodes have no labelled neighbour adds nothing.
 
+    >>> from hpgmn import Graph
     >>> class_insensitive_homophily(Graph([[0.0]] * 4, [[0, 2], [1, 3]], [0, 0, 1, 1]))
     1.0
     """
@@ -96,11 +113,12 @@ def class_insensitive_homophily(graph: Graph) -> float:
     return float(excess[degrees > 0].sum() / (present - 1))
 
 
-def adjusted_homophily(graph: Graph) -> float:
-    """Adjusted homophily of Platonov et al. (Characterizing Graph Datasets …, NeurIPS 2023).
+def adjusted_homophily(graph: LabelledGraph) -> float:
+    """Compute the adjusted homophily of Platonov et al. (Characterizing …, NeurIPS 2023).
 
     (h_edge - Σ_k p_k²) / (1 - Σ_k p_k²), where p_k is the share of class k in the sum of degrees.
 
+    >>> from hpgmn import Graph
     >>> adjusted_homophily(Graph([[0.0]] * 4, [[0, 2], [1, 3]], [0, 0, 1, 1]))
     1.0
     """
@@ -114,12 +132,13 @@ def adjusted_homophily(graph: Graph) -> float:
     return float((pairs.trace() / pairs.sum() - chance) / (1 - chance))
 
 
-def label_informativeness(graph: Graph) -> float:
-    """Label informativeness of Platonov et al. (NeurIPS 2023), in its edge form.
+def label_informativeness(graph: LabelledGraph) -> float:
+    """Compute the label informativeness of Platonov et al. (NeurIPS 2023), in its edge form.
 
-    2 - H(y_a, y_b) / H(y_a) for the ends a, b of a random edge: 1 where a neighbour's label tells a
-    node's own, 0 where the two are independent.
+    2 - H(y_a, y_b) / H(y_a) for the ends a, b of a random edge: 1 if a neighbour's label determines
+    a node's own, 0 if the two are independent.
 
+    >>> from hpgmn import Graph
     >>> round(label_informativeness(Graph([[0.0]] * 4, [[0, 2], [1, 3]], [0, 1, 0, 1])), 6)
     1.0
     """
@@ -131,12 +150,12 @@ def label_informativeness(graph: Graph) -> float:
     shares = shares[shares > 0]
     if shares.size < 2:
         return math.nan
-    # Rounding may leave a trace below zero where labels are independent.
+    # Rounding may give slightly less than zero for independent labels.
     return max(0.0, float(2 - (joint * np.log(joint)).sum() / (shares * np.log(shares)).sum()))
 
 
-def _labelled_neighbors(graph: Graph) -> tuple[Array, Array]:
-    """Both ends of every edge between labelled nodes, each edge in both directions."""
+def _labelled_neighbors(graph: LabelledGraph) -> tuple[Array, Array]:
+    """Return both ends of every edge between labelled nodes, in both directions."""
     adjacency = graph.adjacency("undirected")
     center = np.repeat(np.arange(graph.num_nodes), np.diff(adjacency.indptr))
     neighbor = adjacency.indices
@@ -144,8 +163,8 @@ def _labelled_neighbors(graph: Graph) -> tuple[Array, Array]:
     return center[known], neighbor[known]
 
 
-def _class_pairs(graph: Graph) -> sp.csr_array:
-    """(C, C) how often neighbours have which two classes; sparse, for C may be large."""
+def _class_pairs(graph: LabelledGraph) -> sp.csr_array:
+    """Count (C, C) pairs of neighbours by class; sparse, as C may be large."""
     center, neighbor = _labelled_neighbors(graph)
     size = max(1, graph.num_classes)
     ones = np.ones(center.size)

@@ -1,4 +1,4 @@
-"""What notebooks show of an object: one small table of HTML, every value escaped."""
+"""Small HTML tables that notebooks show; every value is escaped."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from hpgmn.graph.graph import Graph
 from hpgmn.graph.homophily import node_homophily
 
 HOMOPHILY_EDGES = 2_000_000
-"""Homophily is shown for graphs of at most so many listed edges: a table should come at once."""
+"""Homophily is computed for at most this many edges: a table should appear at once."""
 
-_MOST_CLASSES = 20
+_MAX_CLASSES = 20
 
 
 def facts_html(title: str, facts: Iterable[tuple[str, Any]]) -> str:
-    """A table of facts under a title.
+    """Render a table of facts under a title.
 
     >>> facts_html("<x>", [("nodes", 3)])
     '<table><caption>&lt;x&gt;</caption><tr><th scope="row">nodes</th><td>3</td></tr></table>'
@@ -31,8 +30,8 @@ def facts_html(title: str, facts: Iterable[tuple[str, Any]]) -> str:
     return f"<table><caption>{html.escape(title)}</caption>{rows}</table>"
 
 
-def graph_html(graph: Graph) -> str:
-    """A graph: sizes, classes with their counts, splits and homophily."""
+def graph_html(graph: Any) -> str:
+    """Render a graph: sizes, class counts, splits and homophily."""
     edges = f"{graph.num_edges:,}, {'directed' if graph.directed else 'undirected'}"
     facts = [
         ("Nodes", f"{graph.num_nodes:,}"),
@@ -45,20 +44,20 @@ def graph_html(graph: Graph) -> str:
     return facts_html(f"Graph '{graph.name}'", facts)
 
 
-def _classes(graph: Graph) -> str:
-    """How many nodes each class has, those without a label last."""
+def _classes(graph: Any) -> str:
+    """List the class sizes, unlabelled nodes last."""
     counts = np.bincount(graph.y[graph.y >= 0], minlength=graph.num_classes)
     named = [f"{name}: {count:,}" for name, count in zip(graph.class_names, counts, strict=True)]
-    if len(named) > _MOST_CLASSES:
-        named[_MOST_CLASSES:] = [f"and {len(named) - _MOST_CLASSES:,} more classes"]
+    if len(named) > _MAX_CLASSES:
+        named[_MAX_CLASSES:] = [f"and {len(named) - _MAX_CLASSES:,} more classes"]
     unknown = int((graph.y < 0).sum())
     if unknown:
         named.append(f"without a label: {unknown:,}")
     return ", ".join(named)
 
 
-def _splits(graph: Graph) -> str:
-    """How many splits, and the sizes of the first."""
+def _splits(graph: Any) -> str:
+    """Describe the number of splits and the sizes of the first."""
     if graph.splits is None:
         return "none"
     first = graph.splits[0]
@@ -67,7 +66,7 @@ def _splits(graph: Graph) -> str:
     return sizes if many == 1 else f"{many}, the first: {sizes}"
 
 
-def _homophily(graph: Graph) -> str:
+def _homophily(graph: Any) -> str:
     if graph.num_listed_edges > HOMOPHILY_EDGES:
         return f"not computed above {HOMOPHILY_EDGES:,} edges"
     value = node_homophily(graph)

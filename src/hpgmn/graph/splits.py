@@ -1,24 +1,67 @@
-"""Seeded random splits of the labelled nodes into train, validation and test."""
+"""Splits of the labelled nodes into train, validation and test; random ones are seeded."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, overload
 
 import numpy as np
 
 from hpgmn.base.errors import GraphError
-from hpgmn.graph.graph import Graph, Splits
+from hpgmn.graph.edges import Array
+
+PARTS = ("train", "val", "test")
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Three disjoint sets of nodes, each a boolean mask of length N."""
+
+    train: Array
+    val: Array
+    test: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Splits(Sequence[Split]):
+    """S splits of N nodes: three boolean arrays (N, S); a slice is again splits.
+
+    ``is_random`` marks splits by ``random_splits``; graph files do not store it.
+    """
+
+    train: Array
+    val: Array
+    test: Array
+    is_random: bool = field(default=False, kw_only=True)
+
+    def __len__(self) -> int:
+        return int(self.train.shape[1])
+
+    @overload
+    def __getitem__(self, index: int) -> Split: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Splits: ...
+
+    def __getitem__(self, index: int | slice) -> Split | Splits:
+        parts = (self.train[:, index], self.val[:, index], self.test[:, index])
+        return (
+            Splits(*parts, is_random=self.is_random) if isinstance(index, slice) else Split(*parts)
+        )
+
+    def __iter__(self) -> Iterator[Split]:
+        return (self[index] for index in range(len(self)))
 
 
 def random_splits(
-    graph_or_labels: Graph | Any,
+    graph_or_labels: Any,
     count: int = 10,
     fractions: Sequence[float] = (0.6, 0.2, 0.2),
     stratified: bool = False,
     first_seed: int = 0,
 ) -> Splits:
-    """Random splits: number i depends on the labels and ``first_seed + i`` alone.
+    """Draw random splits; split i depends on the labels and ``first_seed + i`` alone.
 
     Split i draws ``numpy.random.default_rng(first_seed + i).permutation`` of the labelled nodes
     and cuts it at the rounded fractions. Stratified, every class is cut on its own, in the order
@@ -38,9 +81,7 @@ def random_splits(
     >>> [int(mask.sum()) for mask in (splits.train, splits.val, splits.test)]
     [12, 4, 4]
     """
-    y = np.asarray(
-        graph_or_labels.y if isinstance(graph_or_labels, Graph) else graph_or_labels
-    ).reshape(-1)
+    y = np.asarray(getattr(graph_or_labels, "y", graph_or_labels)).reshape(-1)
     shares = np.asarray(fractions, dtype=float)
     if shares.shape != (3,) or (shares < 0).any() or shares[0] <= 0 or shares.sum() > 1 + 1e-9:
         raise ValueError(
@@ -65,12 +106,14 @@ def random_splits(
                 mask[group[begin:end], split] = True
     empty = [
         part
-        for part, mask, share in zip(("train", "val", "test"), masks, shares, strict=True)
+        for part, mask, share in zip(PARTS, masks, shares, strict=True)
         if share > 0 and not mask.any(axis=0).all()
     ]
     if empty:
+        fractions_text = "/".join(f"{share:g}" for share in shares)
         raise GraphError(
-            f"{len(labelled)} labelled nodes are too few for a {'/'.join(f'{s:g}' for s in shares)}"
-            f" split: {empty[0]} would be empty. Label more nodes or change the fractions."
+            f"{len(labelled)} labelled nodes are too few for a {fractions_text} split: {empty[0]} "
+            "would be empty.",
+            "Label more nodes or change the fractions",
         )
     return Splits(*masks, is_random=True)

@@ -1,4 +1,4 @@
-"""Input as arrays of the kind that a graph holds, or one sentence about what is wrong with it."""
+"""Convert and check the inputs of a graph: all checks of ``Graph`` are here."""
 
 from __future__ import annotations
 
@@ -8,23 +8,22 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
 from hpgmn.base.errors import GraphError
-from hpgmn.graph.edges import sorted_csr
+from hpgmn.graph.edges import Array, SortedEdges, sorted_csr
+from hpgmn.graph.splits import Splits
 
-Array: TypeAlias = npt.NDArray[Any]
 Attributes: TypeAlias = Any
-"""A dense (N, F) array or a SciPy CSR array; SciPy has no types to say so."""
+"""A dense (N, F) array or a SciPy CSR array; SciPy has no types for it."""
 
 _LARGEST = float(np.finfo(np.float32).max)
 _SMALLEST = float(np.finfo(np.float32).tiny)
-_SURROGATES = (0xD800, 0xDFFF)  # halves of characters, which no file of text can hold
+_SURROGATES = (0xD800, 0xDFFF)  # halves of characters, which text files cannot hold
 
 
 def _numpy(value: Any) -> Array:
-    """A value as a NumPy array, torch tensors included."""
+    """Convert a value, which may be a torch tensor, to a NumPy array."""
     if hasattr(value, "detach"):
         value = value.detach().cpu()
         if "sparse" in str(value.layout):
@@ -32,7 +31,7 @@ def _numpy(value: Any) -> Array:
         value = (value.float() if "bfloat16" in str(value.dtype) else value).numpy()
     if np.ma.is_masked(value):
         raise GraphError(
-            "Masked arrays hold missing values. Replace them first, for example with filled()."
+            "Masked arrays hold missing values.", "Replace them first, for example with filled()"
         )
     return np.asarray(value)
 
@@ -42,41 +41,41 @@ def _numeric(what: str, value: Any) -> Array:
         array = _numpy(value)
     except ValueError:
         raise GraphError(
-            f"{what} must be a rectangular array of numbers; some rows differ in length. "
-            "Fill them up."
+            f"{what} must be a rectangular array of numbers; some rows differ in length.",
+            "Pad them to the same length",
         ) from None
     except (TypeError, RuntimeError, OverflowError):
         raise GraphError(f"{what} must be numbers (got {type(value).__name__}).") from None
     if array.dtype.kind not in "biuf":
-        found = f"values of type {array.dtype}" if array.ndim else type(value).__name__
-        raise GraphError(f"{what} must be numbers (got {found}).")
+        received = f"values of type {array.dtype}" if array.ndim else type(value).__name__
+        raise GraphError(f"{what} must be numbers (got {received}).")
     return array
 
 
 def truth(what: str, value: Any) -> bool:
-    """A value that is true or false, not something that merely counts as such."""
-    found = np.asarray(value) if isinstance(value, bool | int | np.generic | np.ndarray) else None
-    if found is None or found.size != 1 or found.dtype.kind not in "biu" or found not in (0, 1):
+    """Return True or False; other truthy values are refused."""
+    array = np.asarray(value) if isinstance(value, bool | int | np.generic | np.ndarray) else None
+    if array is None or array.size != 1 or array.dtype.kind not in "biu" or array not in (0, 1):
         raise GraphError(f"{what} must be True or False (got {type(value).__name__}).")
-    return bool(found)
+    return bool(array)
 
 
 def word(what: str, value: Any) -> str:
-    """A name that can be printed and written; what no text can hold is spelt out."""
+    """Return a name that can be printed and written; invalid characters are escaped."""
     if not isinstance(value, str):
         raise GraphError(f"{what} must be text (got {type(value).__name__}).")
     return str(value).encode(errors="backslashreplace").decode()
 
 
 def attributes(x: Any) -> Attributes:
-    """(N, F) finite numbers of single precision, dense or CSR."""
+    """Return (N, F) finite float32, dense or CSR."""
     if hasattr(x, "layout") and "sparse" in str(x.layout):  # torch
         coo = x.detach().to_sparse_coo().coalesce()
         index, shape = coo.indices().cpu().numpy(), tuple(coo.shape)
         if len(index) != len(shape):  # rows of dense blocks
             return attributes(x.to_dense())
         values = _numpy(coo.values())
-        if values.dtype == np.float16:  # which SciPy does not know
+        if values.dtype == np.float16:  # unknown to SciPy
             values = values.astype(np.float32)
         x = sp.coo_array((values, tuple(index)), shape=shape)
     is_sparse = sp.issparse(x)
@@ -99,9 +98,9 @@ def attributes(x: Any) -> Attributes:
         array = sorted_csr(array)
         bad = ~np.isfinite(array.data)
         if bad.any():
-            place = int(np.flatnonzero(bad)[0])
-            row = int(np.searchsorted(array.indptr, place, side="right") - 1)
-            _refuse_value(float(array.data[place]), row, int(array.indices[place]))
+            position = int(np.flatnonzero(bad)[0])
+            row = int(np.searchsorted(array.indptr, position, side="right") - 1)
+            _refuse_value(float(array.data[position]), row, int(array.indices[position]))
     else:
         with np.errstate(invalid="ignore"):  # infinite ones may cancel
             total = array.sum(dtype=np.float64)  # finite float32 cannot overflow it; no copy
@@ -114,41 +113,58 @@ def attributes(x: Any) -> Attributes:
 
 def _refuse_value(value: float, row: int, column: int) -> NoReturn:
     raise GraphError(
-        f"x holds {value} at node {row}, attribute {column}. Replace missing and infinite values "
-        "first, for example by the column's mean."
+        f"x holds {value} at node {row}, attribute {column}.",
+        "Replace NaN and infinity first, for example by the column's mean",
     )
 
 
 def edges(edge_index: Any, num_nodes: int) -> Array:
-    """(2, E) positions of nodes."""
+    """Return (2, E) int64 positions of nodes."""
     array = _numeric("edge_index", edge_index)
     if array.size == 0:
         return np.empty((2, 0), np.int64)
     if array.ndim != 2 or array.shape[0] != 2:
-        hint = " Transpose it." if array.ndim == 2 and array.shape[1] == 2 else ""
-        raise GraphError(f"edge_index must have shape (2, E) (got {array.shape}).{hint}")
-    if array.dtype.kind == "f" and not (
-        np.isfinite(array).all() and (array == np.trunc(array)).all()
-    ):
-        place = int(np.flatnonzero(~np.isfinite(array) | (array != np.trunc(array)))[0])
+        is_transposed = array.ndim == 2 and array.shape[1] == 2
         raise GraphError(
-            f"edge_index must hold whole numbers, the positions of nodes (got {array.flat[place]})."
+            f"edge_index must have shape (2, E) (got {array.shape}).",
+            "Transpose it" if is_transposed else None,
         )
+    if array.dtype.kind == "f":
+        wrong = np.flatnonzero(~np.isfinite(array) | (array != np.trunc(array)))
+        if wrong.size:
+            value = array.flat[wrong[0]]
+            raise GraphError(f"edge_index must hold integers, positions of nodes (got {value}).")
     if array.min() < 0 or array.max() >= num_nodes:
         outside = ((array < 0) | (array >= num_nodes)).any(axis=0)
         edge = int(np.flatnonzero(outside)[0])
         source, target = (int(end) for end in array[:, edge])
         others = int(outside.sum()) - 1
-        count = f" (and {others} more like it)" if others else ""
+        more = f" (and {others} more like it)" if others else ""
         raise GraphError(
-            f"Edge {edge} runs from {source} to {target}{count}, but nodes are numbered "
-            f"0 to {num_nodes - 1}. Remove such edges or add the nodes."
+            f"Edge {edge} runs from {source} to {target}{more}, but nodes are numbered "
+            f"0 to {num_nodes - 1}.",
+            "Remove such edges or add the nodes",
         )
     return np.ascontiguousarray(array, dtype=np.int64)
 
 
+def sorted_edges(edges: SortedEdges, num_nodes: int, edge_weight: Any) -> SortedEdges:
+    """Return sorted edges of that many nodes, whose weights are valid."""
+    if edges.num_nodes != num_nodes:
+        raise GraphError(
+            f"x has {num_nodes} nodes, but the sorted edges {edges.num_nodes}.",
+            "Pass both of one graph",
+        )
+    if edge_weight is not None:
+        raise GraphError(
+            "Sorted edges hold their own weights.", "Pass the weights with them, not as edge_weight"
+        )
+    weights(edges.weights, len(edges))
+    return edges
+
+
 def weights(edge_weight: Any, num_edges: int) -> Array | None:
-    """(E,) positive weights, whose sum is finite, too."""
+    """Return (E,) positive float32 weights with a finite sum."""
     if edge_weight is None:
         return None
     with np.errstate(over="ignore"):
@@ -159,129 +175,125 @@ def weights(edge_weight: Any, num_edges: int) -> Array | None:
         )
     bad = ~(np.isfinite(array) & (array >= _SMALLEST))  # smaller ones have no inverse
     if bad.any():
-        place = int(np.flatnonzero(bad)[0])
+        edge = int(np.flatnonzero(bad)[0])
         raise GraphError(
-            f"edge_weight must be finite and positive (got {array[place]:g} at edge {place}). "
-            "Remove edges of weight zero; shift or drop negative ones."
+            f"edge_weight must be finite and positive (got {array[edge]:g} at edge {edge}).",
+            "Remove edges of weight zero; shift or drop negative ones",
         )
-    if 2 * array.sum(dtype=np.float64) > _LARGEST:  # of both directions together, in one node
+    total = array.sum(dtype=np.float64)
+    if 2 * total > _LARGEST:  # of both directions together, in one node
         raise GraphError(
-            f"edge_weight adds up to {array.sum(dtype=np.float64):.3g}, more than can be computed "
-            "with. Divide all weights by the largest one."
+            f"edge_weight adds up to {total:.3g}, which overflows float32.",
+            "Divide all weights by the largest one",
         )
     return array
 
 
 def labels(y: Any, num_nodes: int) -> Array:
-    """(N,) numbers of classes, -1 where unknown."""
+    """Return (N,) int64 class numbers, -1 where unknown."""
     if y is None:
         return np.full(num_nodes, -1, np.int64)
     array = _numeric("y", y).reshape(-1)
     if array.shape[0] != num_nodes:
         raise GraphError(
-            f"y must have one label per node, {num_nodes} (got {array.shape[0]}). "
-            "Use -1 for unknown."
+            f"y must have one label per node, {num_nodes} (got {array.shape[0]}).",
+            "Use -1 for unknown",
         )
+    numbering = "Number the classes 0, 1, 2, …; use -1 for unknown"
     if array.dtype.kind == "f":
-        whole = np.isfinite(array) & (array == np.trunc(array))
-        if not whole.all():
-            place = int(np.flatnonzero(~whole)[0])
-            raise GraphError(
-                f"y must hold whole numbers (got {array[place]} at node {place}). "
-                "Number the classes 0, 1, 2, …; use -1 for unknown."
-            )
+        is_integer = np.isfinite(array) & (array == np.trunc(array))
+        if not is_integer.all():
+            node = int(np.flatnonzero(~is_integer)[0])
+            raise GraphError(f"y must hold integers (got {array[node]} at node {node}).", numbering)
     if array.min(initial=0) < -1:
-        place = int(np.flatnonzero(array < -1)[0])
-        raise GraphError(
-            f"y holds {int(array[place])} at node {place}. "
-            "Number the classes 0, 1, 2, …; use -1 for unknown."
-        )
+        node = int(np.flatnonzero(array < -1)[0])
+        raise GraphError(f"y holds {int(array[node])} at node {node}.", numbering)
     if array.max(initial=0) >= max(1000, num_nodes):
         raise GraphError(
-            f"y holds class {int(array.max())} on a graph of {num_nodes} nodes. "
-            "Number the classes 0, 1, 2, … without gaps (numpy.unique with return_inverse does)."
+            f"y holds class {int(array.max())} on a graph of {num_nodes} nodes.",
+            "Number the classes 0, 1, 2, … without gaps (numpy.unique with return_inverse does)",
         )
     return array.astype(np.int64)
 
 
-def class_names(given: Sequence[str] | Array | None, y: Array) -> tuple[str, ...]:
-    """C distinct names of classes, numbers where none are given."""
+def class_names(names: Sequence[str] | Array | None, y: Array) -> tuple[str, ...]:
+    """Return C distinct class names, numbers by default."""
     present = int(y.max(initial=-1)) + 1
-    if given is None:
+    if names is None:
         return tuple(str(number) for number in range(present))
-    found = tuple(_texts("class_names", given))
-    if len(found) < present:
+    texts = tuple(_texts("class_names", names))
+    if len(texts) < present:
         raise GraphError(
-            f"class_names must name every class: it has {len(found)} names, but y has classes up "
-            f"to {present - 1}. Add names."
+            f"class_names must name every class: it has {len(texts)} names, but y has classes up "
+            f"to {present - 1}.",
+            "Add names",
         )
-    if len(set(found)) != len(found):
-        twice = Counter(found).most_common(1)[0][0]
-        raise GraphError(f"class_names must be distinct; '{twice}' appears twice. Rename one.")
-    return found
+    if len(set(texts)) != len(texts):
+        repeated = Counter(texts).most_common(1)[0][0]
+        raise GraphError(f"class_names must be distinct; '{repeated}' repeats.", "Rename one")
+    return texts
 
 
-def _texts(what: str, given: Any) -> list[str]:
-    """Names of any type as text that files can hold."""
-    if isinstance(given, str | bytes | set | frozenset | dict) or not isinstance(given, Iterable):
-        raise GraphError(f"{what} must be a list of names (got {type(given).__name__}).")
-    if getattr(given, "ndim", 1) != 1:
-        shape = tuple(getattr(given, "shape", ()))
+def _texts(what: str, names: Any) -> list[str]:
+    """Convert names of any type to text that files can hold."""
+    if isinstance(names, str | bytes | set | frozenset | dict) or not isinstance(names, Iterable):
+        raise GraphError(f"{what} must be a list of names (got {type(names).__name__}).")
+    if getattr(names, "ndim", 1) != 1:
+        shape = tuple(getattr(names, "shape", ()))
         raise GraphError(f"{what} must be a list of names (got shape {shape}).")
-    if isinstance(given, np.ndarray) and given.dtype.kind == "U":
-        _refuse_no_text(what, given)
-    if hasattr(given, "detach"):  # the numbers of a tensor, not small tensors
-        given = _numpy(given).tolist()
-    found = [str(name) for name in given]
-    for place, name in enumerate(found):
-        if "\0" in name:
-            raise GraphError(f"{what} holds a NUL character in name {place}. Remove it.")
-        if not name.isascii() and any(_SURROGATES[0] <= ord(one) <= _SURROGATES[1] for one in name):
-            raise _half(what, place)
-    return found
+    if isinstance(names, np.ndarray) and names.dtype.kind == "U":
+        _refuse_invalid_text(what, names)
+    if hasattr(names, "detach"):  # the numbers of a tensor, not small tensors
+        names = _numpy(names).tolist()
+    texts = [str(name) for name in names]
+    for number, text in enumerate(texts):
+        if "\0" in text:
+            raise GraphError(f"{what} holds a NUL character in name {number}.", "Remove it")
+        if not text.isascii() and any(_SURROGATES[0] <= ord(c) <= _SURROGATES[1] for c in text):
+            raise _invalid_text(what, number)
+    return texts
 
 
-def _half(what: str, place: int) -> GraphError:
+def _invalid_text(what: str, number: int) -> GraphError:
     return GraphError(
-        f"{what} holds half a character in name {place}, so it is no text. Read the names again "
-        "with the right encoding, and give those."
+        f"{what} holds half a character in name {number}, which is not valid text.",
+        "Read the names again with the right encoding",
     )
 
 
-def _refuse_no_text(what: str, given: Array) -> None:
-    """Refuse an array of text whose numbers are no characters; a file may say anything."""
-    array = np.ascontiguousarray(given, given.dtype.newbyteorder("="))
+def _refuse_invalid_text(what: str, names: Array) -> None:
+    """Refuse a text array whose code points are no characters; a file may hold any."""
+    array = np.ascontiguousarray(names, names.dtype.newbyteorder("="))
     codes = array.reshape(-1).view(np.uint32)
     if not codes.size or codes.max() < _SURROGATES[0]:
         return
     wrong = ((codes >= _SURROGATES[0]) & (codes <= _SURROGATES[1])) | (codes > sys.maxunicode)
     if wrong.any():
-        raise _half(what, int(np.flatnonzero(wrong)[0]) * array.size // codes.size)
+        raise _invalid_text(what, int(np.flatnonzero(wrong)[0]) * array.size // codes.size)
 
 
-def names(what: str, given: Sequence[Any] | Array | None, length: int) -> Array | None:
-    """A text array of that many names; ids must be distinct, too."""
-    if given is None:
+def names(what: str, values: Sequence[Any] | Array | None, length: int) -> Array | None:
+    """Return a text array of that many names; ids must be distinct."""
+    if values is None:
         return None
-    if isinstance(given, np.ndarray) and given.dtype.kind == "U":  # not copied: may be large
-        _refuse_no_text(what, given)
-        array = np.asarray(given).reshape(-1)
+    if isinstance(values, np.ndarray) and values.dtype.kind == "U":  # not copied: may be large
+        _refuse_invalid_text(what, values)
+        array = np.asarray(values).reshape(-1)
     else:
-        array = np.asarray(_texts(what, given), np.str_).reshape(-1)
+        array = np.asarray(_texts(what, values), np.str_).reshape(-1)
     array = array.astype(f"U{int(np.char.str_len(array).max(initial=1))}", copy=False)
     if array.shape[0] != length:
         raise GraphError(f"{what} must have {length} names (got {array.shape[0]}).")
     if what == "node_ids":
         distinct, counts = np.unique(array, return_counts=True)
         if (counts > 1).any():
-            raise GraphError(
-                f"node_ids must be distinct; '{distinct[counts > 1][0]}' appears twice. Rename one."
-            )
+            repeated = distinct[counts > 1][0]
+            raise GraphError(f"node_ids must be distinct; '{repeated}' repeats.", "Rename one")
     return array
 
 
 def mask(what: str, value: Any, num_nodes: int) -> Array:
-    """(N, S) booleans."""
+    """Return (N, S) booleans."""
     array = _numeric(what, value)
     if array.dtype != np.bool_:
         if array.dtype.kind == "f" or not np.isin(array, (0, 1)).all():
@@ -296,5 +308,61 @@ def mask(what: str, value: Any, num_nodes: int) -> Array:
             f"{what} must have {num_nodes} rows, one per node (got shape {array.shape})."
         )
     if not array.shape[1]:
-        raise GraphError(f"{what} holds no split at all. Leave it out, or give at least one.")
+        raise GraphError(f"{what} holds no split.", "Leave it out, or pass at least one")
     return np.ascontiguousarray(array)
+
+
+def splits(train: Any, val: Any, test: Any, y: Array) -> Splits:
+    """Return splits whose parts are disjoint and labelled; missing parts are empty."""
+    train_mask = mask("train_mask", train, y.shape[0])
+    empty = np.zeros_like(train_mask)
+    val_mask = empty if val is None else mask("val_mask", val, y.shape[0])
+    test_mask = empty if test is None else mask("test_mask", test, y.shape[0])
+    if not train_mask.shape == val_mask.shape == test_mask.shape:
+        counts = [part.shape[1] for part in (train_mask, val_mask, test_mask)]
+        raise GraphError(
+            "train_mask, val_mask and test_mask must have the same number of splits "
+            f"(got {counts[0]}, {counts[1]} and {counts[2]})."
+        )
+    overlap = (train_mask & val_mask) | (train_mask & test_mask) | (val_mask & test_mask)
+    if overlap.any():
+        node, split = (int(i) for i in np.argwhere(overlap)[0])
+        raise GraphError(
+            f"Split {split} uses node {node} twice, but train, val and test must not overlap.",
+            "Remove it from one of them",
+        )
+    unlabelled = (train_mask | val_mask | test_mask) & (y < 0)[:, None]
+    if unlabelled.any():
+        node, split = (int(i) for i in np.argwhere(unlabelled)[0])
+        raise GraphError(
+            f"Split {split} uses node {node}, whose label is unknown (-1).", "Remove it"
+        )
+    return Splits(train_mask, val_mask, test_mask)
+
+
+def optional_splits(train: Any, val: Any, test: Any, y: Array) -> Splits | None:
+    """Return the splits, or None if no mask is given."""
+    if train is None and val is None and test is None:
+        return None
+    if train is None:
+        raise GraphError(
+            "val_mask or test_mask is given without train_mask.", "Pass train_mask too"
+        )
+    return splits(train, val, test, y)
+
+
+def families(families: Any, y: Array) -> dict[str, Splits]:
+    """Return valid families of splits by name."""
+    if families is None:
+        return {}
+    if not isinstance(families, dict) or not all(
+        isinstance(name, str) and isinstance(members, Splits) for name, members in families.items()
+    ):
+        raise GraphError(
+            "alternative_splits must be a dict of names and splits.",
+            "Pass the splits as hpgmn.Splits",
+        )
+    return {
+        name: splits(members.train, members.val, members.test, y)
+        for name, members in families.items()
+    }

@@ -18,8 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from hpgmn.base.digests import search_content
 from hpgmn.base.errors import SettingError
 from hpgmn.base.settings import make_settings, plain, settings_dict
 from hpgmn.base.text import format_setting
@@ -27,7 +26,7 @@ from hpgmn.graph import Graph
 from hpgmn.models import find_model
 from hpgmn.models.shipped import read_config
 from hpgmn.runs.search import planned_trials, run_trials
-from hpgmn.runs.spaces import PAPER_SPACE, Space, space_for
+from hpgmn.runs.spaces import Space, paper_space, space_for
 from hpgmn.training.checks import class_number
 from hpgmn.training.numerics import deterministic_algorithms
 from hpgmn.training.replicas import Progress
@@ -107,18 +106,8 @@ class TuneSpec:
         about["splits"] = list(self.splits)
         about["fixed"] = {name: plain(value) for name, value in self.fixed.items()}
         about["values"] = {name: list(words) for name, words in Choices.of(self, graph).items()}
-        about["content"] = _content(graph, self.splits)
+        about["content"] = search_content(graph, self.splits)
         return about
-
-
-def _content(graph: Graph, splits: Sequence[int]) -> str:
-    """A hash of all that a search reads of a graph: no test label is part of it."""
-    digest = hashlib.sha256(graph.fingerprint.encode())
-    for number in splits:
-        split = graph.split(number)
-        for mask in (split.train, split.val):
-            digest.update(np.where(mask, graph.y, -1).tobytes())
-    return digest.hexdigest()
 
 
 def check_names(space: str, sampler: str, model: str) -> None:
@@ -168,7 +157,7 @@ class Choices(dict[str, dict[Any, Any]]):
 
 
 def _space(spec: TuneSpec, graph: Graph) -> Space:
-    return PAPER_SPACE if spec.space == "paper" else space_for(spec.model, graph.name)
+    return paper_space() if spec.space == "paper" else space_for(spec.model, graph.name)
 
 
 class Tuning:
@@ -256,7 +245,7 @@ class Tuning:
     def _known(self, place: int) -> Mapping[str, Any] | None:
         """The settings of a place, where they are known before its turn."""
         if self.spec.sampler == "random" or place == 0:
-            space = PAPER_SPACE if self.spec.space == "paper" else None
+            space = paper_space() if self.spec.space == "paper" else None
             return planned_trials(self.spec.model, self.graph.name, place + 1, space)[place]
         for trial in self.study.get_trials(deepcopy=False):  # it was cut off: the same again
             if trial.user_attrs.get("place") == place and "settings" in trial.user_attrs:

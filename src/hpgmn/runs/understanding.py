@@ -41,8 +41,6 @@ _NO_MEMORY = (
     "insufficient_resources",  # cuSPARSE
 )
 
-StepProgress = Callable[[str, int, int | None], None]
-
 
 @dataclass(frozen=True)
 class Understanding:
@@ -70,12 +68,12 @@ def understand(
     spec: RunSpec,
     graph: Graph,
     model: SavedModel,
-    progress: StepProgress = lambda step, done, total: None,
+    progress: Callable[[str], None] = lambda step: None,
 ) -> Understanding:
     """Audit the graph and explain the models of the first split, which are opened once."""
-    progress("Audit of the graph", 0, None)
+    progress("Audit of the graph")
     audited = _audit(spec, graph)
-    progress("Explanation of the model", 0, None)
+    progress("Explanation of the model")
     if graph.num_nodes > LARGEST_OVERVIEW:
         remedy = Remedy("Explain it separately", command="explain")
         fault = f"Models on more than {LARGEST_OVERVIEW:,} nodes are not explained after training."
@@ -91,7 +89,7 @@ def understand(
     described = computed(overview, "explain the model")
     if not replicas:
         return Understanding(audited, described)
-    progress("Node explorer", 0, None)
+    progress("Node explorer")
     node_roles = roles(graph.split(split))
     explorer = computed(
         lambda: explorer_data(replicas, chosen.class_names, node_roles, graph.y),

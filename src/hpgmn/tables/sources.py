@@ -1,4 +1,4 @@
-"""Where rows come from: CSV and Parquet files and edge lists, as batches of columns."""
+"""Read rows from CSV and Parquet files, edge lists and memory, as batches of columns."""
 
 from __future__ import annotations
 
@@ -8,48 +8,54 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from hpgmn.base.errors import GraphError
+from hpgmn.base.errors import GraphError, Remedy
 from hpgmn.base.machine import free_host_bytes
+from hpgmn.base.text import count_noun
 
-TEXT, NUMBER, OWN = "text", "number", "own"
-Kinds: TypeAlias = Mapping[str, str]
-"""Column → how the values of a CSV file are read; other files say so themselves.
+Array: TypeAlias = npt.NDArray[Any]
 
-TEXT and NUMBER, or OWN: of the type that its first rows have.
+TEXT, NUMBER, NATIVE = "text", "number", "native"
+ReadAs: TypeAlias = Mapping[str, str]
+"""Column → how its values in a CSV file are read; other files store the type.
+
+TEXT, NUMBER, or NATIVE: the type detected from the first rows.
 """
 
 TABLES = (".csv", ".tsv", ".parquet")
 EDGE_LISTS = (".txt", ".edgelist", ".edges")
-"""Endings of files that list edges, one in a line, with or without naming the columns."""
+"""Suffixes of files with one edge per line, with or without a header."""
 
 MISSING = frozenset(pacsv.ConvertOptions().null_values)
-"""Words that stand for a missing value: nothing, NA, null and the like."""
+"""Words that stand for a missing value: the empty string, NA, null and so on."""
 
 _PROBE_BYTES = 1 << 22
 _BLOCK_BYTES = 1 << 22
 _PAGE_BYTES = 1 << 20
-_ROW_BYTES = 8  # the least that a row of a graph takes: a number
+_ROW_BYTES = 8  # the minimum for a row of a graph: one number
 _LARGEST_BLOCK = (1 << 31) - 1
-_UTF8 = "is not UTF-8 text{}. Save it with the encoding UTF-8."
 _SEPARATORS = {".csv": (",", ";", "\t"), ".tsv": ("\t",)}
 _COMMENTS = ("#", "%")
 _RAGGED = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")
+_WHOLE = re.compile(r"[+-]?\d+(\.0*)?")
+_ZEROS = re.compile(r"(?<=\d)\.0*$")
 
 
 class Table(ABC):
-    """Rows with named columns, which are read in batches and never held all at once.
+    """Rows with named columns, read in batches.
 
     Args:
-        path: the file; messages call the table by its name.
+        path: the file; its name is the table's label in messages.
         types: (column, type) in the table's order.
         has_header: whether a line of the file names the columns.
     """
@@ -64,52 +70,52 @@ class Table(ABC):
         for name, kind in types:
             if name in self.types:
                 raise GraphError(
-                    f"{self.label} has two columns named '{name}'. Rename or remove one."
+                    f"{self.label} has two columns named '{name}'.", "Rename or remove one"
                 )
             self.types[name] = kind
 
-    def row(self, place: int) -> str:
-        """The words for the row at a place that is counted from 0."""
-        return f"row {place + 1:,}" + (" below the header" if self.has_header else "")
+    def row(self, position: int) -> str:
+        """Describe the row at a position counted from 0."""
+        return f"row {position + 1:,}" + (" below the header" if self.has_header else "")
 
-    def has_whole(self, column: str) -> bool:
-        """Whether a column holds whole numbers, be it as floats, rather than text."""
+    def has_integers(self, column: str) -> bool:
+        """Whether a column holds integers, possibly as floats, rather than text."""
         kind = self.types[column]
         is_integer = pa.types.is_integer(kind) and kind != pa.uint64()
         return bool(is_integer or pa.types.is_floating(kind))
 
     @abstractmethod
-    def num_rows(self, tell: Callable[[int], None] = lambda count: None) -> int:
-        """How many rows there are; a CSV file is read for it, and tells how far it is."""
+    def num_rows(self, progress: Callable[[int], None] = lambda count: None) -> int:
+        """Count the rows; a CSV file is read for it and reports its progress."""
 
     @abstractmethod
-    def batches(self, kinds: Kinds, rows: int = 1 << 16) -> Iterator[pa.RecordBatch]:
-        """Some columns of all rows, in order.
+    def batches(self, read_as: ReadAs, rows: int = 1 << 16) -> Iterator[pa.RecordBatch]:
+        """Iterate over some columns of all rows, in order.
 
         Args:
-            kinds: which columns.
-            rows: about how many rows a batch has; those of a CSV file go by their bytes.
+            read_as: the columns, in the order of the batches' columns.
+            rows: the approximate rows per batch; batches of a CSV file go by bytes.
         """
 
     def first_text(self, column: str) -> tuple[int, str] | None:
-        """Place and value of the first entry that is not a number; None where all are."""
-        place = 0
+        """Return row and value of the first entry that is not a number, or None."""
+        row = 0
         for batch in self.batches({column: TEXT}):
             for value in batch.column(0).to_pylist():
                 if value is not None and str(value) not in MISSING and not _is_number(value):
-                    return place, str(value)
-                place += 1
+                    return row, str(value)
+                row += 1
         return None
 
 
 class CsvTable(Table):
-    """A CSV file, or an edge list.
+    """A CSV file or an edge list.
 
     Args:
         path: the file.
-        separator: what stands between values.
-        names: the columns' names where no line of the file gives them.
-        skip: lines at the top that hold comments.
+        separator: the delimiter.
+        names: the columns' names; None if the first line is a header.
+        skip: how many comment lines precede the data.
     """
 
     def __init__(
@@ -126,51 +132,50 @@ class CsvTable(Table):
         read = pacsv.ReadOptions(block_size=block, **self._layout)
         return pacsv.open_csv(path, read, self._parse, convert)
 
-    def has_whole(self, column: str) -> bool:
-        """Never: ids stay as they are written, such as '007'."""
+    def has_integers(self, column: str) -> bool:
+        """Return False: ids stay as they are written, such as '007'."""
         return False
 
-    def num_rows(self, tell: Callable[[int], None] = lambda count: None) -> int:
+    def num_rows(self, progress: Callable[[int], None] = lambda count: None) -> int:
         """See ``Table``."""
         count = 0
         for batch in self.batches({next(iter(self.types)): TEXT}):
             count += batch.num_rows
-            tell(count)
+            progress(count)
         return count
 
-    def batches(self, kinds: Kinds, rows: int = 1 << 16) -> Iterator[pa.RecordBatch]:
-        """See ``Table``; text stays as it is written ('007'), numbers become float64."""
-        types = {name: self._type(name, kind) for name, kind in kinds.items()}
+    def batches(self, read_as: ReadAs, rows: int = 1 << 16) -> Iterator[pa.RecordBatch]:
+        """See ``Table``; text stays as it is written, numbers become float64."""
+        types = {name: self._type(name, kind) for name, kind in read_as.items()}
         try:
             with readable(self.path):
                 yield from self._open(self.path, types, _BLOCK_BYTES)
         except GraphError:
-            for name, kind in kinds.items():
-                found = self.first_text(name) if kind == NUMBER else None
-                if found is not None:
-                    raise not_numbers(self, name, found) from None
-                found = self._first_other(name) if kind == OWN else None
-                if found is not None:
-                    raise mixed(self, name, *found, str(self.types[name])) from None
+            for name, kind in read_as.items():
+                if kind == NUMBER and self.first_text(name) is not None:
+                    raise not_numeric(self, name) from None
+                other = self._first_other(name) if kind == NATIVE else None
+                if other is not None:
+                    raise mixed_types(self, name, *other, str(self.types[name])) from None
             raise
 
     def _first_other(self, column: str) -> tuple[int, str] | None:
-        """Place and value of the first entry that is not of the type of the first rows."""
-        place = 0
+        """Return row and value of the first entry of another type than the first rows."""
+        row = 0
         for batch in self.batches({column: TEXT}):
             for value in batch.column(0):
                 try:
                     if value.as_py() not in MISSING:
                         value.cast(self.types[column])
                 except pa.ArrowInvalid:
-                    return place, value.as_py()
-                place += 1
+                    return row, value.as_py()
+                row += 1
         return None
 
     def _type(self, name: str, kind: str) -> pa.DataType:
         if kind == TEXT:
             return pa.string()
-        if kind == OWN:
+        if kind == NATIVE:
             return self.types[name]
         return pa.bool_() if pa.types.is_boolean(self.types[name]) else pa.float64()
 
@@ -180,92 +185,93 @@ class ParquetTable(Table):
 
     def __init__(self, path: Path) -> None:
         with readable(path):
-            # Read page by page: the default holds whole row groups, and is slower.
+            # Page by page: the default buffers whole row groups and is slower.
             self._file = pq.ParquetFile(path, pre_buffer=False, buffer_size=_PAGE_BYTES)
             schema = self._file.schema_arrow
-            names = schema.names  # of a damaged file they may be no text
+            names = schema.names  # raises if a damaged file has names that are not text
             self._refuse_too_many_rows()
         super().__init__(path, zip(names, schema.types, strict=True), False)
 
     def _refuse_too_many_rows(self) -> None:
-        """Refuse rows that memory cannot hold: repeated ones take no room in the file."""
+        """Refuse more rows than fit into memory: repeated rows take no space in the file."""
         if self._file.metadata.num_rows * _ROW_BYTES > free_host_bytes():
             raise MemoryError
 
-    def num_rows(self, tell: Callable[[int], None] = lambda count: None) -> int:
+    def num_rows(self, progress: Callable[[int], None] = lambda count: None) -> int:
         """See ``Table``."""
         return int(self._file.metadata.num_rows)
 
-    def batches(self, kinds: Kinds, rows: int = 1 << 16) -> Iterator[pa.RecordBatch]:
+    def batches(self, read_as: ReadAs, rows: int = 1 << 16) -> Iterator[pa.RecordBatch]:
         """See ``Table``."""
         with readable(self.path):
-            for batch in self._file.iter_batches(batch_size=rows, columns=list(kinds)):
-                batch.validate(full=True)  # text in a damaged file may be none
-                yield batch.select(list(kinds))
+            for batch in self._file.iter_batches(batch_size=rows, columns=list(read_as)):
+                batch.validate(full=True)  # text in a damaged file may not be UTF-8
+                yield batch.select(list(read_as))
 
 
-class HeldTable(Table):
-    """A table in memory, called by a label of its own.
+class MemoryTable(Table):
+    """A table in memory.
 
-    Text is read as that of a CSV file: where all of it is numbers, dates, or true and false, the
-    column is of that type.
+    Text is parsed as in a CSV file: a column of numbers, dates or booleans gets that type.
     """
 
     def __init__(self, path: Path, table: pa.Table, label: str) -> None:
         self._table = table
-        self._read = {
-            name: _read_text(column)
+        self._parsed = {
+            name: _parse_text(column)
             for name, column in zip(table.column_names, table.columns, strict=True)
             if pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
         }
         types = [
-            (name, self._read[name].type if name in self._read else kind)
+            (name, self._parsed[name].type if name in self._parsed else kind)
             for name, kind in zip(table.column_names, table.schema.types, strict=True)
         ]
         super().__init__(path, types, False)
         self.label = label
 
-    def has_whole(self, column: str) -> bool:
+    def has_integers(self, column: str) -> bool:
         """See ``Table``; ids in text stay as they are written."""
-        return column not in self._read and super().has_whole(column)
+        return column not in self._parsed and super().has_integers(column)
 
-    def num_rows(self, tell: Callable[[int], None] = lambda count: None) -> int:
+    def num_rows(self, progress: Callable[[int], None] = lambda count: None) -> int:
         """See ``Table``."""
         return int(self._table.num_rows)
 
-    def batches(self, kinds: Kinds, rows: int = 1 << 16) -> Iterator[pa.RecordBatch]:
+    def batches(self, read_as: ReadAs, rows: int = 1 << 16) -> Iterator[pa.RecordBatch]:
         """See ``Table``."""
         columns = [
-            self._read[name] if kind != TEXT and name in self._read else self._table.column(name)
-            for name, kind in kinds.items()
+            self._parsed[name]
+            if kind != TEXT and name in self._parsed
+            else self._table.column(name)
+            for name, kind in read_as.items()
         ]
-        yield from pa.table(columns, list(kinds)).to_batches(max_chunksize=rows)
+        yield from pa.table(columns, list(read_as)).to_batches(max_chunksize=rows)
 
 
-def _read_text(column: Any) -> Any:
-    """A column of text with the type that it would have in a CSV file."""
+def _parse_text(column: Any) -> Any:
+    """Convert a column of text to the type that it would have in a CSV file."""
     file = io.BytesIO()
     pacsv.write_csv(pa.table({"text": column}), file)
     parse = pacsv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False)
     convert = pacsv.ConvertOptions(strings_can_be_null=True)
-    # One block where possible: a value must not be longer than a block.
+    # One block if possible: a value must not be longer than a block.
     read = pacsv.ReadOptions(block_size=min(file.tell() + 1, _LARGEST_BLOCK))
     file.seek(0)
-    found = pacsv.read_csv(file, read, parse, convert).column(0)
-    is_text = pa.types.is_string(found.type) or pa.types.is_binary(found.type)
-    return column if is_text else found
+    parsed = pacsv.read_csv(file, read, parse, convert).column(0)
+    is_text = pa.types.is_string(parsed.type) or pa.types.is_binary(parsed.type)
+    return column if is_text else parsed
 
 
 def open_table(path: Path, edge_names: Sequence[Collection[str]] = ()) -> Table:
-    """The table in a CSV or Parquet file, or in an edge list.
+    """Open a CSV file, a Parquet file or an edge list.
 
     Args:
-        path: the file; its ending says what it is.
-        edge_names: for each of the first columns of an edge list the names it may have; the first
-            of them is its name where the file gives none.
+        path: the file; its suffix tells the format.
+        edge_names: for each of the first columns of an edge list its possible names; the first of
+            them names the column if the file has no header.
     """
     if not path.is_file():
-        raise GraphError(f"Table '{path}' does not exist or is no file; check the path.")
+        raise GraphError(f"Table '{path}' does not exist or is not a file.", "Check the path")
     if path.suffix == ".parquet":
         return ParquetTable(path)
     with readable(path), path.open("rb") as file:
@@ -277,113 +283,118 @@ def open_table(path: Path, edge_names: Sequence[Collection[str]] = ()) -> Table:
     while skip < len(head) and (not head[skip].strip() or head[skip].startswith(_COMMENTS)):
         skip += 1
     if skip == len(head):
-        raise GraphError(f"{path.name} lists no edges. Give a file with one edge in each line.")
+        raise GraphError(f"{path.name} lists no edges.", "Pass a file with one edge per line")
     separator = next((one for one in "\t,;" if one in head[skip]), " ")
     words = head[skip].split(separator)
     pairs = list(zip(words, edge_names, strict=False))
     if all(word.strip().casefold() in names for word, names in pairs):
         return CsvTable(path, separator, skip=skip)
     names = [next(iter(known)) for _, known in pairs]
-    names += [f"column {place + 1}" for place in range(len(names), len(words))]
+    names += [f"column {number + 1}" for number in range(len(names), len(words))]
     return CsvTable(path, separator, names, skip)
 
 
 def _decoded(path: Path, start: bytes) -> str:
-    """The beginning of a file as text; the last character may be cut."""
+    """Decode the start of a file; its last character may be incomplete."""
     try:
         text, _ = codecs.utf_8_decode(start, "strict", False)
     except UnicodeDecodeError as error:
         line = start.count(b"\n", 0, error.start) + 1
-        found = f" (line {line:,} holds the byte 0x{start[error.start]:02x})"
-        raise GraphError(f"{path.name} {_UTF8.format(found)}") from None
+        where = f" (line {line:,} holds the byte 0x{start[error.start]:02x})"
+        raise _not_utf8(path, where) from None
     return text.removeprefix("\ufeff")
 
 
-def mixed(table: Table, column: str, place: int, value: str, kind: str) -> GraphError:
-    """The refusal of a column whose values are of two types.
+def _not_utf8(path: Path, where: str = "") -> GraphError:
+    return GraphError(f"{path.name} is not UTF-8 text{where}.", "Save it with the encoding UTF-8")
+
+
+def mixed_types(table: Table, column: str, row: int, value: str, kind: str) -> GraphError:
+    """Return the error for a column with values of two types.
 
     Args:
-        table: where.
-        column: which.
-        place: the row of the first value that is different, counted from 0.
-        value: what stands there.
-        kind: what the others are.
+        table: the table.
+        column: the column.
+        row: the row of the first deviating value, counted from 0.
+        value: that value.
+        kind: the type of the other values.
     """
     return GraphError(
-        f"{table.label}: column '{column}' holds '{value}' in {table.row(place)}, but most of its "
-        f"values are of type {kind}. Correct or empty such values, read all as categories "
-        f"(--category {column}), or leave the column out (--drop {column})."
+        f"{table.label}: column '{column}' holds '{value}' in {table.row(row)}, but most of its "
+        f"values are of type {kind}.",
+        Remedy("Correct or empty such values")
+        | Remedy("Read all as categories", option="categories", value=[column], flag="category")
+        | Remedy("Leave the column out", option="drop", value=[column]),
     )
 
 
-def not_numbers(table: Table, column: str, found: tuple[int, str] | None) -> GraphError:
-    """The refusal of a column that should hold numbers.
-
-    Args:
-        table: where.
-        column: which.
-        found: from ``Table.first_text``.
-    """
+def not_numeric(table: Table, column: str, *, is_weight: bool = False) -> GraphError:
+    """Return the error for a column that should hold numbers."""
     what = f"is of type {table.types[column]}, not numbers"
-    if found is not None:
-        what = f"holds '{found[1]}' in {table.row(found[0])}, which is not a number"
+    first = table.first_text(column)
+    if first is not None:
+        row, value = first
+        what = f"holds '{value}' in {table.row(row)}, which is not a number"
+    without = Remedy("Leave it out", option="drop", value=[column])
+    if is_weight:
+        without = Remedy("Use no weights", option="weight", value="")
     return GraphError(
-        f"{table.label}: column '{column}' {what}. Turn it into numbers, or leave it out (--drop "
-        "for an attribute, --weight '' for the weight)."
+        f"{table.label}: column '{column}' {what}.", Remedy("Convert it to numbers") | without
     )
 
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Whatever goes wrong while a file is read becomes one sentence."""
+    """Convert errors of reading a file to ``GraphError``."""
     try:
         yield
     except MemoryError:
         raise GraphError(
-            f"'{path}' takes more memory than there is. Free some, or split the table."
+            f"'{path}' needs more memory than is available.", "Free some, or split the table"
         ) from None
     except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
         reason = " ".join(str(getattr(error, "strerror", None) or error).split()).rstrip(".")
         if "straddling object" in reason:
             raise GraphError(
                 f"{path.name} has a row of more than {_BLOCK_BYTES >> 20} MiB; a quote may not be "
-                "closed. Correct the row."
+                "closed.",
+                "Correct the row",
             ) from None
         if "invalid utf8" in reason.lower():
-            raise GraphError(f"{path.name} {_UTF8.format('')}") from None
+            raise _not_utf8(path) from None
         ragged = _RAGGED.search(reason)
         if ragged is not None:
             raise _ragged(path, *(int(number) for number in ragged.groups())) from None
         what = path.suffix.removeprefix(".")
         raise GraphError(
-            f"'{path}' cannot be read as a {what} file ({reason[:200]}): write it again."
+            f"'{path}' cannot be read as a {what} file ({reason[:200]}).", "Write it again"
         ) from None
 
 
-def _ragged(path: Path, row: int, wanted: int, got: int) -> GraphError:
-    """The refusal of a row that has fewer values, or more, than there are columns."""
+def _ragged(path: Path, row: int, expected: int, received: int) -> GraphError:
+    """Return the error for a row with fewer or more values than columns."""
     where = f"{path.name}: row {row:,} of the file has"
-    if got < wanted:
+    if received < expected:
         return GraphError(
-            f"{where} {got:,} of {wanted:,} values; the file may be cut. Correct the row, or write "
-            "the file again."
+            f"{where} {received:,} of {expected:,} values; the file may be truncated.",
+            "Correct the row, or write the file again",
         )
-    columns = f"{wanted:,} column{'s'[: wanted > 1]}"
     return GraphError(
-        f"{where} {got:,} values for {columns}. Put values that hold the separator into quotes."
+        f"{where} {received:,} values for {count_noun(expected, 'column')}.",
+        "Quote values that contain the separator",
     )
 
 
 def without_nat(values: Iterable[Any]) -> list[Any]:
-    """Values of a column, None for NumPy's "not a time": beside numbers pyarrow crashes on it."""
+    """Replace NumPy's "not a time" by None: beside numbers pyarrow crashes on it."""
     return [
-        None if isinstance(one, np.datetime64 | np.timedelta64) and np.isnat(one) else one
-        for one in values
+        None if isinstance(value, np.datetime64 | np.timedelta64) and np.isnat(value) else value
+        for value in values
     ]
 
 
-def plain(column: Any) -> Any:
-    """A column of a type that arithmetic knows, null where a float is not a number."""
+def decoded(column: Any) -> Any:
+    """Convert dictionaries and half floats to plain types, and NaN to null."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if column.type == pa.float16():
@@ -394,25 +405,25 @@ def plain(column: Any) -> Any:
 
 
 def as_text(table: Table, name: str, column: Any) -> Any:
-    """Values of any type as text, null where there is none."""
+    """Convert a column of any type to text."""
     try:
-        return plain(column).cast(pa.large_string())
+        return decoded(column).cast(pa.large_string())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         raise GraphError(
-            f"{table.label}: column '{name}' of type {column.type} cannot be read as text. Choose "
-            "another column."
+            f"{table.label}: column '{name}' of type {column.type} cannot be read as text.",
+            "Choose another column",
         ) from None
 
 
 def as_numbers(column: Any) -> Any:
-    """Numbers of any type as floats, NaN where there is none."""
+    """Convert numbers of any type to floats, nulls to NaN."""
     if not pa.types.is_floating(column.type):
-        column = plain(column).cast(pa.float64(), safe=False)
+        column = decoded(column).cast(pa.float64(), safe=False)
     return np.asarray(column.to_numpy(zero_copy_only=False))
 
 
 def is_numeric(kind: pa.DataType) -> bool:
-    """Whether a type holds numbers; a column without any value may hold them."""
+    """Whether a type holds numbers; an empty column counts as numeric."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     return bool(
@@ -430,3 +441,60 @@ def _is_number(value: Any) -> bool:
     except (TypeError, ValueError):
         return False
     return True
+
+
+def canonical(word: str) -> str:
+    """Spell equal values of any file type alike: booleans and integers.
+
+    >>> canonical("TRUE"), canonical("1.0"), canonical("007"), canonical("Red"), canonical("1.5")
+    ('True', '1', '007', 'Red', '1.5')
+    """
+    stripped = word.strip()
+    if stripped.casefold() in ("true", "false"):
+        return stripped.capitalize()
+    return _ZEROS.sub("", stripped) if is_integer(stripped) else word
+
+
+def is_integer(word: str) -> bool:
+    """Whether text is an integer, possibly written as 1.0."""
+    return _WHOLE.fullmatch(word) is not None
+
+
+@dataclass
+class Faults:
+    """How many rows have a fault, and the first of them."""
+
+    count: int = 0
+    row: int = 0
+    value: Any = None
+
+    def note(
+        self, wrong: Array, start: int = 0, value: Callable[[int], Any] = lambda row: None
+    ) -> None:
+        """Add the rows of a batch that ``wrong`` marks; the batch starts at row ``start``."""
+        rows = np.flatnonzero(wrong)
+        if rows.size and not self.count:
+            first = int(rows[0])
+            self.row, self.value = start + first, value(first)
+        self.count += int(rows.size)
+
+    def total(self, noun: str) -> str:
+        """Return the count in parentheses, such as "(3 such edges in all)"; empty for one."""
+        return f" ({self.count:,} such {noun}s in all)" if self.count > 1 else ""
+
+
+def id_keys(table: Table, name: str, column: Any, as_integers: bool) -> Any:
+    """Convert ids to the type in which they are compared: int64 or text, null where empty."""
+    column = decoded(column)
+    if pa.types.is_floating(column.type):  # integers that a library converted to floats
+        try:
+            column = column.cast(pa.int64())
+        except pa.ArrowInvalid:
+            raise GraphError(
+                f"{table.label}: column '{name}' holds fractions; ids are text or integers.",
+                "Choose another column, or write them as text",
+            ) from None
+    if as_integers:
+        return column.cast(pa.int64())
+    text = as_text(table, name, column)
+    return pc.if_else(pc.equal(text, ""), pa.scalar(None, text.type), text)

@@ -1,4 +1,4 @@
-"""Splits by a column of the node table: groups that never straddle, or the past and the future."""
+"""Make splits from a column of the node table: whole groups, or past and future."""
 
 from __future__ import annotations
 
@@ -6,67 +6,79 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from hpgmn.base.errors import GraphError
-from hpgmn.graph import Array
-from hpgmn.tables.preparation import read_times, read_words
-from hpgmn.tables.sources import Table
+from hpgmn.base.errors import GraphError, Remedy
+from hpgmn.base.text import count_noun
+from hpgmn.tables.column_types import Category, Date, Number, parse_date, read_values
+from hpgmn.tables.sources import Array, Table
 
 PARTS = ("train", "val", "test")
 SPLIT_BY = ("group", "time")
-"""What a column may split by."""
+"""The kinds of columns that make splits."""
 
 _SHARES = np.asarray([0.6, 0.8])  # where train and validation end
 _GROUP_SPLITS = 10
 
 
 def split_by(
-    table: Table, kind: str, column: str, y: Array, tell: Callable[[str], None]
+    table: Table, kind: str, column: str, y: Array, log: Callable[[str], None]
 ) -> dict[str, Array]:
-    """Part → mask (N, S), made from a column of the node table.
+    """Make masks (N, S) by part from a column of the node table.
 
     Args:
         table: the nodes.
         kind: one of ``SPLIT_BY``.
         column: the column of groups, or of times.
-        y: (N,) classes, -1 where unknown; such nodes are in no part.
-        tell: is told how the split was made.
+        y: (N,) classes; unlabelled nodes (-1) are in no part.
+        log: receives how the splits were made.
     """
     try:
         if kind == "group":
-            groups = read_words(table, column)
+            groups = read_values(table, {column: Category})[column].tolist()
             masks = group_splits(y, groups)
             without = np.asarray([group is None for group in groups])
-            tell(
+            log(
                 f"{table.label}: {_GROUP_SPLITS} splits of about 60/20/20, seeds 0 to "
                 f"{_GROUP_SPLITS - 1}; each group of '{column}' is in one part"
-                f"{_rest(without & (y >= 0), 'group')}."
+                f"{_unused(without & (y >= 0), 'group')}."
             )
             return masks
-        times = read_times(table, column)
+        times = _read_times(table, column)
         masks = time_split(y, times)
-        tell(
+        log(
             f"{table.label}: one split by '{column}', oldest 60 % train, newest 20 % test"
-            f"{_rest(np.isnan(times) & (y >= 0), 'time')}."
+            f"{_unused(np.isnan(times) & (y >= 0), 'time')}."
         )
         return masks
     except ValueError as error:
         raise GraphError(
-            f"{table.label}: column '{column}' {error}. Choose another with --split-by, or leave "
-            "it out for random splits."
+            f"{table.label}: column '{column}' {error}.",
+            Remedy("Choose another column", option="split_by") | "Leave it out for random splits",
         ) from None
 
 
-def _rest(without: Array, what: str) -> str:
-    """How many nodes are in no part; nothing where all are in one."""
+def _unused(without: Array, noun: str) -> str:
+    """Report labelled nodes in no part, if any."""
     count = int(without.sum())
-    return f"; labelled nodes in no part, because they have no {what}: {count:,}" if count else ""
+    return f"; labelled nodes in no part, because they have no {noun}: {count:,}" if count else ""
+
+
+def _read_times(table: Table, name: str) -> Array:
+    """Read numbers, or dates in days; missing ones are NaN."""
+    for column_type in (Number, Date):
+        if column_type.holds(table.types[name]):
+            return read_values(table, {name: column_type})[name]
+    row, value = table.first_text(name) or (0, "")
+    example = f" ('{value}' in {table.row(row)})" if value else ""
+    date = parse_date(value)
+    example += f"; write them as {date}" if date else ""
+    raise ValueError(f"holds neither numbers nor dates such as 2024-03-01{example}")
 
 
 def group_splits(y: Array, groups: Sequence[str | None]) -> dict[str, Array]:
-    """Ten random splits by group: number i depends on labels, groups and i alone.
+    """Make ten random splits by group; split i depends on labels, groups and i alone.
 
-    The groups come in the order of ``numpy.random.default_rng(i).permutation`` of their sorted
-    names; a group goes to the part in which the middle of its labelled nodes lies.
+    Groups come in the order of ``numpy.random.default_rng(i).permutation`` of their sorted names;
+    a group is in the part that contains the middle of its labelled nodes.
 
     Args:
         y: (N,) classes, -1 where unknown.
@@ -78,13 +90,13 @@ def group_splits(y: Array, groups: Sequence[str | None]) -> dict[str, Array]:
     """
     used = (y >= 0) & np.asarray([name is not None for name in groups])
     names = sorted({name for name in groups if name is not None})
-    places = {name: place for place, name in enumerate(names)}
-    code = np.asarray([places[name] if name is not None else 0 for name in groups])
+    numbers = {name: number for number, name in enumerate(names)}
+    code = np.asarray([numbers[name] if name is not None else 0 for name in groups])
     sizes = np.bincount(code[used], minlength=len(names))
     labelled = np.flatnonzero(sizes)
     if labelled.size < len(PARTS):
-        some = "1 group" if labelled.size == 1 else f"{labelled.size} groups"
-        raise ValueError(f"has {some} with labels, and a split needs 3")
+        count = count_noun(labelled.size, "group")
+        raise ValueError(f"has {count} with labels, and a split needs 3")
     masks = np.zeros((len(PARTS), len(groups), _GROUP_SPLITS), bool)
     for split in range(_GROUP_SPLITS):
         order = np.random.default_rng(split).permutation(labelled)
@@ -102,19 +114,19 @@ def group_splits(y: Array, groups: Sequence[str | None]) -> dict[str, Array]:
 
 
 def time_split(y: Array, times: Array) -> dict[str, Array]:
-    """One split: the oldest 60 % of the labelled nodes train, the newest 20 % test.
+    """Make one split: the oldest 60 % of the labelled nodes train, the newest 20 % test.
 
     Nodes of one time are in one part, the older of the two.
 
     Args:
         y: (N,) classes, -1 where unknown.
-        times: (N,) numbers, NaN where unknown; such nodes are in no part.
+        times: (N,) numbers; nodes with NaN are in no part.
     """
     used = (y >= 0) & ~np.isnan(times)
     ordered = np.sort(times[used])
     if ordered.size < len(PARTS):
-        some = "1 labelled node" if ordered.size == 1 else f"{ordered.size} labelled nodes"
-        raise ValueError(f"has a time for {some}, and a split needs more")
+        count = count_noun(ordered.size, "labelled node")
+        raise ValueError(f"has a time for {count}, and a split needs more")
     ends = ordered[np.maximum(np.rint(_SHARES * ordered.size).astype(int), 1) - 1]
     part = np.searchsorted(ends, times, side="left")
     masks = {name: (used & (part == number))[:, None] for number, name in enumerate(PARTS)}

@@ -1,12 +1,16 @@
-"""Benchmarks that anyone can run again: each measures, writes a record, and judges it by bars."""
+"""Benchmarks: measure in fresh processes, write a record, judge it by bars, show it.
+
+A benchmark is a module with ``measure(call, …) -> record`` and ``tables(record)``;
+``hpgmn_lab.bench.pictures`` draws some records and ``hpgmn_lab.bench.page`` shows all.
+"""
 
 BENCHMARKS = {
     "growth": "the cost of each stage as the graph grows, up to millions of nodes",
-    "peers": "HP-GMN beside other models on one graph: seconds to the same validation score",
+    "peers": "HP-GMN and other models on one graph: seconds to the same validation score",
     "forms": "diffusion as largest entries or as a sketch, against the exact matrix",
     "batches": "training in batches of rows, against all rows at once",
     "workers": "two workers against one on independent runs of one thread each",
-    "shards": "a graph in node ranges: the cost of each kind of work, and of training on rows",
-    "deterministic": "what the same bits each time cost on a GPU, model by model",
+    "shards": "a sharded graph: the cost of each kind of work, and of training on the shards",
+    "deterministic": "the cost of bit-identical results on a GPU, by model",
 }
-"""Every benchmark and what it measures, in a line."""
+"""Every benchmark of ``hpgmn bench`` and what it measures."""

@@ -1,4 +1,4 @@
-"""What ``--deterministic`` costs: seconds with it and without, and whether bits repeat."""
+"""The cost of ``--deterministic``: seconds with and without, and whether results repeat."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import dataclasses
 import hashlib
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from typer import Option
 
 from hpgmn.base.errors import SettingError
 from hpgmn.base.settings import make_settings
@@ -17,184 +19,143 @@ from hpgmn.models.stage import Replica
 from hpgmn.training.numerics import deterministic_algorithms
 from hpgmn.training.replay import WARM_UP
 from hpgmn.training.replicas import Fitted, fit_replicas
-from hpgmn_lab.bench.clock import Lines
-from hpgmn_lab.bench.machine import Neighbours
-from hpgmn_lab.bench.processes import required
-from hpgmn_lab.bench.records import Record, Table, disturbance_of_sides, head
+from hpgmn_lab.bench.options import names as split_names
+from hpgmn_lab.bench.process import OtherLoad, ProgressLines, run_task
+from hpgmn_lab.bench.records import Call, Record, Table, machine_name, new_record
+from hpgmn_lab.bench.workers import alternate
 
 SPLITS = 10
-"""Trained at once: as many as the generated graph has."""
+"""Trained at once: all splits of the generated graph."""
 SIDES = ("usual", "ordered")
 """Without ``--deterministic``, and with it."""
 
-ABOUT = f"""\
-A GPU adds in whatever order its threads come, where that is faster; with `--deterministic` it keeps
-to one order. Every model with its own settings is trained on {SPLITS} splits of a generated graph,
-all at once, without and with the switch. Each side of a repeat is a fresh process, and the order of
-both changes from repeat to repeat. Seconds are the median over repeats, from the graph to the
-predictions; each model is trained for a few epochs before, because libraries set themselves up in
-its first ones. Bits repeat where weights and predictions of all repeats were equal to the last
-bit."""
-
 
 def measure(
-    *,
-    command: str,
-    models: Sequence[str] | None = None,
-    nodes: int = 2000,
-    epochs: int = 200,
-    repeats: int = 3,
-    device: str = "cpu",
-    say: Callable[[str], None],
+    call: Call,
+    models: Annotated[str | None, Option(help="Names with commas [all].")] = None,
+    nodes: Annotated[int, Option(min=100, help="Nodes of the generated graph.")] = 2000,
+    epochs: Annotated[int, Option(min=1, help="Epochs of each stage.")] = 200,
+    repeats: Annotated[int, Option(min=2, help="Repeats of both sides.")] = 3,
 ) -> Record:
-    """Train every model without and with the switch, in turns.
-
-    Args:
-        command: what to type to make the record again.
-        models: their names; None for all.
-        nodes: of the generated graph.
-        epochs: of each stage; none is skipped.
-        repeats: how often both sides are measured, at least twice.
-        device: "cpu" or "cuda".
-        say: called with a line of progress.
-    """
-    names = list(MODELS) if models is None else list(models)
+    """Measure the cost of train --deterministic by model; on a CPU results repeat anyway."""
+    requested = split_names(models)
+    names = list(MODELS) if requested is None else requested
     if not names:
-        raise SettingError("--models needs a name. Leave it out for all models.")
+        raise SettingError("--models needs a name.", "Omit it for all models")
     for name in names:
         find_model(name)
-    if repeats < 2:
-        raise SettingError(f"--repeats must be at least 2, to compare bits (got {repeats}).")
-    for option, value, least in (("--nodes", nodes, 100), ("--epochs", epochs, 1)):
-        if value < least:
-            raise SettingError(f"{option} must be at least {least} (got {value}).")
     settings = {"nodes": nodes, "epochs": epochs, "patience": 0, "splits": SPLITS}
     seeds = {"graph": 0, "training": 0}
-    record = head("deterministic", command, device, seeds=seeds, settings=settings)
-    record |= {"models": names, "repeats": []}
-    for number in range(repeats):
-        found = {}
-        for side in SIDES if number % 2 == 0 else SIDES[::-1]:
-            words = "with" if side == "ordered" else "without"
-            say(f"repeat {number + 1} of {repeats}: {words} --deterministic")
-            found[side] = required(
-                "deterministic",
-                models=names,
-                nodes=nodes,
-                epochs=epochs,
-                device=device,
-                is_asked=side == "ordered",
-            )
-        record["repeats"].append(found)
-    return record
+    record = new_record("deterministic", call, seeds=seeds, settings=settings)
+
+    def run(side: str) -> Record:
+        return run_task(
+            "deterministic",
+            models=names,
+            nodes=nodes,
+            epochs=epochs,
+            device=call.device,
+            is_deterministic=side == "ordered",
+        )
+
+    return record | {"models": names, "repeats": alternate(repeats, SIDES, run)}
 
 
-# In the measured process.
-
-
-def one_side(models: list[str], nodes: int, epochs: int, device: str, is_asked: bool) -> Record:
-    """Seconds and bits of every model; a task of the worker.
-
-    Args:
-        models: their names.
-        nodes: of the generated graph.
-        epochs: of each stage.
-        device: "cpu" or "cuda".
-        is_asked: whether the same bits are asked for.
-    """
+def train_models(
+    models: list[str], nodes: int, epochs: int, device: str, is_deterministic: bool
+) -> Record:
+    """Train every model; return seconds and a digest of each result; in the measured process."""
     graph = trading_network(nodes, seed=0).graph
-    neighbours, tell = Neighbours(), Lines("with" if is_asked else "without")
+    load = OtherLoad()
+    lines = ProgressLines("with" if is_deterministic else "without")
 
-    def trained(name: str, epochs: int) -> tuple[float, Fitted]:
+    def train(name: str, epochs: int) -> tuple[float, Fitted]:
         replicas = [Replica(split, 0, _settings(name, epochs)) for split in range(SPLITS)]
-        own = [graph.split(replica.split) for replica in replicas]
-        masks = [(one.train, one.val) for one in own]
+        splits = [graph.split(replica.split) for replica in replicas]
+        masks = [(split.train, split.val) for split in splits]
         started = time.perf_counter()
         fitted = fit_replicas(graph, find_model(name), replicas, masks, device=device)
         return time.perf_counter() - started, fitted
 
-    found = {}
-    with deterministic_algorithms(is_asked, device):
+    results = {}
+    with deterministic_algorithms(is_deterministic, device):
         for name in models:
-            trained(name, WARM_UP + 1)
-            seconds, fitted = trained(name, epochs)
-            found[name] = {"seconds": seconds, "bits": bits(fitted)}
-            tell.say(f"{name} {seconds:.2f} s")
-    return {"models": found, "cores_taken_by_others": neighbours.cores_taken()}
+            train(name, WARM_UP + 1)
+            seconds, fitted = train(name, epochs)
+            results[name] = {"seconds": seconds, "bits": digest(fitted)}
+            lines.print(f"{name} {seconds:.2f} s")
+    return {"models": results, "cores_taken_by_others": load.cores()}
 
 
 def _settings(name: str, epochs: int) -> Any:
-    """A model's own settings, but so many epochs of each stage, none of them skipped."""
+    """Return a model's default settings with so many epochs of each stage and no early stopping."""
     cls = find_model(name).settings
-    known = [info.name for info in dataclasses.fields(cls)]
-    values = {one: epochs for one in known if one.endswith("epochs")}
-    return make_settings(cls, values | {one: 0 for one in known if one.endswith("patience")})
+    keys = [field.name for field in dataclasses.fields(cls)]
+    values = {key: epochs for key in keys if key.endswith("epochs")}
+    return make_settings(cls, values | {key: 0 for key in keys if key.endswith("patience")})
 
 
-def bits(fitted: Fitted) -> str:
-    """A digest of the predictions and of every weight of every stage."""
+def digest(fitted: Fitted) -> str:
+    """Hash the predictions and every weight of every stage."""
     tensors = {"logits": fitted.logits}
     for stage, parameters in fitted.done.items():
         tensors |= {f"{stage}/{key}": value for key, value in parameters.items()}
-    digest = hashlib.sha256()
+    result = hashlib.sha256()
     for name in sorted(tensors):
-        digest.update(name.encode())
-        digest.update(tensors[name].detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
+        result.update(name.encode())
+        result.update(tensors[name].detach().cpu().contiguous().numpy().tobytes())
+    return result.hexdigest()
 
 
-# What the record says.
+# Read the record.
 
 
-def seconds_of(record: Mapping[str, Any], model: str, side: str) -> float:
-    """The median over repeats."""
-    each = [float(found[side]["models"][model]["seconds"]) for found in record["repeats"]]
-    return statistics.median(each)
+def median_seconds(record: Mapping[str, Any], model: str, side: str) -> float:
+    """Return the median over repeats."""
+    return statistics.median(
+        float(result[side]["models"][model]["seconds"]) for result in record["repeats"]
+    )
 
 
 def ratios(record: Mapping[str, Any]) -> dict[str, float]:
-    """For each model how many times as long it takes with the switch."""
+    """Return by model how many times as long it takes with the option."""
     return {
-        name: seconds_of(record, name, "ordered") / seconds_of(record, name, "usual")
+        name: median_seconds(record, name, "ordered") / median_seconds(record, name, "usual")
         for name in record["models"]
     }
 
 
-def repeated(record: Mapping[str, Any], model: str, side: str) -> bool:
-    """Whether all repeats of a model ended with the same bits."""
-    return len({found[side]["models"][model]["bits"] for found in record["repeats"]}) == 1
+def is_repeated(record: Mapping[str, Any], model: str, side: str) -> bool:
+    """Return whether all repeats of a model gave bit-identical results."""
+    return len({result[side]["models"][model]["bits"] for result in record["repeats"]}) == 1
 
 
 def tables(record: Mapping[str, Any]) -> list[Table]:
-    """The record as a table."""
+    """Return a row for each model."""
     rows = [
         [
             name,
-            *(f"{seconds_of(record, name, side):.2f}" for side in SIDES),
+            *(f"{median_seconds(record, name, side):.2f}" for side in SIDES),
             f"{ratio:.2f} ×",
-            *("yes" if repeated(record, name, side) else "no" for side in SIDES),
+            *("yes" if is_repeated(record, name, side) else "no" for side in SIDES),
         ]
         for name, ratio in ratios(record).items()
     ]
-    asked = record["settings"]
-    what = f"{asked['nodes']:,} nodes, {SPLITS} splits, {asked['epochs']} epochs"
-    columns = ("model", "s", "s with the switch", "ratio", "bits repeat", "with the switch")
-    return [Table(columns, rows, f"{what}, {len(record['repeats'])} repeats:")]
+    settings = record["settings"]
+    sizes = f"{settings['nodes']:,} nodes, {SPLITS} splits, {settings['epochs']} epochs"
+    columns = ("model", "s", "s, deterministic", "ratio", "bit-identical", "deterministic")
+    return [Table(columns, rows, f"{sizes}, {len(record['repeats'])} repeats:")]
 
 
-def cost(record: Mapping[str, Any]) -> str:
-    """What the switch costs, in a sentence."""
+def summary(record: Mapping[str, Any]) -> Record:
+    """Return the facts that docs/RELIABILITY.md states."""
     found = ratios(record)
-    least, most = min(found, key=lambda name: found[name]), max(found, key=lambda name: found[name])
-    where = record["device"] if record["device_kind"] == "cuda" else record["processor"]
-    same = sum(repeated(record, name, "ordered") for name in found)
-    usual = sum(repeated(record, name, "usual") for name in found)
-    return (
-        f"On {where} a training with the switch takes {statistics.median(found.values()):.2f} "
-        f"times as long (the median of {len(found)} models; from {found[least]:.2f} for {least} to "
-        f"{found[most]:.2f} for {most}). Bits repeat for {same} of the {len(found)} with it, for "
-        f"{usual} without."
-    )
-
-
-disturbance = disturbance_of_sides
+    least, most = (choose(found, key=lambda name: found[name]) for choose in (min, max))
+    return {
+        "machine": machine_name(record),
+        "median": statistics.median(found.values()),
+        "models": len(found),
+        "least": (found[least], least),
+        "most": (found[most], most),
+        "same": [sum(is_repeated(record, name, side) for name in found) for side in SIDES[::-1]],
+    }

@@ -1,32 +1,62 @@
-"""Generated graphs: made by a process of their own, kept as folders, found again."""
+"""Generated graphs, and HP-GMN's settings for large graphs."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hpgmn.base.errors import HPGMNError, SettingError
+from hpgmn.base.errors import HPGMNError, Remedy, SettingError
+from hpgmn.base.settings import make_settings
 from hpgmn.graph.files import FOLDER_ENDING, is_graph_folder, write_graph
 from hpgmn.graph.synthetic import trading_network
-from hpgmn_lab.bench.processes import measured
+from hpgmn.models import find_model
+from hpgmn_lab.bench.process import run_task
 from hpgmn_lab.bench.records import Record, read_record, write_record
 
 NUM_CLASSES = 5
 FRACTIONS = (0.5, 0.2, 0.3)
-"""Shares of train, validation and test: half of the nodes train, so epochs grow with the graph."""
+"""Shares of train, validation and test nodes: half train, so epochs grow with the graph."""
+
+LARGE: dict[str, Any] = {
+    # None of these has a column per node, so the weights do not grow with the graph.
+    "statistics": "attributes,class_counts,class_means",
+    "neighbors": "both",  # buyers and sellers are different neighbours
+    "class_means_form": "half",  # halves the largest array, which batches read row by row
+    "batch_size": 4096,  # large enough for fast products, small enough for many steps an epoch
+    "epochs": 20,  # an epoch has N/8192 steps: 20 are many where N is large
+    "patience": 0,  # early stopping would make times incomparable
+    "lr": 0.01,
+    "hidden_dim": 64,
+    "num_patterns": 50,
+    "encoder_layers": 1,
+    # With thousands of train nodes per class little regularisation is needed.
+    "dropout": 0.2,
+    "attributes_dropout": 0.0,
+    "class_means_dropout": 0.0,
+    "weight_decay": 1e-5,
+    # An attribute-only estimator converges after a few passes over so many nodes.
+    "estimator_epochs": 5,
+    "estimator_patience": 0,
+    "estimator_dropout": 0.0,
+    "estimator_weight_decay": 1e-5,
+}
+"""HP-GMN's settings for large graphs; ``--set`` changes any of them."""
+
+
+def large_settings(changes: Mapping[str, Any]) -> Any:
+    """Return HP-GMN's settings for a large graph with some changes, validated."""
+    return make_settings(find_model("hpgmn").settings, LARGE | dict(changes))
 
 
 @dataclass(frozen=True)
 class GraphSpec:
-    """A generated graph; its parameters decide every bit of it.
+    """The parameters of a generated graph; they determine every bit of it.
 
     Attributes:
-        nodes: N.
-        degree: edges that a node begins on the mean: N · degree are expected.
-        attributes: F.
-        seed: of the graph and its splits.
+        degree: the mean number of outgoing edges of a node.
     """
 
     nodes: int
@@ -34,9 +64,16 @@ class GraphSpec:
     attributes: int = 64
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        minimum = {"nodes": 20 * NUM_CLASSES, "degree": 1, "attributes": 2, "seed": 0}
+        for name, least in minimum.items():
+            if getattr(self, name) < least:
+                value = getattr(self, name)
+                raise SettingError(f"--{name} must be at least {least} (got {value:g}).")
+
     @property
     def name(self) -> str:
-        """What its folder is called.
+        """Return the name of its folder.
 
         >>> GraphSpec(10_000).name
         'trading-n10000-d10-f64-s0'
@@ -45,7 +82,7 @@ class GraphSpec:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What :func:`trading_network` is called with."""
+        """Return the arguments of :func:`trading_network`."""
         return {
             "num_nodes": self.nodes,
             "num_classes": NUM_CLASSES,
@@ -56,53 +93,40 @@ class GraphSpec:
         }
 
 
-def check_spec(spec: GraphSpec) -> None:
-    """Refuse sizes that no graph can have, before a process is started for it."""
-    if spec.nodes < 20 * NUM_CLASSES:
-        raise SettingError(f"--nodes must be at least {20 * NUM_CLASSES} (got {spec.nodes}).")
-    if spec.degree < 1:
-        raise SettingError(f"--degree must be at least 1 (got {spec.degree:g}).")
-    if spec.attributes < 2:
-        raise SettingError(f"--attributes must be at least 2 (got {spec.attributes}).")
-    if spec.seed < 0:
-        raise SettingError(f"--seed must be at least 0 (got {spec.seed}).")
-
-
-def generated(spec: GraphSpec, folder: Path) -> Record:
-    """A generated graph in a folder of graphs; one of the same parameters is used again.
+def generate(spec: GraphSpec, folder: Path) -> Record:
+    """Write a generated graph into a folder of graphs unless it is there.
 
     Returns:
-        What lies beside it: its parameters, the best accuracy that it allows, the seconds it took,
-        and its path.
+        Its parameters, the best possible accuracy, the seconds it took, and its path.
     """
     path = folder / f"{spec.name}{FOLDER_ENDING}"
-    beside = path.with_suffix(".json")
-    if beside.is_file() and is_graph_folder(path):
-        found = read_record(beside)
-        if found.get("parameters") == spec.parameters:
-            return found | {"path": str(path)}
-    return measured("graph", spec=asdict(spec), folder=str(folder))
+    facts = path.with_suffix(".json")
+    if facts.is_file() and is_graph_folder(path):
+        record = read_record(facts)
+        if record.get("parameters") == spec.parameters:
+            return record | {"path": str(path)}
+    return run_task("graph", spec=asdict(spec), folder=str(folder))
 
 
-def make(spec: dict[str, Any], folder: str) -> Record:
-    """Make a graph and write its folder, then what lies beside it; a task of the worker."""
-    asked = GraphSpec(**spec)
-    path = Path(folder) / f"{asked.name}{FOLDER_ENDING}"
-    beside = path.with_suffix(".json")
+def write_generated(spec: dict[str, Any], folder: str) -> Record:
+    """Generate a graph and write its folder, then its facts beside it."""
+    requested = GraphSpec(**spec)
+    path = Path(folder) / f"{requested.name}{FOLDER_ENDING}"
+    facts = path.with_suffix(".json")
     started = time.perf_counter()
-    made = trading_network(**asked.parameters)
+    generated = trading_network(**requested.parameters)
     try:
-        beside.unlink(missing_ok=True)
-        write_graph(made.graph, path)
+        facts.unlink(missing_ok=True)
+        write_graph(generated.graph, path)
         record = {
-            "parameters": asked.parameters,
-            "best_accuracy": made.best_accuracy,
+            "parameters": requested.parameters,
+            "best_accuracy": generated.best_accuracy,
             "seconds": time.perf_counter() - started,
         }
-        write_record(record, beside)
+        write_record(record, facts)
     except OSError as error:
         raise HPGMNError(
-            f"Cannot write into the folder {folder} ({error.strerror or error}). "
-            "Choose another --graphs."
+            f"Cannot write into the folder {folder} ({error.strerror or error}).",
+            Remedy("Choose another folder", option="graphs"),
         ) from None
     return record | {"path": str(path)}

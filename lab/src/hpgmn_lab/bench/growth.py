@@ -1,14 +1,14 @@
-"""The cost of each stage as the graph grows: seconds and memory per edge, from size to size."""
+"""Growth: seconds and memory per edge of each stage, as a generated graph grows."""
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
-from functools import partial
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from typer import Option
 
 from hpgmn.base.errors import SettingError
 from hpgmn.base.machine import reset_peak_memory
@@ -16,148 +16,119 @@ from hpgmn.base.settings import settings_dict
 from hpgmn.evaluation.scores import scores
 from hpgmn.graph.files import read_graph
 from hpgmn.graph.synthetic import trading_network
-from hpgmn_lab.bench.clock import Lines, StageClock, fit_once
-from hpgmn_lab.bench.graphs import GraphSpec, check_spec, generated
-from hpgmn_lab.bench.machine import Neighbours, device_peak_bytes, peak_bytes
-from hpgmn_lab.bench.processes import ProcessFailed, measured
-from hpgmn_lab.bench.records import Bar, Record, Table, bars_table, head
-from hpgmn_lab.bench.settings import large
+from hpgmn_lab.bench.graphs import GraphSpec, generate, large_settings
+from hpgmn_lab.bench.options import (
+    Assignments,
+    Attributes,
+    Degree,
+    Epochs,
+    Seed,
+    changes,
+    integers,
+)
+from hpgmn_lab.bench.process import (
+    OtherLoad,
+    ProcessFailed,
+    ProgressLines,
+    StageClock,
+    device_peak_bytes,
+    fit_once,
+    peak_bytes,
+    run_task,
+    say,
+)
+from hpgmn_lab.bench.records import GIB, Bar, Call, Record, Table, bars_table, new_record
 
 STAGES = ("open", "estimator", "statistics", "training", "prediction")
-"""What a run consists of, in order."""
 
-MOST_PER_EDGE = 1.5
-"""The whole run at the largest size may cost so many times more per edge than at the one before."""
+# The bars: cost per edge relative to the previous size, and limits of whole runs.
+MAX_RATIO_PER_EDGE = 1.5
 MILLION_SECONDS, MILLION_GIB = 600.0, 6.0
-"""The most for 1,000,000 nodes on a CPU."""
 CUDA_SECONDS = 60.0
-"""The most for any size on a GPU."""
-
-GIB = 2**30
-
-ABOUT = """\
-HP-GMN with the settings for large graphs (`hpgmn_lab.bench.settings`) on generated graphs of rising
-size, half of whose nodes train. Every run is a fresh process that opens a graph folder; imports and
-the compiling of kernels are counted apart as start-up. *Open* reads the graph and merges its edges,
-*estimator* trains the network that guesses labels, *statistics* computes class counts and class
-means of every node in both directions, *training* is in batches of rows, *prediction* is of all
-nodes. Memory per edge is that above the level after start-up."""
 
 
 def measure(
-    sizes: Sequence[int],
-    out: Path,
-    *,
-    command: str,
-    graph: GraphSpec,
-    changes: Mapping[str, Any],
-    repeats: int = 1,
-    graphs: Path | None = None,
-    device: str = "cpu",
-    say: Callable[[str], None],
+    call: Call,
+    nodes: Annotated[str, Option(help="Increasing sizes.")] = "10000,100000,1000000",
+    degree: Degree = 10.0,
+    attributes: Attributes = 64,
+    epochs: Epochs = 20,
+    repeats: Annotated[int, Option(min=1, help="Runs per size; the median is shown.")] = 1,
+    seed: Seed = 0,
+    set_: Assignments = None,
 ) -> Record:
-    """Train HP-GMN on generated graphs of several sizes, every run in a fresh process.
-
-    Args:
-        sizes: numbers of nodes, rising.
-        out: the folder of the benchmark.
-        command: what to type to make the record again.
-        graph: what the graphs have in common.
-        changes: settings other than those of :data:`hpgmn_lab.bench.settings.LARGE`.
-        repeats: runs of each size; the one of median time is shown.
-        graphs: where the generated graphs are kept; None for a folder inside ``out``.
-        device: "cpu" or "cuda".
-        say: called with a line of progress.
-    """
-    specs = [replace(graph, nodes=size) for size in sizes]
-    if list(sizes) != sorted(set(sizes)) or not sizes:
-        raise SettingError(f"--nodes takes rising sizes (got {','.join(map(str, sizes))}).")
-    if repeats < 1:
-        raise SettingError(f"--repeats must be at least 1 (got {repeats}).")
+    """Measure the cost of each stage of HP-GMN as a generated graph grows."""
+    sizes = integers("--nodes", nodes)
+    specs = [GraphSpec(size, degree, attributes, seed) for size in sizes]
+    if sizes != sorted(set(sizes)):
+        raise SettingError(f"--nodes takes increasing sizes (got {nodes}).")
+    changed = {"epochs": epochs} | changes(set_)
+    settings = settings_dict(large_settings(changed))
+    seeds = {"graph": seed, "training": seed}
+    record = new_record("growth", call, seeds=seeds, settings=settings)
+    record["graph"] = asdict(specs[0]) | {"nodes": sizes}
+    record |= {"repeats": repeats, "sizes": []}
     for spec in specs:
-        check_spec(spec)
-    settings = settings_dict(large(changes))
-    record = head(
-        "growth",
-        command,
-        device,
-        seeds={"graph": graph.seed, "training": graph.seed},
-        settings=settings,
-    )
-    record |= {"graph": asdict(graph) | {"nodes": list(sizes)}, "repeats": repeats, "sizes": []}
-    for spec in specs:
-        say(f"{spec.nodes:,} nodes: the graph")
+        say(f"{spec.nodes:,} nodes: generating the graph")
         try:
-            made = generated(spec, graphs or out / "graphs")
+            facts = generate(spec, call.graph_folder)
             runs = []
             for number in range(1, repeats + 1):
                 say(f"{spec.nodes:,} nodes: run {number} of {repeats}")
-                runs.append(
-                    measured(
-                        "growth",
-                        path=made["path"],
-                        settings=settings,
-                        seed=graph.seed,
-                        device=device,
-                        launched=time.time(),
-                    )
+                run = run_task(
+                    "growth",
+                    path=facts["path"],
+                    settings=settings,
+                    seed=seed,
+                    device=call.device,
+                    launched=time.time(),
                 )
-        except ProcessFailed as error:  # what is larger would fail, too
+                runs.append(run)
+        except ProcessFailed as error:
             if spec is specs[0]:
                 raise
-            say(f"{spec.nodes:,} nodes: {error}")
-            record["sizes"].append({"nodes": spec.nodes, "failed": str(error)})
-            break
-        record["sizes"].append(_summary(spec, made, runs))
+            say(f"{spec.nodes:,} nodes: {error.message}")
+            record["sizes"].append({"nodes": spec.nodes, "failed": error.message})
+            break  # larger sizes would fail, too
+        record["sizes"].append(_median_run(spec, facts, runs))
     return record
 
 
-def _summary(spec: GraphSpec, made: Record, runs: list[Record]) -> Record:
-    """The run of median time, and the times of all."""
-    runs = sorted(runs, key=total)
+def _median_run(spec: GraphSpec, facts: Record, runs: list[Record]) -> Record:
+    runs = sorted(runs, key=total_seconds)
     return {
         "nodes": spec.nodes,
-        "best_accuracy": made["best_accuracy"],
-        "seconds_of_graph": made["seconds"],
+        "best_accuracy": facts["best_accuracy"],
+        "seconds_of_graph": facts["seconds"],
         **runs[(len(runs) - 1) // 2],
-        "seconds_of_runs": [total(run) for run in runs],
+        "seconds_of_runs": [total_seconds(run) for run in runs],
     }
 
 
-def total(run: Mapping[str, Any]) -> float:
-    """Seconds of the whole run, without its start-up."""
-    return float(sum(run["seconds"].values()))
-
-
-# In the measured process.
-
-
-def one_run(path: str, settings: dict[str, Any], seed: int, device: str, launched: float) -> Record:
-    """From the graph folder to the predictions of all nodes, stage by stage; a task of the worker.
+def run_stages(
+    path: str, settings: dict[str, Any], seed: int, device: str, launched: float
+) -> Record:
+    """Train from the graph folder to the predictions of all nodes; in the measured process.
 
     Args:
-        path: the graph folder.
-        settings: all of HP-GMN's settings.
-        seed: of the training.
-        device: "cpu" or "cuda".
         launched: when the process was started, in seconds since 1970.
     """
     warm_up(settings, device)
     startup = time.time() - launched
     reset_peak_memory(device)
-    level, neighbours = peak_bytes(), Neighbours()
+    level, load = peak_bytes(), OtherLoad()
     started = time.perf_counter()
     graph = read_graph(path)
     edges = graph.num_edges  # merges the edges into the adjacency
     seconds, peaks = {"open": time.perf_counter() - started}, {"open": peak_bytes()}
-    clock = StageClock(Lines(f"{graph.num_nodes:,} nodes"))
-    fitted = fit_once(graph, "hpgmn", large(settings), seed=seed, device=device, report=clock)
-    ended = time.perf_counter()
+    clock = StageClock(ProgressLines(f"{graph.num_nodes:,} nodes"))
+    settings = large_settings(settings)
+    fitted = fit_once(graph, "hpgmn", settings, seed=seed, device=device, report=clock)
     seconds |= {
         "estimator": clock.seconds("estimator"),
         "statistics": clock.prepared["main"],
         "training": sum(clock.epochs["main"]),
-        "prediction": ended - clock.last,
+        "prediction": time.perf_counter() - clock.last,
     }
     peaks |= {
         "estimator": clock.peaks["estimator"],
@@ -173,162 +144,128 @@ def one_run(path: str, settings: dict[str, Any], seed: int, device: str, launche
         "peak_bytes": peak_bytes(),
         "level_bytes": level,
         "device_peak_bytes": device_peak_bytes(device),
-        "cores_taken_by_others": neighbours.cores_taken(),
+        "cores_taken_by_others": load.cores(),
         "val_accuracy": float(fitted.val_score[0]),
         "test_accuracy": scores(fitted.logits, graph.y, [graph.split(0).test], "accuracy")[0],
     }
 
 
 def warm_up(settings: Mapping[str, Any], device: str) -> None:
-    """One epoch on a tiny graph: compiles kernels, starts threads and the device."""
+    """Train one epoch on a tiny graph: compiles kernels, starts threads and the device."""
     graph = trading_network(200, num_features=4).graph
-    few = dict(settings) | {"epochs": 1, "estimator_epochs": 1}
-    fit_once(graph, "hpgmn", large(few), seed=0, device=device)
+    short = dict(settings) | {"epochs": 1, "estimator_epochs": 1}
+    fit_once(graph, "hpgmn", large_settings(short), device=device)
 
 
-# What the record says.
+# Read the record.
 
 
-def finished(record: Mapping[str, Any]) -> list[Record]:
-    """The sizes that were measured."""
+def total_seconds(run: Mapping[str, Any]) -> float:
+    """Return the seconds of a whole run without its start-up."""
+    return float(sum(run["seconds"].values()))
+
+
+def finished_sizes(record: Mapping[str, Any]) -> list[Record]:
+    """Return the sizes that did not fail."""
     return [size for size in record["sizes"] if "failed" not in size]
 
 
-def per_edge(size: Mapping[str, Any], stage: str | None = None) -> float:
-    """Microseconds per edge, of a stage or of the whole run."""
-    seconds = total(size) if stage is None else size["seconds"][stage]
-    return float(1e6 * seconds / size["edges"])
-
-
-def own_bytes(size: Mapping[str, Any]) -> int:
-    """Peak memory above what the process took after its start-up; at least a page."""
+def working_bytes(size: Mapping[str, Any]) -> int:
+    """Return peak memory above the level after start-up; at least a page."""
     return max(int(size["peak_bytes"] - size["level_bytes"]), 4096)
 
 
+def costs_per_edge(size: Mapping[str, Any]) -> dict[str, float]:
+    """Return microseconds per edge of each stage and the whole run, and bytes per edge."""
+    costs = {f"{stage}, µs": 1e6 * size["seconds"][stage] / size["edges"] for stage in STAGES}
+    costs["whole run, µs"] = 1e6 * total_seconds(size) / size["edges"]
+    return costs | {"memory, bytes": working_bytes(size) / size["edges"]}
+
+
 def bars(record: Mapping[str, Any]) -> list[Bar]:
-    """What growth has to reach."""
-    sizes, missing = finished(record), "needs two sizes"
-    if len(sizes) < len(record["sizes"]):
+    """Return the bars of growth."""
+    sizes, missing = finished_sizes(record), "needs two sizes"
+    is_complete = len(sizes) == len(record["sizes"])
+    if not is_complete:
         missing = record["sizes"][-1]["failed"]
-    pair = sizes[-2:] if len(sizes) == len(record["sizes"]) and len(sizes) > 1 else None
-    found = [
-        Bar(
-            "whole run per edge, against the size before",
-            per_edge(pair[1]) / per_edge(pair[0]) if pair else None,
-            MOST_PER_EDGE,
-            " ×",
-            why_missing=missing,
-        ),
-        Bar(
-            "memory per edge, against the size before",
-            _memory_ratio(pair, own_bytes) if pair else None,
-            1.0,
-            " ×",
-            why_missing=missing,
-        ),
-    ]
-    if record["device_kind"] == "cuda":
-        if pair:
-            ratio = _memory_ratio(pair, lambda size: int(size["device_peak_bytes"]))
-            found.append(Bar("GPU memory per edge, against the size before", ratio, 1.0, " ×"))
-        largest = total(sizes[-1]) if sizes else None
-        found.append(Bar("whole run on a GPU", largest, CUDA_SECONDS, " s", why_missing=missing))
-        return found
+    on_gpu = record["device_kind"] == "cuda"
+    limits = {"whole run, µs": MAX_RATIO_PER_EDGE, "memory, bytes": 1.0}
+    results = []
+    for name, limit in limits.items():
+        ratio = None
+        if is_complete and len(sizes) > 1:
+            before, after = (costs_per_edge(size)[name] for size in sizes[-2:])
+            ratio = after / before
+        what = f"{name.split(',')[0]} per edge, against the size before"
+        results.append(Bar(what, ratio, limit, " ×", why_missing=missing))
+    if on_gpu:
+        if is_complete and len(sizes) > 1:
+            before, after = (size["device_peak_bytes"] / size["edges"] for size in sizes[-2:])
+            what = "GPU memory per edge, against the size before"
+            results.append(Bar(what, after / before, 1.0, " ×"))
+        seconds = total_seconds(sizes[-1]) if sizes else None
+        results.append(Bar("whole run on a GPU", seconds, CUDA_SECONDS, " s", why_missing=missing))
+        return results
     for size in record["sizes"]:
         if size["nodes"] == 1_000_000:
             failed = size.get("failed", "")
-            seconds = None if failed else total(size)
+            seconds = None if failed else total_seconds(size)
             memory = None if failed else size["peak_bytes"] / GIB
-            words = {"why_missing": failed}
-            found += [
-                Bar("1,000,000 nodes, whole run", seconds, MILLION_SECONDS, " s", **words),
-                Bar("1,000,000 nodes, peak memory", memory, MILLION_GIB, " GiB", **words),
+            why = {"why_missing": failed}
+            results += [
+                Bar("1,000,000 nodes, whole run", seconds, MILLION_SECONDS, " s", **why),
+                Bar("1,000,000 nodes, peak memory", memory, MILLION_GIB, " GiB", **why),
             ]
-    return found
-
-
-def _memory_ratio(pair: Sequence[Record], memory: Callable[[Record], int]) -> float:
-    before, after = (memory(size) / size["edges"] for size in pair)
-    return float(after / before)
+    return results
 
 
 def tables(record: Mapping[str, Any]) -> list[Table]:
-    """The record as tables: the runs, the costs per edge and their ratios, the bars."""
-    sizes = finished(record)
-    pairs = list(itertools.pairwise(sizes))
-    costs: dict[str, Callable[[Record], float]] = {
-        f"{stage}, µs": partial(per_edge, stage=stage) for stage in STAGES
-    }
-    costs |= {
-        "whole run, µs": per_edge,
-        "memory, bytes": lambda size: own_bytes(size) / size["edges"],
-    }
-    ratios = [
+    """Return the runs, the costs per edge with their ratios, and the bars."""
+    sizes = finished_sizes(record)
+    names = [f"{size['nodes']:,}" for size in sizes]
+    costs = [costs_per_edge(size) for size in sizes]
+    rows = [
         [
             name,
-            *(_short(cost(size)) for size in sizes),
-            *(f"{cost(after) / cost(before):.2f} ×" for before, after in pairs),
+            *(_three_digits(cost[name]) for cost in costs),
+            *(f"{after[name] / before[name]:.2f} ×" for before, after in itertools.pairwise(costs)),
         ]
-        for name, cost in costs.items()
+        for name in (costs[0] if costs else ())
     ]
-    named = [f"{size['nodes']:,}" for size in sizes]
-    return [
-        _runs_table(record),
-        Table(
-            (
-                "per edge",
-                *named,
-                *(f"{after} : {before}" for before, after in itertools.pairwise(named)),
-            ),
-            ratios,
-        ),
-        bars_table(bars(record)),
-    ]
+    ratios = [f"{after} : {before}" for before, after in itertools.pairwise(names)]
+    per_edge = Table(("per edge", *names, *ratios), rows)
+    return [_runs_table(record), per_edge, bars_table(bars(record))]
 
 
 def _runs_table(record: Mapping[str, Any]) -> Table:
-    """A column for each size; one that failed says why."""
+    """Return a column for each size; a failed size shows its error."""
     lines: dict[str, Callable[[Record], str]] = {"edges": lambda size: f"{size['edges']:,}"}
     for stage in STAGES:
-        lines[f"{stage}, s"] = partial(_stage_seconds, stage=stage)
-    lines["whole run, s"] = lambda size: f"{total(size):.1f}"
+        lines[f"{stage}, s"] = lambda size, key=stage: f"{size['seconds'][key]:.2f}"  # type: ignore[misc]
+    lines["whole run, s"] = lambda size: f"{total_seconds(size):.1f}"
     lines["peak memory, GiB"] = lambda size: f"{size['peak_bytes'] / GIB:.2f}"
     if record["device_kind"] == "cuda":
         lines["GPU memory, GiB"] = lambda size: f"{size['device_peak_bytes'] / GIB:.2f}"
-    lines["start-up (apart), s"] = lambda size: f"{size['startup_seconds']:.1f}"
-    shares = {
-        "validation": "val_accuracy",
-        "test": "test_accuracy",
-        "best possible": "best_accuracy",
-    }
-    for name, key in shares.items():
-        lines[f"{name}, %"] = partial(_percent, key=key)
+    lines["start-up (separate), s"] = lambda size: f"{size['startup_seconds']:.1f}"
+    for name, key in (
+        ("validation", "val_accuracy"),
+        ("test", "test_accuracy"),
+        ("best possible", "best_accuracy"),
+    ):
+        lines[f"{name}, %"] = lambda size, key=key: f"{100 * size[key]:.1f}"  # type: ignore[misc]
     rows = [
-        [name, *("–" if "failed" in size else words(size) for size in record["sizes"])]
-        for name, words in lines.items()
+        [name, *("–" if "failed" in size else text(size) for size in record["sizes"])]
+        for name, text in lines.items()
     ]
-    for place, size in enumerate(record["sizes"], start=1):
-        rows[0][place] = size.get("failed", rows[0][place])
+    for column, size in enumerate(record["sizes"], start=1):
+        rows[0][column] = size.get("failed", rows[0][column])
     return Table(("nodes", *(f"{size['nodes']:,}" for size in record["sizes"])), rows)
 
 
-def _stage_seconds(size: Record, stage: str) -> str:
-    return f"{size['seconds'][stage]:.2f}"
+def _three_digits(value: float) -> str:
+    """Format with three significant digits.
 
-
-def _percent(size: Record, key: str) -> str:
-    return f"{100 * size[key]:.1f}"
-
-
-def _short(value: float) -> str:
-    """A number with three digits that count.
-
-    >>> _short(1234.5), _short(12.345), _short(0.01234)
+    >>> _three_digits(1234.5), _three_digits(12.345), _three_digits(0.01234)
     ('1234', '12.3', '0.0123')
     """
     return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
-
-
-def disturbance(record: Mapping[str, Any]) -> float:
-    """The most cores that others took during any of the shown runs."""
-    return max((size["cores_taken_by_others"] or 0.0 for size in finished(record)), default=0.0)

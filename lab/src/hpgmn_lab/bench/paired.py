@@ -1,11 +1,10 @@
-"""The same model in two ways on the same splits: scores side by side, their difference judged."""
+"""Variants of HP-GMN on the same splits: scores, and paired differences to a base variant."""
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,62 +19,66 @@ from hpgmn.models import find_model
 from hpgmn.models.stage import Replica
 from hpgmn.training.checks import check_split
 from hpgmn.training.replicas import Fitted, fit_replicas
-from hpgmn_lab.bench.clock import Lines
-from hpgmn_lab.bench.records import Bar, Record, kept
+from hpgmn_lab.bench.process import ProgressLines, say
+from hpgmn_lab.bench.records import Bar, Call, Record, Table, reuse
 
 MODEL = "hpgmn"
-BEHIND = 0.5
-"""The mean difference may be so many points below zero."""
+MAX_POINTS_BEHIND = 0.5
+"""The bar: how far the mean difference may be below zero."""
+
+Settings = Mapping[str, Any]
 
 
-def checked_splits(graph: Graph, asked: Sequence[int] | None) -> list[int]:
-    """The numbers of the splits to train, all of them for None; each can be trained on."""
-    numbers = list(range(len(graph.splits or []))) if asked is None else list(asked)
+def complete(values: Settings) -> dict[str, Any]:
+    """Return HP-GMN's settings with all defaults, validated."""
+    return settings_dict(make_settings(find_model(MODEL).settings, values))
+
+
+def train_variants(
+    call: Call,
+    graph: Graph,
+    variants: Mapping[str, Sequence[Settings]],
+    splits: Sequence[int] | None,
+    seeds: int,
+) -> Record:
+    """Train HP-GMN in every variant on the same splits and seeds; finished variants are reused.
+
+    Args:
+        variants: by name, complete settings; of several, one is selected on validation, and only
+            its test score is computed.
+        splits: their numbers; None for all.
+        seeds: of each split.
+    """
+    numbers = checked_splits(graph, splits)
+    runs = {}
+    for name, candidates in variants.items():
+        say(f"{graph.name}: {name}")
+        request = {
+            "graph": [graph.fingerprint, _labels_digest(graph)],
+            "candidates": [dict(candidate) for candidate in candidates],
+            "splits": numbers,
+            "seeds": seeds,
+            "version": __version__,
+            "machine": hardware(call.device),
+        }
+        path = call.out / "parts" / f"{graph.name}-{name.replace(' ', '-')}.json"
+        lines = ProgressLines(f"{graph.name} {name}")
+        runs[name] = reuse(path, request, lambda: _train(graph, request, call.device, lines))  # noqa: B023
+    masks = [graph.split(number) for number in numbers]
+    ratio = float(np.mean([mask.test.sum() / mask.train.sum() for mask in masks]))
+    return {"splits": numbers, "test_per_train": ratio, "runs": runs}
+
+
+def checked_splits(graph: Graph, requested: Sequence[int] | None) -> list[int]:
+    """Return the numbers of the splits to train, all of them for None, each validated."""
+    numbers = list(range(len(graph.splits or []))) if requested is None else list(requested)
     for number in numbers or [0]:
         check_split(graph, graph.split(number), number)
     return numbers
 
 
-def complete(values: Mapping[str, Any]) -> dict[str, Any]:
-    """HP-GMN's settings with all the defaults, checked."""
-    return settings_dict(make_settings(find_model(MODEL).settings, values))
-
-
-def runs_of(
-    graph: Graph,
-    candidates: Sequence[Mapping[str, Any]],
-    splits: Sequence[int],
-    seeds: int,
-    *,
-    device: str,
-    path: Path,
-    what: str,
-) -> Record:
-    """Train HP-GMN on every split and seed, score it once; kept, so that long work can be cut.
-
-    Args:
-        graph: the graph.
-        candidates: complete settings; of several, the highest mean validation score chooses one,
-            and the test labels are read for that one alone.
-        splits: the numbers of the splits.
-        seeds: how many seeds on each split.
-        device: "cpu" or "cuda".
-        path: where the answer is kept.
-        what: what lines of progress begin with.
-    """
-    asked = {
-        "graph": [graph.fingerprint, _labels_digest(graph)],
-        "candidates": [dict(one) for one in candidates],
-        "splits": list(splits),
-        "seeds": seeds,
-        "version": __version__,
-        "machine": hardware(device),
-    }
-    return kept(path, asked, lambda: _runs(graph, candidates, splits, seeds, device, what))
-
-
 def _labels_digest(graph: Graph) -> str:
-    """Of labels and splits, which the fingerprint of a graph does not hold."""
+    """Hash labels and splits, which the fingerprint of a graph does not contain."""
     digest = hashlib.blake2b(graph.y.tobytes(), digest_size=16)
     if graph.splits is not None:
         for mask in (graph.splits.train, graph.splits.val, graph.splits.test):
@@ -83,91 +86,105 @@ def _labels_digest(graph: Graph) -> str:
     return digest.hexdigest()
 
 
-def _runs(
-    graph: Graph,
-    candidates: Sequence[Mapping[str, Any]],
-    splits: Sequence[int],
-    seeds: int,
-    device: str,
-    what: str,
-) -> Record:
+def _train(graph: Graph, request: Settings, device: str, report: Callable[..., None]) -> Record:
     entry = find_model(MODEL)
     metric = DATASETS[graph.name].metric if graph.name in DATASETS else "accuracy"
-    pairs = [(graph.split(split), split, seed) for split in splits for seed in range(seeds)]
+    pairs = [(split, seed) for split in request["splits"] for seed in range(request["seeds"])]
+    masks = [graph.split(split) for split, _ in pairs]
     means: list[float] = []
     best: tuple[Fitted, Record] | None = None
-    for values in candidates:
-        chosen = make_settings(entry.settings, values)
+    for values in request["candidates"]:
+        settings = make_settings(entry.settings, values)
         started = time.perf_counter()
         fitted = fit_replicas(
             graph,
             entry,
-            [Replica(split, seed, chosen) for _, split, seed in pairs],
-            [(own.train, own.val) for own, _, _ in pairs],
+            [Replica(split, seed, settings) for split, seed in pairs],
+            [(mask.train, mask.val) for mask in masks],
             device=device,
             metric=metric,
-            report=Lines(what),
+            report=report,
         )
         seconds = time.perf_counter() - started
         means.append(float(fitted.val_score.mean()))
         if means[-1] == max(means):
             best = fitted, {"settings": dict(values), "seconds": seconds}
     assert best is not None
-    fitted, about = best
-    return about | {
+    fitted, facts = best
+    return facts | {
         "metric": metric,
         "tried_val_score": means,
         "val_score": fitted.val_score.tolist(),
-        "test_score": scores(fitted.logits, graph.y, [own.test for own, _, _ in pairs], metric),
+        "test_score": scores(fitted.logits, graph.y, [mask.test for mask in masks], metric),
         "epochs": fitted.best_epoch["main"].tolist(),
     }
 
 
-def ratio_of_test(graph: Graph, splits: Sequence[int]) -> float:
-    """The number of test nodes divided by that of train nodes, on the mean over splits."""
-    chosen = [graph.split(number) for number in splits]
-    return float(np.mean([one.test.sum() / one.train.sum() for one in chosen]))
+# Read the record.
 
 
-def difference(first: Record, second: Record, about: Mapping[str, Any]) -> Difference:
-    """First minus second in points, with its 95 % interval.
+def differences(record: Settings, base: str) -> dict[tuple[str, str], Difference]:
+    """Return by graph and variant its difference to the base variant, in points."""
+    results = {}
+    for graph, content in record["graphs"].items():
+        percent = {
+            variant: [100 * score for score in runs["test_score"]]
+            for variant, runs in content["runs"].items()
+        }
+        for variant in (variant for variant in percent if variant != base):
+            results[graph, variant] = paired_difference(
+                percent[variant],
+                percent[base],
+                splits=len(content["splits"]),
+                test_per_train=content["test_per_train"],
+            )
+    return results
 
-    Args:
-        first: runs of :func:`runs_of`.
-        second: those to compare with, on the same splits.
-        about: ``splits`` and ``test_per_train`` of the graph.
-    """
-    ours, theirs = ([100 * value for value in runs["test_score"]] for runs in (first, second))
-    return paired_difference(
-        ours, theirs, splits=len(about["splits"]), test_per_train=about["test_per_train"]
-    )
 
+def difference_text(difference: Difference) -> str:
+    """Format a difference with its interval.
 
-def difference_words(found: Difference) -> str:
-    """A difference in points with its interval.
-
-    >>> difference_words(Difference(-0.74, -0.91, -0.575, 10, "splits"))
+    >>> difference_text(Difference(-0.74, -0.91, -0.575, 10, "splits"))
     '-0.74 (-0.91 to -0.57)'
     """
-    if found.low is None or found.high is None:
-        return f"{found.mean:+.2f}"
-    return f"{found.mean:+.2f} ({found.low:+.2f} to {found.high:+.2f})"
+    if difference.low is None or difference.high is None:
+        return f"{difference.mean:+.2f}"
+    return f"{difference.mean:+.2f} ({difference.low:+.2f} to {difference.high:+.2f})"
 
 
-def difference_bar(what: str, found: Difference, *, zero_suffices: bool = False) -> Bar:
-    """A difference that must not be far below zero.
+def difference_bar(what: str, difference: Difference, *, zero_suffices: bool = False) -> Bar:
+    """Return the bar of a difference; an interval that contains zero may suffice."""
+    low, high = difference.low, difference.high
+    contains_zero = low is not None and high is not None and low <= 0 <= high
+    excuse = "reached: the interval contains 0" if zero_suffices and contains_zero else ""
+    required = -MAX_POINTS_BEHIND
+    return Bar(what, difference.mean, required, " points", at_most=False, excuse=excuse)
+
+
+def scores_table(record: Settings, base: str, columns: tuple[str, str], setting: str) -> Table:
+    """Return a row for each graph and variant: a setting, score, difference to base, seconds.
 
     Args:
-        what: what is compared.
-        found: the difference.
-        zero_suffices: whether an interval that holds zero is enough.
+        columns: the headings of the variant and of the setting.
+        setting: its name.
     """
-    holds_zero = found.low is not None and found.high is not None and found.low <= 0 <= found.high
-    excuse = "reached: the interval holds 0" if zero_suffices and holds_zero else ""
-    return Bar(what, found.mean, -BEHIND, " points", at_most=False, excuse=excuse)
+    found = differences(record, base)
+    rows = [
+        [
+            graph,
+            variant,
+            f"{runs['settings'][setting]:g}",
+            score_text(runs["test_score"]),
+            "" if variant == base else difference_text(found[graph, variant]),
+            f"{runs['seconds']:.0f}",
+        ]
+        for graph, content in record["graphs"].items()
+        for variant, runs in content["runs"].items()
+    ]
+    return Table(("graph", *columns, "test %", f"minus {base} (95 %)", "seconds"), rows)
 
 
-def score_words(runs: Record) -> str:
-    """Mean and deviation of the test scores in percent."""
-    score = Score.of([100 * value for value in runs["test_score"]])
+def score_text(fractions: Sequence[float]) -> str:
+    """Format the mean and deviation of scores in percent."""
+    score = Score.of([100 * value for value in fractions])
     return f"{score.mean:.1f} ± {score.std:.1f}"

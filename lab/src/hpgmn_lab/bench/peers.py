@@ -1,30 +1,32 @@
-"""HP-GMN beside other models on one graph: who reaches which score after how many seconds."""
+"""HP-GMN and other models on one graph: accuracy, cost, and seconds to a validation score."""
 
 from __future__ import annotations
 
 import importlib.util
 import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from typer import Option
 
 from hpgmn.base.errors import SettingError
 from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.graph.datasets import load
 from hpgmn.models import find_model
+from hpgmn.runs.compare import settings_by_model
 from hpgmn.training.checks import check_split
-from hpgmn_lab.bench.graphs import GraphSpec, check_spec, generated
-from hpgmn_lab.bench.processes import ProcessFailed, measured
-from hpgmn_lab.bench.records import Bar, Record, Table, bars_table, head
-from hpgmn_lab.bench.settings import LARGE
+from hpgmn_lab.bench.graphs import LARGE, GraphSpec, generate
+from hpgmn_lab.bench.options import Attributes, Degree, Epochs, Nodes, Seed
+from hpgmn_lab.bench.options import changes as changes_of
+from hpgmn_lab.bench.options import names as split_names
+from hpgmn_lab.bench.process import ProcessFailed, run_task, say
+from hpgmn_lab.bench.records import GIB, Bar, Call, Record, Table, bars_table, new_record
 from hpgmn_lab.bench.trials import PYG, label
 
 OURS = "hpgmn"
-NO_PYG = "PyTorch Geometric is not installed"
-GIB = 2**30
 
-# The first trial is the plain one. Directed edges tell more than both directions as one on some
-# graphs and less on others, so models that read edges try both.
+# The first trial has plain settings. Edge direction is informative on some graphs and harmful on
+# others, so models that read edges try both.
 _LIGHT = {"hidden_dim": 64, "dropout": 0.2, "weight_decay": 1e-5}
 _STRONG = {"hidden_dim": 64, "dropout": 0.5, "weight_decay": 5e-4}
 _WITH_EDGES: tuple[dict[str, Any], ...] = (
@@ -41,162 +43,129 @@ _WITHOUT_EDGES: tuple[dict[str, Any], ...] = (
 )
 TRIALS: dict[str, tuple[dict[str, Any], ...]] = {
     OURS: (LARGE, LARGE | {"lr": 0.02}, LARGE | {"lr": 0.005}, LARGE | {"dropout": 0.0}),
-    "gcn": _WITH_EDGES,
-    "linkx": _WITH_EDGES,
-    "fsgnn": _WITH_EDGES,
-    "appnp": _WITH_EDGES,
+    **dict.fromkeys(("gcn", "linkx", "fsgnn", "appnp"), _WITH_EDGES),
     "mlp": _WITHOUT_EDGES,
-    f"{PYG}gcn": _WITH_EDGES,
-    f"{PYG}linkx": _WITH_EDGES,
-    f"{PYG}appnp": _WITH_EDGES,
+    **dict.fromkeys((f"{PYG}gcn", f"{PYG}linkx", f"{PYG}appnp"), _WITH_EDGES),
     f"{PYG}mlp": _WITHOUT_EDGES,
 }
-"""Every model that can be compared, with the settings of its trials in the order they are tried."""
+"""The settings of each model's trials, in the order they are tried."""
 
-ABOUT = """\
-One graph, one split, one model after the other, each in a fresh process with the same number of
-trials, of which validation chooses one; its test score is read once. Peers train on all nodes in
-one step; *PyG* are PyTorch Geometric's own classes in a plain loop. *Before epochs* is everything
-that a model needs first: for hpgmn the label estimator and the statistics. The second table is a
-race: after how many seconds a peer has its best validation score, and after how many hpgmn has that
-score, both from the opened graph on."""
-
-BEHIND = 0.5
-"""HP-GMN may be so many points behind the best peer."""
+# The bars: points behind the best peer, and peers that HP-GMN has to outpace.
+MAX_POINTS_BEHIND = 0.5
 FASTER_THAN = ("gcn", "linkx", f"{PYG}gcn", f"{PYG}linkx")
-"""The peers whose best validation score HP-GMN has to reach sooner than they do."""
 
 
 def chosen_models(names: Sequence[str]) -> list[str]:
-    """The models to measure, HP-GMN always and first."""
+    """Return the models to measure, HP-GMN always and first."""
     for name in names:
         if name not in TRIALS:
             raise SettingError.unknown("model", name, TRIALS)
-    return [OURS, *(name for name in dict.fromkeys(names) if name != OURS)]
+    return list(dict.fromkeys((OURS, *names)))
 
 
 def candidates_of(
     model: str, count: int, epochs: int, changes: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """The settings of a model's trials, complete and checked.
-
-    Args:
-        model: its name.
-        count: how many trials.
-        epochs: of each trial.
-        changes: what is other than in :data:`TRIALS`.
-    """
+    """Return the complete settings of a model's first trials; ``changes`` apply to each."""
     entry = find_model(model.removeprefix(PYG))
     fixed = {"epochs": epochs, "patience": 0} | dict(changes)
     return [
-        settings_dict(make_settings(entry.settings, one | fixed)) for one in TRIALS[model][:count]
+        settings_dict(make_settings(entry.settings, trial | fixed))
+        for trial in TRIALS[model][:count]
     ]
 
 
 def measure(
-    out: Path,
-    *,
-    command: str,
-    graph: GraphSpec | str,
-    split: int = 0,
-    models: Sequence[str] = tuple(TRIALS),
-    trials: int = 4,
-    epochs: int = 20,
-    peer_epochs: int = 100,
-    changes: Mapping[str, Mapping[str, Any]],
-    limit: float | None = None,
-    seed: int = 0,
-    graphs: Path | None = None,
-    device: str = "cpu",
-    say: Callable[[str], None],
+    call: Call,
+    nodes: Nodes = 100_000,
+    degree: Degree = 10.0,
+    attributes: Attributes = 64,
+    graph: Annotated[
+        str | None, Option(help="Dataset, graph file or folder instead of a generated graph.")
+    ] = None,
+    split: Annotated[int, Option(help="Number of the split.")] = 0,
+    models: Annotated[
+        str | None, Option(help="Names with commas; hpgmn is always included [all].")
+    ] = None,
+    trials: Annotated[int, Option(min=1, max=4, help="Trials of each model.")] = 4,
+    epochs: Epochs = 20,
+    peer_epochs: Annotated[int, Option(min=1, help="Epochs of all others.")] = 100,
+    limit: Annotated[
+        float | None, Option(min=0.001, help="Seconds for all trials of a model [none].")
+    ] = None,
+    seed: Seed = 0,
+    set_: Annotated[
+        list[str] | None,
+        Option(
+            "--set",
+            metavar="[MODEL.]KEY=VALUE",
+            help="Change a setting of every model that has it, or of one model.",
+        ),
+    ] = None,
 ) -> Record:
-    """Train every model on the same split, each in a fresh process, one after the other.
-
-    Args:
-        out: the folder of the benchmark.
-        command: what to type to make the record again.
-        graph: a generated graph, or a dataset's name, graph file or folder.
-        split: the number of the split.
-        models: names in :data:`TRIALS`.
-        trials: how many trials each model has.
-        epochs: of HP-GMN.
-        peer_epochs: of all others.
-        changes: for each model the settings that are other than in :data:`TRIALS`.
-        limit: seconds for all trials of a model; None for no limit.
-        seed: of the trainings.
-        graphs: where the generated graph is kept; None for a folder inside ``out``.
-        device: "cpu" or "cuda".
-        say: called with a line of progress.
-    """
-    names = chosen_models(models)
-    most = len(TRIALS[OURS])
-    if not 1 <= trials <= most:
-        raise SettingError(f"--trials must be from 1 to {most} (got {trials}).")
-    if limit is not None and limit <= 0:
-        raise SettingError(f"--limit must be above 0 seconds (got {limit:g}).")
+    """Compare HP-GMN with other models on one graph: accuracy, memory, seconds to a score."""
+    names = chosen_models(split_names(models) or list(TRIALS))
+    ours = {name: name.removeprefix(PYG) for name in names}
+    changes = settings_by_model(list(dict.fromkeys(ours.values())), changes_of(set_))
     candidates = {
         name: candidates_of(
-            name, trials, epochs if name == OURS else peer_epochs, changes.get(name, {})
+            name,
+            trials,
+            epochs if name == OURS else peer_epochs,
+            changes[ours[name]],
         )
         for name in names
     }
-    source, about = _graph(graph, split, graphs or out / "graphs", say)
-    record = head(
-        "peers", command, device, seeds={"training": seed}, settings={"trials": candidates}
-    )
-    record |= {"graph": about, "split": split, "limit": limit, "models": {}}
+    if graph is None:
+        source, facts = _generated(GraphSpec(nodes, degree, attributes, seed), call)
+    else:
+        loaded = load(graph)
+        check_split(loaded, loaded.split(split), split)
+        source, facts = graph, {"name": loaded.name}
+    record = new_record("peers", call, seeds={"training": seed}, settings={"trials": candidates})
+    record |= {"graph": facts, "split": split, "limit": limit, "models": {}}
     for number, name in enumerate(names, start=1):
         say(f"{number} of {len(names)}: {label(name)}")
         try:
             if name.startswith(PYG) and importlib.util.find_spec("torch_geometric") is None:
-                raise ProcessFailed(NO_PYG)
-            record["models"][name] = measured(
+                raise ProcessFailed("PyTorch Geometric is not installed")
+            record["models"][name] = run_task(
                 "peer",
-                patience=None if limit is None else 2 * limit + 120,  # one epoch may be too long
+                timeout=None if limit is None else 2 * limit + 120,  # an epoch may be long
                 source=source,
                 split=split,
                 model=name,
                 candidates=candidates[name],
                 seed=seed,
-                device=device,
+                device=call.device,
                 limit=limit,
                 launched=time.time(),
             )
         except ProcessFailed as error:
-            say(f"{label(name)}: {error}")
-            record["models"][name] = {"failed": str(error)}
+            say(f"{label(name)}: {error.message}")
+            record["models"][name] = {"failed": error.message}
     return record
 
 
-def _graph(
-    graph: GraphSpec | str, split: int, folder: Path, say: Callable[[str], None]
-) -> tuple[str, Record]:
-    """Where the graph is found, and what the record says of it."""
-    if isinstance(graph, GraphSpec):
-        check_spec(graph)
-        say(f"{graph.nodes:,} nodes: the graph")
-        made = generated(graph, folder)
-        return made["path"], {
-            "name": graph.name,
-            "parameters": made["parameters"],
-            "best_accuracy": made["best_accuracy"],
-        }
-    found = load(graph)
-    check_split(found, found.split(split), split)
-    return graph, {"name": found.name}
+def _generated(spec: GraphSpec, call: Call) -> tuple[str, Record]:
+    """Return the path of a generated graph, and its facts for the record."""
+    say(f"{spec.nodes:,} nodes: generating the graph")
+    facts = generate(spec, call.graph_folder)
+    keys = ("parameters", "best_accuracy")
+    return facts["path"], {"name": spec.name} | {key: facts[key] for key in keys}
 
 
-# What the record says.
+# Read the record.
 
 
-def reached(record: Mapping[str, Any], model: str) -> float | None:
-    """The best validation score of a model's chosen trial; None where it has none."""
-    own = record["models"].get(model, {})
-    return float(own["curve"][-1][1]) if own.get("curve") else None
+def best_validation(record: Mapping[str, Any], model: str) -> float | None:
+    """Return the best validation score of a model's selected trial."""
+    curve = record["models"].get(model, {}).get("curve")
+    return float(curve[-1][1]) if curve else None
 
 
 def seconds_to(record: Mapping[str, Any], model: str, score: float | None) -> float | None:
-    """Seconds until a model first has a validation score, its preparation counted; None: never."""
+    """Return the seconds until a model first has a validation score; None if it never has."""
     if score is None:
         return None
     curve = record["models"].get(model, {}).get("curve") or []
@@ -204,103 +173,80 @@ def seconds_to(record: Mapping[str, Any], model: str, score: float | None) -> fl
 
 
 def times_faster(record: Mapping[str, Any], peer: str) -> float | None:
-    """How many times sooner HP-GMN has a peer's best score than the peer itself."""
-    score = reached(record, peer)
+    """Return how many times sooner HP-GMN has a peer's best score than the peer itself."""
+    score = best_validation(record, peer)
     theirs, ours = (seconds_to(record, model, score) for model in (peer, OURS))
     return None if theirs is None or ours is None else theirs / ours
 
 
 def bars(record: Mapping[str, Any]) -> list[Bar]:
-    """What HP-GMN has to reach beside its peers."""
-    tests = {name: own.get("test_accuracy") for name, own in record["models"].items()}
+    """Return the bars of HP-GMN against its peers."""
+    tests = {name: result.get("test_accuracy") for name, result in record["models"].items()}
     peers = {name: score for name, score in tests.items() if name != OURS and score is not None}
     best = max(peers, key=lambda name: peers[name], default=None)
     ahead = None
     if best is not None and tests[OURS] is not None:
         ahead = 100 * (tests[OURS] - peers[best])
-    found = [
-        Bar(
-            f"test accuracy minus that of the best peer{f' ({label(best)})' if best else ''}",
-            ahead,
-            -BEHIND,
-            " points",
-            at_most=False,
-        )
-    ]
+    what = f"test accuracy minus that of the best peer{f' ({label(best)})' if best else ''}"
+    results = [Bar(what, ahead, -MAX_POINTS_BEHIND, " points", at_most=False)]
     for name in FASTER_THAN:
-        if name not in record["models"]:
-            continue
-        missing = record["models"][name].get("failed") or "its score is never reached"
-        found.append(
-            Bar(
-                f"times faster than {label(name)} to its best validation score",
-                times_faster(record, name),
-                1.0,
-                " ×",
-                at_most=False,
-                why_missing=missing,
-            )
-        )
-    return found
+        if name in record["models"]:
+            missing = record["models"][name].get("failed") or "its score is never reached"
+            what = f"times faster than {label(name)} to its best validation score"
+            ratio = times_faster(record, name)
+            results.append(Bar(what, ratio, 1.0, " ×", at_most=False, why_missing=missing))
+    return results
 
 
 def tables(record: Mapping[str, Any]) -> list[Table]:
-    """The record as tables: accuracy and cost, then who is sooner, then the bars."""
+    """Return accuracy and cost, the race to each peer's score, and the bars."""
     on_gpu = record["device_kind"] == "cuda"
     columns = ["model", "test %", "minus hpgmn", "validation %", "before epochs, s", "epoch, s"]
     columns += ["peak, GiB", *(["GPU, GiB"] if on_gpu else []), ""]
     costs = [_cost_row(record, name, on_gpu) for name in record["models"]]
     races = [_race_row(record, name) for name in record["models"] if name != OURS]
+    race_columns = ("model", "its best validation %", "reached after, s", "hpgmn after, s")
     return [
         Table(columns, costs),
-        Table(
-            (
-                "model",
-                "its best validation %",
-                "reached after, s",
-                "hpgmn after, s",
-                "times faster",
-            ),
-            races,
-        ),
+        Table((*race_columns, "times faster"), races),
         bars_table(bars(record)),
     ]
 
 
 def _cost_row(record: Mapping[str, Any], name: str, on_gpu: bool) -> list[str]:
-    own, width = record["models"][name], 7 + on_gpu
-    if "failed" in own:
-        return [label(name), *["–"] * (width - 1), own["failed"]]
-    trial = own["trials"][own["chosen"]]
-    test, ours = own["test_accuracy"], record["models"][OURS].get("test_accuracy")
-    behind = None if None in (test, ours) or name == OURS else 100 * (test - ours)
-    memory = [own["peak_bytes"], *([own["device_peak_bytes"]] if on_gpu else [])]
+    result = record["models"][name]
+    if "failed" in result:
+        return [label(name), *["–"] * (6 + on_gpu), result["failed"]]
+    trial = result["trials"][result["chosen"]]
+    test, ours = result["test_accuracy"], record["models"][OURS].get("test_accuracy")
+    difference = None if None in (test, ours) or name == OURS else test - ours
+    memory = [result["peak_bytes"], *([result["device_peak_bytes"]] if on_gpu else [])]
     return [
         label(name),
-        _number(None if test is None else 100 * test, ".1f"),
-        "" if name == OURS else _number(behind, "+.1f"),
-        _number(None if trial["val_accuracy"] is None else 100 * trial["val_accuracy"], ".1f"),
+        _number(test, ".1f", 100),
+        "" if name == OURS else _number(difference, "+.1f", 100),
+        _number(trial["val_accuracy"], ".1f", 100),
         _number(trial["preparation_seconds"], ".2f"),
         _number(trial["epoch_seconds"], ".3f"),
-        *(_number(part / GIB, ".2f") for part in memory),
-        _cut_words(own, len(record["settings"]["trials"][name])),
+        *(f"{part / GIB:.2f}" for part in memory),
+        _cuts(result, len(record["settings"]["trials"][name])),
     ]
 
 
-def _cut_words(own: Mapping[str, Any], trials: int) -> str:
-    """What the limit kept a model from doing."""
-    trial, words = own["trials"][own["chosen"]], []
+def _cuts(result: Mapping[str, Any], trials: int) -> str:
+    """Say what the time limit cut."""
+    trial, cuts = result["trials"][result["chosen"]], []
     if not trial["is_finished"]:
-        words.append(f"cut after {trial['epochs_trained']} of {trial['epochs']} epochs")
-    if len(own["trials"]) < trials:
-        words.append(f"{len(own['trials'])} of {trials} trials")
-    return ", ".join(words)
+        cuts.append(f"cut after {trial['epochs_trained']} of {trial['epochs']} epochs")
+    if len(result["trials"]) < trials:
+        cuts.append(f"{len(result['trials'])} of {trials} trials")
+    return ", ".join(cuts)
 
 
 def _race_row(record: Mapping[str, Any], name: str) -> list[str]:
-    own, score = record["models"][name], reached(record, name)
+    score = best_validation(record, name)
     if score is None:
-        return [label(name), own.get("failed", "no epoch"), "–", "–", "–"]
+        return [label(name), record["models"][name].get("failed", "no epoch"), "–", "–", "–"]
     ours = seconds_to(record, OURS, score)
     return [
         label(name),
@@ -311,11 +257,5 @@ def _race_row(record: Mapping[str, Any], name: str) -> list[str]:
     ]
 
 
-def _number(value: float | None, form: str) -> str:
-    return "–" if value is None else format(value, form)
-
-
-def disturbance(record: Mapping[str, Any]) -> float:
-    """The most cores that others took during any of the measurements."""
-    taken = (own.get("cores_taken_by_others") or 0.0 for own in record["models"].values())
-    return max(taken, default=0.0)
+def _number(value: float | None, form: str, factor: float = 1.0) -> str:
+    return "–" if value is None else format(factor * value, form)

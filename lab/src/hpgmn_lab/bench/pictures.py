@@ -1,4 +1,4 @@
-"""Pictures of the records, as PNG and SVG; the same record always gives the same picture."""
+"""Pictures of records, as PNG and SVG; the same record always gives the same picture."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpgmn.evaluation.scores import Difference
-from hpgmn_lab.bench import batches, forms, growth
-from hpgmn_lab.bench.paired import BEHIND
+from hpgmn_lab.bench import batches, forms
+from hpgmn_lab.bench.growth import STAGES, finished_sizes, total_seconds, working_bytes
+from hpgmn_lab.bench.paired import MAX_POINTS_BEHIND, differences
 from hpgmn_lab.bench.peers import OURS
+from hpgmn_lab.bench.records import GIB
 from hpgmn_lab.bench.trials import PYG, label
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours: told apart with every kind of colour blindness.
+# Okabe and Ito's colours, distinguishable with every kind of colour blindness.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d1f", "#7f7f7f")
 INK, QUIET, FAINT = "#24292f", "#6e7781", "#d8dee4"
 
@@ -43,9 +44,18 @@ _STYLE: dict[Any, Any] = {
 }
 
 
+def draw(record: Mapping[str, Any], path: Path) -> bool:
+    """Draw a record as ``path`` with the endings .svg and .png; False if it has no picture."""
+    draw_benchmark = _DRAW.get(record["benchmark"])
+    if draw_benchmark is None:
+        return False
+    draw_benchmark(record, path)
+    return True
+
+
 @contextmanager
 def _figure(width: float, height: float, path: Path) -> Iterator[Figure]:
-    """A figure in inches, written beside the record when it is drawn."""
+    """Yield a figure of a size in inches and save it."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -56,37 +66,32 @@ def _figure(width: float, height: float, path: Path) -> Iterator[Figure]:
         yield figure
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Glyph .* missing from")
-            nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-            figure.savefig(path.with_suffix(".svg"), metadata=nothing)
+            metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+            figure.savefig(path.with_suffix(".svg"), metadata=metadata)
             figure.savefig(path.with_suffix(".png"), dpi=150, metadata={"Software": None})
 
 
-def draw_growth(record: Mapping[str, Any], path: Path) -> None:
-    """Seconds of each stage and peak memory over the number of edges, both axes logarithmic.
-
-    Args:
-        record: of the benchmark growth.
-        path: where to, without an ending.
-    """
-    sizes = growth.finished(record)
+def _draw_growth(record: Mapping[str, Any], path: Path) -> None:
+    """Draw seconds of each stage and peak memory over the number of edges, on log axes."""
+    sizes = finished_sizes(record)
     edges = [size["edges"] for size in sizes]
     with _figure(9.0, 4.0, path) as figure:
         seconds, memory = figure.subplots(1, 2)
-        for stage, colour in zip(growth.STAGES, COLOURS, strict=False):
+        for stage, colour in zip(STAGES, COLOURS, strict=False):
             times = [size["seconds"][stage] for size in sizes]
             seconds.plot(edges, times, marker="o", markersize=4, color=colour, label=stage)
-        whole = [growth.total(size) for size in sizes]
+        whole = [total_seconds(size) for size in sizes]
         seconds.plot(edges, whole, marker="o", color=INK, linewidth=2.2, label="whole run")
-        _slope_one(seconds, edges, whole[-1])
+        _draw_slope_one(seconds, edges, whole[-1])
         seconds.set_ylabel("seconds")
         peaks = {"process": [size["peak_bytes"] for size in sizes]}
-        peaks["above start-up"] = [growth.own_bytes(size) for size in sizes]
+        peaks["above start-up"] = [working_bytes(size) for size in sizes]
         if record["device_kind"] == "cuda":
             peaks["GPU"] = [size["device_peak_bytes"] for size in sizes]
         for (name, values), colour in zip(peaks.items(), COLOURS, strict=False):
-            gib = [value / growth.GIB for value in values]
+            gib = [value / GIB for value in values]
             memory.plot(edges, gib, marker="o", markersize=4, color=colour, label=name)
-        _slope_one(memory, edges, peaks["above start-up"][-1] / growth.GIB)
+        _draw_slope_one(memory, edges, peaks["above start-up"][-1] / GIB)
         memory.set_ylabel("peak memory, GiB")
         for axes in (seconds, memory):
             axes.set(xscale="log", yscale="log", xlabel="edges")
@@ -94,16 +99,11 @@ def draw_growth(record: Mapping[str, Any], path: Path) -> None:
             _legend_above(axes)
 
 
-def draw_peers(record: Mapping[str, Any], path: Path) -> None:
-    """Best validation score so far over seconds, the preparation counted; time is logarithmic.
-
-    Args:
-        record: of the benchmark peers.
-        path: where to, without an ending.
-    """
+def _draw_peers(record: Mapping[str, Any], path: Path) -> None:
+    """Draw the best validation score over seconds, preparation included; time is logarithmic."""
     with _figure(7.5, 4.6, path) as figure:
         axes = figure.add_subplot()
-        names = [name for name, own in record["models"].items() if own.get("curve")]
+        names = [name for name, result in record["models"].items() if result.get("curve")]
         families = dict.fromkeys(name.removeprefix(PYG) for name in record["models"])
         colours = dict(zip(families, COLOURS, strict=False))
         for name in names:
@@ -121,39 +121,50 @@ def draw_peers(record: Mapping[str, Any], path: Path) -> None:
         axes.set(xscale="log", xlabel="seconds", ylabel="best validation accuracy so far, %")
         _plain_numbers(axes.xaxis)
         if names:
-            axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=5, borderaxespad=0.2)
+            _legend_above(axes, columns=5)
 
 
-def draw_forms(record: Mapping[str, Any], path: Path) -> None:
-    """Differences of the forms to the exact matrix; see :func:`_draw_differences`."""
-    found = {f"{name}, {form}": one for (name, form), one in forms.differences(record).items()}
-    _draw_differences(found, f"test score minus {forms.EXACT}, points", path)
+def _draw_forms(record: Mapping[str, Any], path: Path) -> None:
+    _draw_differences(record, forms.BASE, f"test score minus {forms.BASE}, points", path)
 
 
-def draw_batches(record: Mapping[str, Any], path: Path) -> None:
-    """Differences of batches to all rows at once; see :func:`_draw_differences`."""
-    _draw_differences(batches.differences(record), "in batches minus all at once, points", path)
+def _draw_batches(record: Mapping[str, Any], path: Path) -> None:
+    text = f"{batches.BATCHED} minus {batches.BASE}, points"
+    _draw_differences(record, batches.BASE, text, path)
 
 
-def _draw_differences(found: Mapping[str, Difference], words: str, path: Path) -> None:
-    """Mean differences with their 95 % intervals, zero and the bar as lines."""
+def _draw_differences(record: Mapping[str, Any], base: str, text: str, path: Path) -> None:
+    """Draw mean differences with their 95 % intervals; zero and the bar are lines."""
+    found = differences(record, base)
+    several = len({variant for _, variant in found}) > 1
+    names = [f"{graph}, {variant}" if several else graph for graph, variant in found]
     with _figure(6.0, 1.2 + 0.38 * max(len(found), 1), path) as figure:
         axes = figure.add_subplot()
         axes.axvline(0, color=QUIET, linewidth=1)
-        axes.axvline(-BEHIND, color=COLOURS[1], linestyle=":", label=f"bar, -{BEHIND:g}")
-        for place, one in enumerate(found.values()):
-            if one.low is not None and one.high is not None:
-                axes.plot([one.low, one.high], [place, place], color=COLOURS[0], linewidth=2)
-            axes.plot([one.mean], [place], marker="o", color=COLOURS[0])
-        axes.set_yticks(range(len(found)), list(found))
+        bar = f"bar, -{MAX_POINTS_BEHIND:g}"
+        axes.axvline(-MAX_POINTS_BEHIND, color=COLOURS[1], linestyle=":", label=bar)
+        for row, difference in enumerate(found.values()):
+            if difference.low is not None and difference.high is not None:
+                interval = [difference.low, difference.high]
+                axes.plot(interval, [row, row], color=COLOURS[0], linewidth=2)
+            axes.plot([difference.mean], [row], marker="o", color=COLOURS[0])
+        axes.set_yticks(range(len(found)), names)
         axes.invert_yaxis()
         axes.margins(y=0.2)
-        axes.set_xlabel(f"{words} (95 % interval)")
+        axes.set_xlabel(f"{text} (95 % interval)")
         _legend_above(axes)
 
 
+_DRAW = {
+    "growth": _draw_growth,
+    "peers": _draw_peers,
+    "forms": _draw_forms,
+    "batches": _draw_batches,
+}
+
+
 def _plain_numbers(axis: Axis) -> None:
-    """Numbers as people write them on a logarithmic axis."""
+    """Label a logarithmic axis with plain numbers."""
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -161,12 +172,12 @@ def _plain_numbers(axis: Axis) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def _legend_above(axes: Axes) -> None:
-    """Above the axes, where it hides nothing."""
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, borderaxespad=0.2)
+def _legend_above(axes: Axes, columns: int = 3) -> None:
+    """Put the legend above the axes, where it covers nothing."""
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, borderaxespad=0.2)
 
 
-def _slope_one(axes: Axes, edges: list[int], last: float) -> None:
-    """Where a cost proportional to the edges would be, through the largest size."""
+def _draw_slope_one(axes: Axes, edges: list[int], last: float) -> None:
+    """Draw a cost proportional to the edges, through the largest size."""
     line = [last * count / edges[-1] for count in edges]
     axes.plot(edges, line, linestyle=":", color=QUIET, label="slope one")

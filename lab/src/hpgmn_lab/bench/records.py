@@ -1,61 +1,97 @@
-"""What every record says, the bars it is judged by, and the tables it is shown in."""
+"""Records of benchmarks: their common fields, the bars they have to reach, and their tables."""
 
 from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from hpgmn.base.errors import HPGMNError
+from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.base.files import write_text
 from hpgmn.base.machine import hardware
 from hpgmn.base.parsing import parse_json, read_json
 from hpgmn.base.version import __version__
-from hpgmn_lab.results.records import grid
 
 Record: TypeAlias = dict[str, Any]
 
+GIB = 2**30
 
-def head(
-    benchmark: str, command: str, device: str, *, seeds: Any, settings: Mapping[str, Any]
-) -> Record:
-    """What every record begins with: what was measured, with what, on what and when.
 
-    Args:
-        benchmark: its name.
-        command: what to type to make the record again.
+@dataclass(frozen=True)
+class Call:
+    """How a benchmark was called.
+
+    Attributes:
+        command: the command line that measures the record again.
         device: "cpu" or "cuda".
-        seeds: every seed that was used.
-        settings: every setting that was used.
+        out: the folder of the record and of intermediate results.
+        graphs: the folder of generated graphs; None for one inside ``out``.
     """
+
+    command: str
+    device: str = "cpu"
+    out: Path = Path("bench")
+    graphs: Path | None = None
+
+    @property
+    def graph_folder(self) -> Path:
+        """Return the folder of generated graphs."""
+        return self.graphs or self.out / "graphs"
+
+
+def new_record(benchmark: str, call: Call, *, seeds: Any, settings: Mapping[str, Any]) -> Record:
+    """Return the fields that every record starts with."""
     return {
         "benchmark": benchmark,
-        "command": command,
+        "command": call.command,
         "version": __version__,
         "date": datetime.date.today().isoformat(),
-        "device_kind": device,
-        **hardware(device),
+        "device_kind": call.device,
+        **hardware(call.device),
         "seeds": seeds,
         "settings": dict(settings),
     }
 
 
-def machine_words(record: Mapping[str, Any]) -> str:
-    """What a record was measured on, in a line."""
-    where = record.get("processor") or record["machine"]  # as early records call it
-    if record.get("device_kind", "cpu") == "cuda":
-        where = f"{record['device']}; host {where}"
+def machine_name(record: Mapping[str, Any]) -> str:
+    """Return the GPU of a record, or its processor."""
+    if record.get("device_kind") == "cuda":
+        return str(record["device"])
+    return str(record.get("processor") or record["machine"])  # "machine" in the oldest records
+
+
+def environment_text(record: Mapping[str, Any]) -> str:
+    """Describe in one line what a record was measured on."""
+    name = machine_name(record)
+    if record.get("device_kind") == "cuda":
+        name += f"; host {record['processor']}"
     return (
-        f"Machine: {where}; {record['threads']} threads; torch {record['torch']}; "
+        f"Machine: {name}; {record['threads']} threads; torch {record['torch']}; "
         f"hpgmn {record['version']}; {record['date']}."
     )
 
 
+def cores_taken(content: Any) -> float | None:
+    """Return the most cores that other processes used during any measurement of a record."""
+    return max(_all_cores_taken(content), default=None)
+
+
+def _all_cores_taken(content: Any) -> Iterator[float]:
+    if isinstance(content, Mapping):
+        if "cores_taken_by_others" in content:
+            yield float(content["cores_taken_by_others"] or 0.0)
+        content = content.values()
+    elif not isinstance(content, list):
+        return
+    for member in content:
+        yield from _all_cores_taken(member)
+
+
 def make_folder(folder: Path) -> None:
-    """Make sure that a folder can be written to, before anything is measured."""
+    """Create a folder and check that it is writable, before anything is measured."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".writable"
@@ -63,69 +99,80 @@ def make_folder(folder: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise HPGMNError(
-            f"Cannot write into the folder {folder} ({error.strerror or error}). "
-            "Choose another --out."
+            f"Cannot write into the folder {folder} ({error.strerror or error}).",
+            Remedy("Choose another folder", option="out"),
         ) from None
 
 
 def write_record(record: Mapping[str, Any], path: Path) -> None:
-    """A record as JSON, written whole."""
+    """Write a record as JSON, atomically."""
     write_text(path, json.dumps(record, indent=1) + "\n")
 
 
 def read_record(path: Path) -> Record:
-    """A record from its file."""
+    """Read a record."""
     try:
         content = read_json(path)
     except (OSError, ValueError) as error:
-        raise HPGMNError(f"Cannot read the record {path}: {error}. Measure it again.") from None
+        raise HPGMNError(f"Cannot read the record {path}: {error}.", "Measure it again") from None
     if not isinstance(content, dict):
-        raise HPGMNError(f"{path} holds no record. Measure it again.")
+        raise HPGMNError(f"{path} is not a record.", "Measure it again")
     return content
 
 
-def kept(path: Path, asked: Mapping[str, Any], make: Callable[[], Record]) -> Record:
-    """What was made before for the same request, or made now; so that long work can be cut.
+def read_records(path: Path) -> dict[str, Record]:
+    """Read a file of records, one per line, by their names; a missing file has none."""
+    records: dict[str, Record] = {}
+    if not path.exists():
+        return records
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            content = parse_json(line)
+            records[content["name"]] = content["record"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise HPGMNError(
+                f"Line {number} of {path} is not a named record ({error}).",
+                "Restore the line, or measure the record again",
+            ) from None
+    return records
 
-    Args:
-        path: where the answer is kept together with its request.
-        asked: everything that the answer depends on.
-        make: gives the answer.
+
+def add_record(path: Path, name: str, record: Mapping[str, Any]) -> None:
+    """Put a record into a file of records; one of the same name is replaced in its place."""
+    records = read_records(path) | {name: dict(record)}
+    lines = [json.dumps({"name": key, "record": value}) for key, value in records.items()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, "\n".join(lines) + "\n")
+
+
+def reuse(path: Path, request: Mapping[str, Any], compute: Callable[[], Record]) -> Record:
+    """Return the stored answer to the same request, or compute and store it.
+
+    Interrupted benchmarks resume this way.
     """
-    same = parse_json(json.dumps(asked))  # tuples become lists, as in the file
+    request = parse_json(json.dumps(request))  # tuples become lists, as in the file
     if path.is_file():
         content = read_record(path)
-        if content.get("asked") == same:
+        if content.get("asked") == request:
             answer: Record = content["answer"]
             return answer
-    made = make()
+    answer = compute()
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_record({"asked": same, "answer": made}, path)
-    return made
-
-
-def verdict(value: float, required: float, *, at_most: bool = False, unit: str = "") -> str:
-    """Whether a bar is reached, or by how much it is missed.
-
-    >>> verdict(12.0, 10.0), verdict(0.4, 0.33, at_most=True), verdict(-0.7, -0.5, unit=" points")
-    ('reached', 'short by 0.07', 'short by 0.20 points')
-    """
-    good = value <= required if at_most else value >= required
-    return "reached" if good else f"short by {abs(value - required):.2f}{unit}"
+    write_record({"asked": request, "answer": answer}, path)
+    return answer
 
 
 @dataclass(frozen=True)
 class Bar:
-    """Something a measurement has to reach.
+    """A requirement on a measured quantity.
 
     Attributes:
         what: the quantity.
-        value: what was measured; None where it could not be.
-        required: the bar.
+        value: the measured value; None if it is missing.
+        required: the largest value, or the smallest unless ``at_most``.
         unit: of both.
-        at_most: whether the value must not be above the bar, rather than not below.
-        why_missing: what stands in the place of a value that could not be measured.
-        excuse: what is said where the value is short and that suffices; empty: nothing does.
+        why_missing: the verdict on a missing value.
+        excuse: the verdict if the bar is missed but that is acceptable.
     """
 
     what: str
@@ -137,28 +184,24 @@ class Bar:
     excuse: str = ""
 
     @property
-    def words(self) -> str:
-        """Reached, short by how much, or why nobody knows."""
+    def verdict(self) -> str:
+        """Return "reached", by how much the bar is missed, or why the value is missing.
+
+        >>> Bar("share", 0.4, 0.33).verdict, Bar("speed", 12.0, 10.0, at_most=False).verdict
+        ('short by 0.07', 'reached')
+        """
         if self.value is None:
             return self.why_missing
-        found = verdict(self.value, self.required, at_most=self.at_most, unit=self.unit)
-        return found if found == "reached" else self.excuse or found
-
-
-def disturbance_of_sides(record: Mapping[str, Any]) -> float:
-    """The most cores that others took during any side of any repeat."""
-    sides = [side for found in record["repeats"] for side in found.values()]
-    return float(max(side["cores_taken_by_others"] or 0.0 for side in sides))
+        gap = self.value - self.required if self.at_most else self.required - self.value
+        return "reached" if gap <= 0 else self.excuse or f"short by {gap:.2f}{self.unit}"
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of words, for the terminal and for the page.
+    """A table of text, printed on the terminal and in Markdown.
 
     Attributes:
-        columns: the header.
-        rows: one cell for each column.
-        title: what it shows; empty where the text around it says so.
+        title: a line above the table; may be empty.
     """
 
     columns: Sequence[str]
@@ -166,16 +209,17 @@ class Table:
     title: str = ""
 
     def markdown(self) -> str:
-        """The table for the page."""
-        table = grid(self.columns, self.rows)
-        return f"{self.title}\n\n{table}" if self.title else table
+        """Return the table in Markdown."""
+        rule = ["---"] * len(self.columns)
+        lines = [f"| {' | '.join(row)} |" for row in (self.columns, rule, *self.rows)]
+        return "\n".join([*([self.title, ""] if self.title else []), *lines])
 
 
 def bars_table(bars: Iterable[Bar]) -> Table:
-    """The bars of a benchmark with what was measured."""
+    """Return a table of bars with the measured values and verdicts."""
     rows = []
     for bar in bars:
         sign = "≤" if bar.at_most else "≥"
-        found = "–" if bar.value is None else f"{bar.value:.2f}{bar.unit}"
-        rows.append([bar.what, found, f"{sign} {bar.required:g}{bar.unit}", bar.words])
+        value = "–" if bar.value is None else f"{bar.value:.2f}{bar.unit}"
+        rows.append([bar.what, value, f"{sign} {bar.required:g}{bar.unit}", bar.verdict])
     return Table(("bar", "measured", "required", "verdict"), rows)

@@ -1,4 +1,4 @@
-"""A graph in node ranges: what each kind of work costs, and what training on the rows costs."""
+"""A sharded graph: the cost of each kind of work, and of training on the shards."""
 
 from __future__ import annotations
 
@@ -6,159 +6,122 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from typer import Option
 
-from hpgmn.base.errors import SettingError
 from hpgmn.base.parsing import read_array, read_json
 from hpgmn.base.settings import settings_dict
 from hpgmn.runs.folder import METRICS_FILE
 from hpgmn.shards.files import write_array
 from hpgmn.training.saved import MODEL_FILE
-from hpgmn_lab.bench.graphs import GraphSpec, check_spec, generated
-from hpgmn_lab.bench.machine import Neighbours
-from hpgmn_lab.bench.processes import ProcessFailed, environment, measured
-from hpgmn_lab.bench.ranges import KINDS
-from hpgmn_lab.bench.records import Record, Table, head
-from hpgmn_lab.bench.settings import large
+from hpgmn_lab.bench.graphs import GraphSpec, generate, large_settings
+from hpgmn_lab.bench.options import Assignments, Attributes, Degree, Nodes, Seed, changes
+from hpgmn_lab.bench.process import OtherLoad, ProcessFailed, environment, run_task, say
+from hpgmn_lab.bench.records import Call, Record, Table, new_record
+from hpgmn_lab.bench.shard_costs import KINDS
 
-MEMORY = 256 * 2**20
 THRESHOLDS = (1e-3, 1e-4)
 FEWER = 10
-"""A training on one in so many train nodes tells the costs of training and of validation apart."""
+"""A training on one in so many train nodes separates the cost of training and of validation."""
 
 SETTINGS: dict[str, Any] = {
     "statistics": "attributes,class_counts,class_means,diffusion",
     "neighbors": "out",
     "diffusion_form": "sketch",
     "diffusion_dim": 64,
-    "teleport": 0.6,  # few rounds: one is like another
+    "teleport": 0.6,  # few rounds: all cost the same
     "diffusion_tolerance": 0.1,
     "epochs": 3,
 }
-"""What differs from the settings for large graphs."""
-
-ABOUT = """\
-A generated graph cut into ranges of nodes (`hpgmn shard`), one thread, one unit of work after the
-other: what each kind of work takes for the whole graph, and for an edge or a node. Rounds of the
-sketch are counted one by one, without the first, which reads no rows. Top-k diffusion, with the
-default teleport, is computed for a sample of rows. Files are in the system's cache, so seconds are
-those of computing and copying; bytes are those that units ask for. Then HP-GMN is trained on these
-rows (`hpgmn train-shards`), alone and by two ranks under `torchrun`, one thread each. What a
-train row and a validation row take is found by a second training on a tenth of the train nodes.
-`docs/SCALE.md` reckons from these numbers."""
+"""Settings that differ from those for large graphs."""
 
 
 def measure(
-    out: Path,
-    *,
-    command: str,
-    graph: GraphSpec,
-    ranges: int = 8,
-    memory: int = MEMORY,
-    sample: int = 2000,
-    changes: Mapping[str, Any],
-    graphs: Path | None = None,
-    device: str = "cpu",
-    say: Callable[[str], None],
+    call: Call,
+    nodes: Nodes = 500_000,
+    degree: Degree = 10.0,
+    attributes: Attributes = 64,
+    ranges: Annotated[int, Option(min=2, help="Ranges of nodes.")] = 8,
+    memory: Annotated[int, Option(min=1, help="MiB of a unit of work.")] = 256,
+    sample: Annotated[int, Option(min=1, help="Rows of top-k diffusion.")] = 2000,
+    seed: Seed = 0,
+    set_: Assignments = None,
 ) -> Record:
-    """Cut a generated graph into ranges, then train on its rows.
-
-    Args:
-        out: the folder of the benchmark.
-        command: what to type to make the record again.
-        graph: the graph.
-        ranges: R.
-        memory: bytes that a unit of work holds.
-        sample: rows of top-k diffusion.
-        changes: settings other than :data:`SETTINGS`.
-        graphs: where generated graphs are kept; None for a folder inside ``out``.
-        device: "cpu" or "cuda", of the training.
-        say: called with a line of progress.
-    """
-    check_spec(graph)
-    if ranges < 2:
-        raise SettingError(f"--ranges must be at least 2 (got {ranges}).")
-    if sample < 1:
-        raise SettingError(f"--sample must be at least 1 (got {sample}).")
-    settings = settings_dict(large(SETTINGS | dict(changes)))
-    record = head("shards", command, device, seeds={"graph": graph.seed}, settings=settings)
-    record |= {"graph": asdict(graph), "ranges": ranges, "memory": memory}
-    say(f"{graph.nodes:,} nodes: the graph")
-    made = generated(graph, graphs or out / "graphs")
-    shards = out / "shards"
-    shutil.rmtree(shards, ignore_errors=True)
+    """Measure each kind of work of sharding a graph, and training on the shards."""
+    graph = GraphSpec(nodes, degree, attributes, seed)
+    unit_bytes = memory * 2**20
+    settings = settings_dict(large_settings(SETTINGS | changes(set_)))
+    record = new_record("shards", call, seeds={"graph": graph.seed}, settings=settings)
+    record |= {"graph": asdict(graph), "ranges": ranges, "memory": unit_bytes}
+    say(f"{graph.nodes:,} nodes: generating the graph")
+    facts = generate(graph, call.graph_folder)
+    folder = call.out / "shards"
+    shutil.rmtree(folder, ignore_errors=True)
     try:
         say(f"{graph.nodes:,} nodes: statistics in {ranges} ranges")
-        record["statistics"] = measured(
+        record["statistics"] = run_task(
             "shards",
             threads=1,
-            path=made["path"],
-            folder=str(shards / "all"),
+            path=facts["path"],
+            folder=str(folder / "all"),
             settings=settings,
             ranges=ranges,
-            memory=memory,
+            memory=unit_bytes,
             thresholds=list(THRESHOLDS),
             sample=sample,
         )
-        shutil.rmtree(shards / "all" / "work")
-        say("training on rows: alone")
-        record["training"] = {"alone": train(shards / "all", shards / "alone", device)}
-        say(f"training on rows: alone, one in {FEWER} train nodes")
-        fewer_train_nodes(shards / "all", shards / "fewer")
-        record["training"]["fewer"] = train(shards / "fewer", shards / "few", device)
-        if device == "cuda" and torch.cuda.device_count() < 2:
-            record["training"]["two"] = {"failed": "two ranks need two GPUs"}
+        shutil.rmtree(folder / "all" / "work")
+        say("training on shards: one rank")
+        training = {"alone": train(folder / "all", folder / "alone", call.device)}
+        say(f"training on shards: one rank, one in {FEWER} train nodes")
+        thin_train_nodes(folder / "all", folder / "fewer")
+        training["fewer"] = train(folder / "fewer", folder / "few", call.device)
+        if call.device == "cuda" and torch.cuda.device_count() < 2:
+            training["two"] = {"failed": "two ranks need two GPUs"}
         else:
-            say("training on rows: two ranks")
-            record["training"]["two"] = train(shards / "all", shards / "two", device, ranks=2)
+            say("training on shards: two ranks")
+            training["two"] = train(folder / "all", folder / "two", call.device, ranks=2)
     finally:
-        shutil.rmtree(shards, ignore_errors=True)
-    return record
+        shutil.rmtree(folder, ignore_errors=True)
+    return record | {"training": training}
 
 
-def fewer_train_nodes(folder: Path, other: Path) -> None:
-    """The same rows in another folder, with a tenth of the train nodes; files are linked."""
+def thin_train_nodes(folder: Path, other: Path) -> None:
+    """Link the shards into another folder, with a tenth of the train nodes."""
     other.mkdir(parents=True)
-    about = read_json(folder / "manifest.json")
+    manifest = read_json(folder / "manifest.json")
     for rows in sorted(folder.glob("rows-*")):
         (other / rows.name).mkdir()
         for path in rows.iterdir():
             if path.name != "train.npy":
                 (other / rows.name / path.name).symlink_to(path.resolve())
         train_nodes = read_array(rows / "train.npy")
-        kept = np.zeros_like(train_nodes)
-        kept[np.flatnonzero(train_nodes)[::FEWER]] = True
+        remaining = np.zeros_like(train_nodes)
+        remaining[np.flatnonzero(train_nodes)[::FEWER]] = True
         name = f"{rows.name}/train.npy"
-        about["files"][name] = write_array(other / name, kept)
-    (other / "manifest.json").write_text(json.dumps(about), encoding="utf-8")
+        manifest["files"][name] = write_array(other / name, remaining)
+    (other / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
 
 
 def train(folder: Path, run: Path, device: str, ranks: int = 1) -> Record:
-    """Train on rows in fresh processes of one thread each, as the command line does it.
-
-    Args:
-        folder: that of the rows.
-        run: the run folder.
-        device: "cpu" or "cuda".
-        ranks: how many processes, under torchrun if there are several.
-    """
-    words = [sys.executable]
+    """Train on shards by ``hpgmn train-shards``, one thread per rank; several under torchrun."""
+    command = [sys.executable]
     if ranks > 1:
-        words += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    words += ["-m", "hpgmn", "train-shards", str(folder), "--out", str(run), "--device", device]
-    neighbours = Neighbours(with_offspring=True)
+        command += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    command += ["-m", "hpgmn", "train-shards", str(folder), "--out", str(run), "--device", device]
+    load = OtherLoad(with_children=True)
     done = subprocess.run(  # this Python and options of ours, no shell  # nosec B603
-        words, env=environment(1), capture_output=True, text=True, errors="replace", check=False
+        command, env=environment(1), capture_output=True, text=True, errors="replace", check=False
     )
     if done.returncode:
-        raise ProcessFailed(f"{' '.join(words[1:])} failed: {done.stderr.strip()[-400:]}")
-    others = neighbours.cores_taken()
+        raise ProcessFailed(f"{' '.join(command[1:])} failed: {done.stderr.strip()[-400:]}")
+    others = load.cores()
     metrics = read_json(run / METRICS_FILE)
     epochs = metrics["epochs_trained"]["main"]
     batch_size = metrics["config"]["settings"]["batch_size"]
@@ -172,14 +135,14 @@ def train(folder: Path, run: Path, device: str, ranks: int = 1) -> Record:
         "val_rows": metrics["nodes"]["val"][0],
         "batch_size": batch_size,
         "steps": -(-rows // batch_size),
-        "parameters": parameters_of(run / MODEL_FILE),
+        "parameters": count_parameters(run / MODEL_FILE),
         "peak_bytes": round(metrics["peak_memory_mb"] * 1e6),
         "cores_taken_by_others": others,
     }
 
 
-def parameters_of(path: Path) -> int:
-    """How many numbers the main stage of a saved model has, those of its estimator left out."""
+def count_parameters(path: Path) -> int:
+    """Return the number of parameters of the main stage of a saved model."""
     from safetensors import safe_open
 
     with safe_open(path, "pt") as file:
@@ -191,148 +154,131 @@ def parameters_of(path: Path) -> int:
     return int(sum(np.prod(shape) for shape in shapes))
 
 
-# What the record says.
+# Read the record.
 
 
 def row_seconds(training: Mapping[str, Any]) -> tuple[float, float]:
-    """Seconds for a train row and for a validation row, from a training on all and on few.
+    """Return the seconds of a train row and of a validation row.
 
-    An epoch takes what its train rows and its validation rows take; two epochs with as many of the
-    one and fewer of the other give both. Where chance has the better of it, none is below zero.
+    Two epochs with the same validation rows and different train rows give both; noise may make
+    one of them zero.
     """
     alone, fewer = training["alone"], training["fewer"]
-    apart = alone["epoch_seconds"] - fewer["epoch_seconds"]
-    of_train = max(0.0, apart / (alone["train_rows"] - fewer["train_rows"]))
-    rest = alone["epoch_seconds"] - of_train * alone["train_rows"]
-    return of_train, max(0.0, rest) / alone["val_rows"]
+    gap = alone["epoch_seconds"] - fewer["epoch_seconds"]
+    train_row = max(0.0, gap / (alone["train_rows"] - fewer["train_rows"]))
+    rest = alone["epoch_seconds"] - train_row * alone["train_rows"]
+    return train_row, max(0.0, rest) / alone["val_rows"]
 
 
 def row_bytes(statistics: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
-    """The bytes of one node's row of every dense statistic."""
+    """Return the bytes of a node's row of every dense statistic."""
     return {
-        name: about["width"] * np.dtype(about["dtype"]).itemsize
-        for name, about in statistics.items()
+        name: facts["width"] * np.dtype(facts["dtype"]).itemsize
+        for name, facts in statistics.items()
     }
 
 
-def talk_seconds(training: Mapping[str, Any]) -> float | None:
-    """Seconds of a step that two ranks spend on each other: beyond half of one rank's epoch."""
+def communication_seconds(training: Mapping[str, Any]) -> float | None:
+    """Return the seconds of a step of two ranks beyond half of one rank's."""
     alone, two = training["alone"], training["two"]
     if "failed" in two:
         return None
-    beyond: float = two["epoch_seconds"] - alone["epoch_seconds"] / 2
-    return max(0.0, beyond / int(two["steps"]))
-
-
-def tables(record: Mapping[str, Any]) -> list[Table]:
-    """The record as tables: kinds of work, top-k diffusion, training."""
-    return [
-        work_table(record),
-        unit_table(record),
-        topk_table(record),
-        training_table(record),
-    ]
+    overhead: float = two["epoch_seconds"] - alone["epoch_seconds"] / 2
+    return max(0.0, overhead / int(two["steps"]))
 
 
 def cost_of(record: Mapping[str, Any], kind: str) -> Record:
-    """What a kind of work costs for the whole graph; a round of the sketch is one of several."""
-    found = record["statistics"]
-    times = max(1, found["rounds"] - 1) if kind == "round" else 1
-    return {name: value / times for name, value in found["costs"][kind].items()}
+    """Return the cost of a kind of work for the whole graph; of the sketch, that of one round."""
+    statistics = record["statistics"]
+    times = max(1, statistics["rounds"] - 1) if kind == "round" else 1
+    return {name: value / times for name, value in statistics["costs"][kind].items()}
 
 
-def count_of(record: Mapping[str, Any], kind: str) -> tuple[str, int]:
-    """What the cost of a kind of work is divided by: nodes or edges, and how many there are."""
-    by = "node" if kind in ("nodes", "attributes") else "edge"
-    return by, record["statistics"][f"{by}s"]
+def tables(record: Mapping[str, Any]) -> list[Table]:
+    """Return the kinds of work, their unit costs, top-k diffusion, and training."""
+    return [work_table(record), unit_table(record), topk_table(record), training_table(record)]
 
 
 def work_table(record: Mapping[str, Any]) -> Table:
-    """What each kind of work costs."""
-    found = record["statistics"]
+    """Return the cost of each kind of work."""
+    facts = record["statistics"]
     rows = []
-    for kind in (kind for kind in KINDS if kind in found["costs"]):
+    for kind in (kind for kind in KINDS if kind in facts["costs"]):
         cost = cost_of(record, kind)
         rows.append(
             [
                 KINDS[kind],
                 f"{cost['tasks']:.0f}",
-                f"{cost['cpu_seconds']:.2f}",
-                f"{cost['seconds']:.2f}",
-                f"{cost['bytes_read'] / 1e6:,.0f}",
-                f"{cost['bytes_written'] / 1e6:,.0f}",
+                *(f"{cost[name]:.2f}" for name in ("cpu_seconds", "seconds")),
+                *(f"{cost[name] / 1e6:,.0f}" for name in ("bytes_read", "bytes_written")),
             ]
         )
     title = (
-        f"{found['nodes']:,} nodes, {found['edges']:,} edges, {found['attributes']} attributes, "
-        f"{found['classes']} classes, a sketch of {record['settings']['diffusion_dim']} columns, "
-        f"{record['ranges']} ranges, {record['memory'] / 2**20:.0f} MiB for a unit:"
+        f"{facts['nodes']:,} nodes, {facts['edges']:,} edges, {facts['attributes']} attributes, "
+        f"{facts['classes']} classes, a sketch of {record['settings']['diffusion_dim']} columns, "
+        f"{record['ranges']} ranges, {record['memory'] / 2**20:.0f} MiB per unit:"
     )
     return Table(("work", "tasks", "CPU s", "s", "MB read", "MB written"), rows, title)
 
 
 def unit_table(record: Mapping[str, Any]) -> Table:
-    """What each kind of work costs for an edge or a node."""
+    """Return the cost of each kind of work per edge or node."""
     rows = []
     for kind in (kind for kind in KINDS if kind in record["statistics"]["costs"]):
-        cost, (by, count) = cost_of(record, kind), count_of(record, kind)
+        cost = cost_of(record, kind)
+        per = "node" if kind in ("nodes", "attributes") else "edge"
+        count = record["statistics"][f"{per}s"]
         rows.append(
             [
                 KINDS[kind],
-                by,
+                per,
                 f"{1e6 * cost['cpu_seconds'] / count:.3g}",
-                f"{cost['bytes_read'] / count:.0f}",
-                f"{cost['bytes_written'] / count:.0f}",
+                *(f"{cost[name] / count:.0f}" for name in ("bytes_read", "bytes_written")),
             ]
         )
-    return Table(("work", "for each", "CPU µs", "bytes read", "bytes written"), rows)
+    return Table(("work", "per", "CPU µs", "bytes read", "bytes written"), rows)
 
 
 def topk_table(record: Mapping[str, Any]) -> Table:
-    """What a row of top-k diffusion costs."""
+    """Return the cost of top-k diffusion."""
     rows = [
         [
-            f"{found['threshold']:g}",
-            f"{found['rows']:,}",
-            f"{found['cpu_seconds']:.2f}",
-            f"{1e6 * found['cpu_seconds'] / found['rows']:.0f}",
+            f"{cost['threshold']:g}",
+            f"{cost['rows']:,}",
+            f"{cost['cpu_seconds']:.2f}",
+            f"{1e6 * cost['cpu_seconds'] / cost['rows']:.0f}",
         ]
-        for found in record["statistics"]["topk"]
+        for cost in record["statistics"]["topk"]
     ]
-    columns = ("top-k diffusion, threshold", "rows", "CPU s", "CPU µs for a row")
-    return Table(columns, rows)
+    return Table(("top-k diffusion, threshold", "rows", "CPU s", "CPU µs per row"), rows)
 
 
 def training_table(record: Mapping[str, Any]) -> Table:
-    """What training on rows costs."""
+    """Return the cost of training on shards."""
     training = record["training"]
     alone, two = training["alone"], training["two"]
-    of_train, of_val = row_seconds(training)
-    talk = talk_seconds(training)
-    of_node = sum(row_bytes(record["statistics"]["statistics"]).values())
-    both = "failed" not in two
-    rows: Sequence[Sequence[str]] = [
-        ["s for an epoch, alone", f"{alone['epoch_seconds']:.2f}"],
-        ["s for an epoch, two ranks", f"{two['epoch_seconds']:.2f}" if both else two["failed"]],
-        ["ms of talk in a step of two ranks", "–" if talk is None else f"{1e3 * talk:.1f}"],
-        ["train rows in a second", _rate(of_train)],
-        ["validation rows in a second", _rate(of_val)],
-        ["bytes of a node's rows", f"{of_node:,}"],
-        ["parameters", f"{alone['parameters']:,}"],
-        ["bytes added up over ranks in a step", f"{4 * alone['parameters']:,}"],
-        ["peak memory, MB", f"{alone['peak_bytes'] / 1e6:.0f}"],
-        ["peak memory of the first of two ranks, MB",
-         f"{two['peak_bytes'] / 1e6:.0f}" if both else "–"],
-    ]  # fmt: skip
-    what = f"{alone['train_rows']:,} train rows in batches of {alone['batch_size']:,}"
-    return Table((f"training on rows: {what}", record["device_kind"]), rows)
+    has_two = "failed" not in two
+    train_row, val_row = row_seconds(training)
+    overhead = communication_seconds(training)
+    node_bytes = sum(row_bytes(record["statistics"]["statistics"]).values())
+    rows = {
+        "s per epoch, one rank": f"{alone['epoch_seconds']:.2f}",
+        "s per epoch, two ranks": f"{two['epoch_seconds']:.2f}" if has_two else two["failed"],
+        "ms of communication per step": "–" if overhead is None else f"{1e3 * overhead:.1f}",
+        "train rows per second": _rate(train_row),
+        "validation rows per second": _rate(val_row),
+        "bytes of a node's rows": f"{node_bytes:,}",
+        "parameters": f"{alone['parameters']:,}",
+        "bytes reduced over ranks per step": f"{4 * alone['parameters']:,}",
+        "peak memory, MB": f"{alone['peak_bytes'] / 1e6:.0f}",
+        "peak memory of the first of two ranks, MB": (
+            f"{two['peak_bytes'] / 1e6:.0f}" if has_two else "–"
+        ),
+    }
+    sizes = f"{alone['train_rows']:,} train rows in batches of {alone['batch_size']:,}"
+    columns = (f"training on shards: {sizes}", record["device_kind"])
+    return Table(columns, [[name, value] for name, value in rows.items()])
 
 
 def _rate(seconds: float) -> str:
     return f"{1 / seconds:,.0f}" if seconds else "–"
-
-
-def disturbance(record: Mapping[str, Any]) -> float:
-    """The most cores that others took during any of the measurements."""
-    parts = [record["statistics"], *record["training"].values()]
-    return float(max(part.get("cores_taken_by_others") or 0.0 for part in parts))

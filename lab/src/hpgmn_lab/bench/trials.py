@@ -1,16 +1,29 @@
-"""A model's few trials on one split, in the measured process: timed, chosen by validation."""
+"""The trials of one model on one split, in the measured process: timed, selected on validation.
+
+PyTorch Geometric's models (``pyg-gcn``) are trained in a plain loop: all nodes in one step, Adam,
+the best epoch, and the settings of our model of the same name. They get the graph as a sparse
+matrix, several times faster than a list of edges on a CPU, or as a list where the device has no
+backward pass for sparse matrices.
+"""
 
 from __future__ import annotations
 
 import gc
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from threading import Event
 from typing import Any
 
-from torch import Tensor
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
 
+from hpgmn.base.errors import HPGMNError
 from hpgmn.base.machine import reset_peak_memory
 from hpgmn.base.settings import make_settings
 from hpgmn.evaluation.scores import scores
@@ -18,17 +31,24 @@ from hpgmn.graph import Graph
 from hpgmn.graph.datasets import load
 from hpgmn.graph.synthetic import trading_network
 from hpgmn.models import find_model
+from hpgmn.training.numerics import run_training_thread
 from hpgmn.training.replicas import Progress
-from hpgmn_lab.bench.clock import Lines, StageClock, fit_once
-from hpgmn_lab.bench.machine import Neighbours, device_peak_bytes, peak_bytes
+from hpgmn_lab.bench.process import (
+    OtherLoad,
+    ProgressLines,
+    StageClock,
+    device_peak_bytes,
+    fit_once,
+    peak_bytes,
+)
 from hpgmn_lab.bench.records import Record
 
 PYG = "pyg-"
-"""What the names of PyTorch Geometric's own models begin with; the rest is that of ours."""
+"""The prefix of PyTorch Geometric's models; the rest is the name of ours."""
 
 
 def label(model: str) -> str:
-    """A model as tables call it.
+    """Return a model's name in tables.
 
     >>> label("pyg-gcn"), label("gcn"), label("hpgmn")
     ('PyG GCN', 'gcn', 'hpgmn')
@@ -37,14 +57,30 @@ def label(model: str) -> str:
 
 
 @dataclass(frozen=True)
+class Assignment:
+    """What a trial trains on, and until when.
+
+    Attributes:
+        deadline: a value of ``time.perf_counter`` after which training stops.
+    """
+
+    graph: Graph
+    split: int
+    seed: int
+    device: str
+    deadline: float = float("inf")
+    report: Callable[[Progress], None] | None = None
+
+
+@dataclass(frozen=True)
 class Trial:
-    """One training with its times.
+    """A timed training.
 
     Attributes:
         epochs: the seconds of each epoch.
-        curve: (seconds since the beginning, best validation score so far) after each epoch.
+        curve: (seconds since the start, best validation score) after each epoch.
         is_finished: whether all epochs were trained.
-        logits: (N, C) at the best epoch; None where the training was cut.
+        logits: (N, C) at the best epoch; None if the training was cut.
     """
 
     epochs: list[float]
@@ -54,18 +90,24 @@ class Trial:
 
     @property
     def best(self) -> float:
-        """The best validation score; -1 without an epoch."""
+        """Return the best validation score; -1 without an epoch."""
         return self.curve[-1][1] if self.curve else -1.0
 
-    @property
-    def preparation(self) -> float | None:
-        """Seconds before the first epoch of the model itself; None without one."""
-        return self.curve[0][0] - self.epochs[0] if self.curve else None
+    def summary(self, epochs: int) -> Record:
+        """Return the row of the record; preparation is all that precedes the first epoch."""
+        first = self.curve[0][0] - self.epochs[0] if self.curve else None
+        return {
+            "val_accuracy": self.best if self.curve else None,
+            "preparation_seconds": first,
+            "epoch_seconds": statistics.median(self.epochs) if self.epochs else None,
+            "seconds": self.curve[-1][0] if self.curve else None,
+            "epochs_trained": len(self.epochs),
+            "epochs": epochs,
+            "is_finished": self.is_finished,
+        }
 
 
-Fit = Callable[..., Trial]
-"""fit(graph, settings, split, seed, device, deadline, tell): a training that is cut at the
-deadline, a value of ``time.perf_counter``."""
+Fit = Callable[[Any, Assignment], Trial]
 
 
 def run_trials(
@@ -78,37 +120,36 @@ def run_trials(
     limit: float | None,
     launched: float,
 ) -> Record:
-    """Train every candidate, choose one by validation, read its test score; a task of the worker.
+    """Train every candidate, select one on validation, and compute its test score.
 
     Args:
         source: a dataset's name, or the path of a graph file or folder.
-        split: the number of the split.
-        model: one of ours, or ``pyg-`` and the name of the same model.
-        candidates: settings, one mapping for each trial.
-        seed: of every trial.
-        device: "cpu" or "cuda".
-        limit: seconds for all trials together; None for no limit.
+        candidates: the settings of each trial.
+        limit: seconds for all trials together.
         launched: when the process was started, in seconds since 1970.
     """
-    name = model.removeprefix(PYG)
-    each = [make_settings(find_model(name).settings, one) for one in candidates]
-    fit = _fit_of(model)
-    few = make_settings(find_model(name).settings, candidates[0] | {"epochs": 1})
-    fit(trading_network(200, num_features=4).graph, few, 0, 0, device, float("inf"), None)
+    entry = find_model(model.removeprefix(PYG))
+    fit = pyg_fit(model.removeprefix(PYG)) if model.startswith(PYG) else partial(_fit, model)
+    tiny = trading_network(200, num_features=4).graph
+    fit(
+        make_settings(entry.settings, candidates[0] | {"epochs": 1}), Assignment(tiny, 0, 0, device)
+    )
     graph = load(source)
     edges = graph.num_edges  # merges the edges into the adjacency, for every model alike
     startup = time.time() - launched
     reset_peak_memory(device)
-    level, neighbours, lines = peak_bytes(), Neighbours(), Lines(label(model))
+    level, load_of_others, lines = peak_bytes(), OtherLoad(), ProgressLines(label(model))
     deadline = float("inf") if limit is None else time.perf_counter() + limit
+    assignment = Assignment(graph, split, seed, device, deadline, lines)
     rows: list[Record] = []
-    chosen: Trial | None = None
-    for settings, values in zip(each, candidates, strict=True):
+    chosen, number = None, 0
+    for values in candidates:
         if rows and time.perf_counter() > deadline:
             break
-        trial = fit(graph, settings, split, seed, device, deadline, lines)
-        rows.append({"settings": values} | _row(trial, settings.epochs))
-        lines.say(f"trial {len(rows)} of {len(each)}: validation {trial.best:.4f}")
+        settings = make_settings(entry.settings, values)
+        trial = fit(settings, assignment)
+        rows.append({"settings": values} | trial.summary(settings.epochs))
+        lines.print(f"trial {len(rows)} of {len(candidates)}: validation {trial.best:.4f}")
         if chosen is None or (trial.is_finished, trial.best) > (chosen.is_finished, chosen.best):
             chosen, number = trial, len(rows) - 1
         del trial
@@ -129,66 +170,169 @@ def run_trials(
         "peak_bytes": peak_bytes(),
         "level_bytes": level,
         "device_peak_bytes": device_peak_bytes(device),
-        "cores_taken_by_others": neighbours.cores_taken(),
+        "cores_taken_by_others": load_of_others.cores(),
     }
 
 
-def _row(trial: Trial, epochs: int) -> Record:
-    return {
-        "val_accuracy": trial.best if trial.curve else None,
-        "preparation_seconds": trial.preparation,
-        "epoch_seconds": statistics.median(trial.epochs) if trial.epochs else None,
-        "seconds": trial.curve[-1][0] if trial.curve else None,
-        "epochs_trained": len(trial.epochs),
-        "epochs": epochs,
-        "is_finished": trial.is_finished,
-    }
+def _fit(model: str, settings: Any, on: Assignment) -> Trial:
+    """Train one of our models."""
+    clock, was_cut, logits = StageClock(on.report), False, None
+
+    def should_stop() -> bool:
+        nonlocal was_cut
+        was_cut = time.perf_counter() > on.deadline
+        return was_cut
+
+    options: dict[str, Any] = {"device": on.device, "report": clock, "should_stop": should_stop}
+    try:
+        fitted = fit_once(on.graph, model, settings, split=on.split, seed=on.seed, **options)
+        logits = fitted.logits[0]
+    except KeyboardInterrupt:
+        if not was_cut:
+            raise
+    epochs = clock.epochs.get("main", [])
+    return Trial(epochs, clock.curve if epochs else [], logits is not None, logits)
 
 
-def _fit_of(model: str) -> Fit:
-    if model.startswith(PYG):
-        from hpgmn_lab.bench.pyg import fitting
+# PyTorch Geometric's models.
 
-        return fitting(model.removeprefix(PYG))
 
-    def fit(
-        graph: Graph,
-        settings: Any,
-        split: int,
-        seed: int,
-        device: str,
-        deadline: float,
-        tell: Callable[[Progress], None] | None,
-    ) -> Trial:
-        clock, was_cut = StageClock(tell), False
+class _Propagated(nn.Module):
+    """APPNP as in PyTorch Geometric's example: an MLP without normalisation, then propagation."""
 
-        def should_stop() -> bool:
-            nonlocal was_cut
-            was_cut = time.perf_counter() > deadline
-            return was_cut
+    def __init__(self, widths: list[int], settings: Any) -> None:
+        super().__init__()
+        from torch_geometric.nn import APPNP, MLP
 
-        logits = None
-        try:
-            fitted = fit_once(
-                graph,
-                model,
-                settings,
-                split=split,
-                seed=seed,
-                device=device,
-                report=clock,
-                should_stop=should_stop,
-            )
-            logits = fitted.logits[0]
-        except KeyboardInterrupt:
-            if not was_cut:
-                raise
-        has_begun = "main" in clock.epochs
-        return Trial(
-            clock.epochs["main"] if has_begun else [],
-            clock.curve if has_begun else [],
-            logits is not None,
-            logits,
+        self.encode = MLP(widths, dropout=settings.dropout, norm=None)
+        self.propagate = APPNP(settings.rounds, settings.teleport, cached=True)
+
+    def forward(self, x: Tensor, adjacency: Any) -> Tensor:
+        """Return logits (N, C)."""
+        logits: Tensor = self.propagate(self.encode(x), adjacency)
+        return logits
+
+
+class _AttributesOnly(nn.Module):
+    """An MLP with the signature of the others."""
+
+    def __init__(self, widths: list[int], settings: Any) -> None:
+        super().__init__()
+        from torch_geometric.nn import MLP
+
+        self.encode = MLP(widths, dropout=settings.dropout)
+
+    def forward(self, x: Tensor, adjacency: Any) -> Tensor:
+        """Return logits (N, C)."""
+        logits: Tensor = self.encode(x)
+        return logits
+
+
+def pyg_module(name: str, graph: Graph, settings: Any) -> nn.Module:
+    """Return PyTorch Geometric's gcn, linkx, appnp or mlp."""
+    from torch_geometric.nn import GCN, LINKX
+
+    hidden, classes = settings.hidden_dim, graph.num_classes
+    widths = [graph.num_features, *[hidden] * (settings.layers - 1), classes]
+    module: nn.Module
+    if name == "gcn":
+        sizes = (graph.num_features, hidden, settings.layers, classes)
+        module = GCN(*sizes, dropout=settings.dropout, cached=True)
+    elif name == "linkx":
+        sizes = (graph.num_nodes, graph.num_features, hidden, classes)
+        layers = (settings.layers, settings.adjacency_layers, settings.attributes_layers)
+        module = LINKX(*sizes, *layers, dropout=settings.dropout)
+    elif name == "appnp":
+        module = _Propagated(widths, settings)
+    else:
+        module = _AttributesOnly(widths, settings)
+    return module
+
+
+def pyg_adjacency(graph: Graph, neighbors: str, *, as_matrix: bool, device: str) -> Tensor:
+    """Return a sparse matrix whose row v lists v's neighbours, or the edges towards v."""
+    matrix = graph.adjacency(neighbors)
+    if as_matrix:
+        sparse = torch.sparse_csr_tensor(
+            torch.from_numpy(matrix.indptr.astype(np.int64)),
+            torch.from_numpy(matrix.indices.astype(np.int64)),
+            torch.from_numpy(matrix.data),
+            matrix.shape,
+            check_invariants=False,
         )
+        return sparse.to(device)
+    coo = matrix.tocoo()
+    return torch.from_numpy(np.stack([coo.col, coo.row]).astype(np.int64)).to(device)
+
+
+def pyg_fit(name: str) -> Fit:
+    """Return a function that trains PyTorch Geometric's model; its first call picks the format."""
+    as_matrix = True
+
+    def fit(settings: Any, on: Assignment) -> Trial:
+        nonlocal as_matrix
+        warnings.filterwarnings("ignore", message="Sparse (CSR tensor support|invariant checks)")
+        try:
+            return run_training_thread(partial(_train_pyg, name, settings, on, as_matrix))
+        except (MemoryError, torch.OutOfMemoryError):
+            raise _out_of_memory(name) from None
+        except (RuntimeError, NotImplementedError) as error:
+            if "allocate memory" in str(error):  # torch's message on a CPU
+                raise _out_of_memory(name) from None
+            if not as_matrix:
+                raise
+            as_matrix = False
+        return fit(settings, on)
 
     return fit
+
+
+def _out_of_memory(name: str) -> HPGMNError:
+    remedy = "Leave the model out, or use a larger machine"
+    return HPGMNError(f"Out of memory while training PyG's {name}.", remedy)
+
+
+def _train_pyg(
+    name: str, settings: Any, on: Assignment, as_matrix: bool, interrupted: Event
+) -> Trial:
+    torch.manual_seed(on.seed)
+    graph, device, started = on.graph, on.device, time.perf_counter()
+    attributes = graph.x.toarray() if graph.has_sparse_attributes else graph.x
+    x = torch.from_numpy(np.require(attributes, requirements="W")).to(device)
+    y, masks = torch.from_numpy(graph.y).to(device), graph.split(on.split)
+    train, val = (torch.from_numpy(mask.copy()).to(device) for mask in (masks.train, masks.val))
+    neighbors = getattr(settings, "neighbors", None)
+    adjacency = None
+    if neighbors is not None:
+        adjacency = pyg_adjacency(graph, neighbors, as_matrix=as_matrix, device=device)
+    model = pyg_module(name, graph, settings).to(device)
+    optimizer = torch.optim.Adam(
+        model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay
+    )
+    epochs: list[float] = []
+    curve: list[tuple[float, float]] = []
+    best, best_logits = -1.0, None
+    last = time.perf_counter()
+    for epoch in range(1, settings.epochs + 1):
+        model.train()
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(model(x, adjacency)[train], y[train])
+        torch.autograd.backward(loss)
+        optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            logits = model(x, adjacency)
+            score = float((logits[val].argmax(dim=-1) == y[val]).float().mean())  # synchronises
+        if score > best:
+            best, best_logits = score, logits
+        now = time.perf_counter()
+        epochs.append(now - last)
+        curve.append((now - started, best))
+        last = now
+        if on.report is not None:
+            on.report(Progress(0, 1, "main", epoch, settings.epochs, float(loss.detach()), best))
+        if interrupted.is_set() or now > on.deadline:
+            break
+    is_finished = len(epochs) == settings.epochs
+    logits = best_logits.cpu() if best_logits is not None and is_finished else None
+    return Trial(epochs, curve, is_finished, logits)

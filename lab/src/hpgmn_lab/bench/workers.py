@@ -6,10 +6,12 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from typer import Option
 
 from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.engines import ENGINES
@@ -17,121 +19,101 @@ from hpgmn.engines.cluster import RayEngine, connected, require_ray
 from hpgmn.engines.local import LocalEngine
 from hpgmn.graph.files import write_graph
 from hpgmn.graph.synthetic import trading_network
-from hpgmn_lab.bench.machine import Neighbours
-from hpgmn_lab.bench.processes import required
-from hpgmn_lab.bench.records import Bar, Record, Table, bars_table, disturbance_of_sides, head
+from hpgmn_lab.bench.options import Repeats
+from hpgmn_lab.bench.process import OtherLoad, run_task, say
+from hpgmn_lab.bench.records import Bar, Call, Record, Table, bars_table, new_record
 from hpgmn_lab.reproduction.cells import Cell
 from hpgmn_lab.reproduction.tasks import work_on
 
-LEAST = 1.7
-"""Two workers have to be so many times as fast as one."""
+MIN_SPEED_UP = 1.7
+"""The bar: how many times as fast as one worker two have to be."""
 NODES = 2000
 MODEL = "gcn"
 GRAPH = "texas"
-"""The name under which cells find the generated graph."""
+"""The name under which cells load the generated graph."""
 
-ABOUT = f"""\
-Independent runs of equal length ({MODEL} on a generated graph of {NODES:,} nodes), one thread each,
-as `hpgmn reproduce` does them: by one worker, one run after the other, and by two at a time. Each
-measurement is a fresh process. The start of processes counts on both sides, so two workers pay for
-three starts and one for one; a Ray cluster is up before the clock starts. The order of both changes
-from repeat to repeat, and the ratio is the median of the ratios of repeats."""
+
+def alternate(
+    repeats: int, sides: Sequence[str], run: Callable[[str], Record]
+) -> list[dict[str, Record]]:
+    """Run each side once per repeat, in alternating order."""
+    results = []
+    for number in range(repeats):
+        result = {}
+        for side in sides if number % 2 == 0 else sides[::-1]:
+            say(f"repeat {number + 1} of {repeats}: {side}")
+            result[side] = run(side)
+        results.append(result)
+    return results
 
 
 def measure(
-    *,
-    command: str,
-    engine: str = "local",
-    runs: int = 8,
-    epochs: int = 4000,
-    repeats: int = 3,
-    device: str = "cpu",
-    say: Callable[[str], None],
+    call: Call,
+    engine: Annotated[
+        str, Option(help="local: processes; ray: a Ray cluster on this machine.")
+    ] = "local",
+    runs: Annotated[int, Option(min=2, help="Independent runs, an even number.")] = 8,
+    epochs: Annotated[int, Option(min=1, help="Epochs of each run.")] = 4000,
+    repeats: Repeats = 3,
 ) -> Record:
-    """Do the same runs with one worker and with two, in turns.
-
-    Args:
-        command: what to type to make the record again.
-        engine: "local" or "ray".
-        runs: how many, an even number.
-        epochs: of each run.
-        repeats: how often both are measured.
-        device: "cpu" or "cuda".
-        say: called with a line of progress.
-    """
+    """Compare two workers with one on independent runs of one thread; needs two idle cores."""
     if engine not in ENGINES:
         raise SettingError.unknown("engine", engine, ENGINES)
-    if runs < 2 or runs % 2:
+    if runs % 2:
         raise SettingError(f"--runs must be an even number (got {runs}).")
-    for name, value in (("--epochs", epochs), ("--repeats", repeats)):
-        if value < 1:
-            raise SettingError(f"{name} must be at least 1 (got {value}).")
     if engine == "ray":
         require_ray()
     settings = {"model": MODEL, "nodes": NODES, "epochs": epochs, "patience": 0}
-    record = head("workers", command, device, seeds={"graph": 0, "training": 0}, settings=settings)
-    record |= {"engine": engine, "runs": runs, "cores": os.cpu_count(), "repeats": []}
-    for number in range(repeats):
-        found = {}
-        for workers in (1, 2) if number % 2 == 0 else (2, 1):
-            say(f"repeat {number + 1} of {repeats}: {workers} worker{'s' * (workers > 1)}")
-            found[str(workers)] = required(
-                "workers",
-                threads=1,
-                engine=engine,
-                workers=workers,
-                runs=runs,
-                epochs=epochs,
-                device=device,
-                launched=time.time(),
-            )
-        record["repeats"].append(found)
-    return record
+    record = new_record("workers", call, seeds={"graph": 0, "training": 0}, settings=settings)
+    record |= {"engine": engine, "runs": runs, "cores": os.cpu_count()}
+
+    def run(workers: str) -> Record:
+        return run_task(
+            "workers",
+            threads=1,
+            engine=engine,
+            workers=int(workers),
+            runs=runs,
+            epochs=epochs,
+            device=call.device,
+            launched=time.time(),
+        )
+
+    return record | {"repeats": alternate(repeats, ("1", "2"), run)}
 
 
-# In the measured process.
-
-
-def one_side(
+def run_cells(
     engine: str, workers: int, runs: int, epochs: int, device: str, launched: float
 ) -> Record:
-    """All runs by so many workers; a task of the worker.
+    """Train all runs with so many workers; in the measured process.
 
     Args:
-        engine: "local" or "ray".
-        workers: how many.
-        runs: how many.
-        epochs: of each run.
-        device: "cpu" or "cuda".
         launched: when the process was started, in seconds since 1970.
     """
-    cells = [
-        Cell(GRAPH, MODEL, f"copy-{number}", {"epochs": epochs, "patience": 0})
-        for number in range(runs)
-    ]
-    neighbours = Neighbours(with_offspring=True)
-    with tempfile.TemporaryDirectory() as place, _data_in(Path(place)):
-        write_graph(trading_network(NODES, seed=0).graph, Path(place) / f"{GRAPH}.npz")
+    changes = {"epochs": epochs, "patience": 0}
+    cells = [Cell(GRAPH, MODEL, f"copy-{number}", changes) for number in range(runs)]
+    load = OtherLoad(with_children=True)
+    with tempfile.TemporaryDirectory() as name, _data_folder(Path(name)):
+        folder = Path(name)
+        write_graph(trading_network(NODES, seed=0).graph, folder / f"{GRAPH}.npz")
         if engine == "local":
-            found = work_on(LocalEngine(workers), cells, Path(place) / "runs", device=device)
-            seconds = time.time() - launched
-            others = neighbours.cores_taken()
+            outcomes = work_on(LocalEngine(workers), cells, folder / "runs", device=device)
+            seconds, others = time.time() - launched, load.cores()
         else:  # one core for each worker, so that each has one thread
             with connected(num_cpus=workers, object_store_memory=150 * 2**20) as ray:
-                own = RayEngine(ray, device, workers)
-                neighbours, started = Neighbours(with_offspring=True), time.perf_counter()
-                found = work_on(own, cells, Path(place) / "runs", device=device)
-                seconds = time.perf_counter() - started
-                others = neighbours.cores_taken()
-    failed = [outcome.reason for outcome in found if outcome.record is None]
-    if failed:
-        raise HPGMNError(f"A run failed: {failed[0]}")
+                ray_engine = RayEngine(ray, device, workers)
+                load, started = OtherLoad(with_children=True), time.perf_counter()
+                outcomes = work_on(ray_engine, cells, folder / "runs", device=device)
+                seconds, others = time.perf_counter() - started, load.cores()
+    failures = [outcome.reason for outcome in outcomes if outcome.record is None]
+    if failures:
+        raise HPGMNError(f"A run failed: {failures[0]}")
     return {"seconds": seconds, "cores_taken_by_others": others}
 
 
 @contextmanager
-def _data_in(folder: Path) -> Iterator[None]:
-    """Datasets are found in this folder."""
+def _data_folder(folder: Path) -> Iterator[None]:
+    """Load datasets from a folder."""
     name = "HPGMN_DATA"
     before = os.environ.get(name)
     os.environ[name] = str(folder)
@@ -143,35 +125,15 @@ def _data_in(folder: Path) -> Iterator[None]:
             os.environ[name] = before
 
 
-# What the record says.
-
-
-def ratios(record: Mapping[str, Any]) -> list[float]:
-    """For each repeat how many times as fast two workers were."""
-    return [found["1"]["seconds"] / found["2"]["seconds"] for found in record["repeats"]]
-
-
-def bars(record: Mapping[str, Any]) -> list[Bar]:
-    """What two workers have to reach."""
-    value = statistics.median(ratios(record))
-    return [Bar("two workers against one", value, LEAST, " ×", at_most=False)]
-
-
 def tables(record: Mapping[str, Any]) -> list[Table]:
-    """The record as tables: the repeats, the bar."""
-    rows = [
-        [
-            str(number),
-            *(f"{found[side]['seconds']:.1f}" for side in ("1", "2")),
-            f"{ratio:.2f} ×",
-        ]
-        for number, (found, ratio) in enumerate(
-            zip(record["repeats"], ratios(record), strict=True), start=1
-        )
-    ]
-    what = f"{record['runs']} runs, engine {record['engine']}, a machine of {record['cores']} cores"
+    """Return the repeats and the bar."""
+    rows, ratios = [], []
+    for number, result in enumerate(record["repeats"], start=1):
+        one, two = (result[side]["seconds"] for side in ("1", "2"))
+        ratios.append(one / two)
+        rows.append([str(number), f"{one:.1f}", f"{two:.1f}", f"{ratios[-1]:.2f} ×"])
+    title = f"{record['runs']} runs, engine {record['engine']}, {record['cores']} cores:"
     columns = ("repeat", "one worker, s", "two workers, s", "ratio")
-    return [Table(columns, rows, f"{what}:"), bars_table(bars(record))]
-
-
-disturbance = disturbance_of_sides
+    speed_up = statistics.median(ratios)
+    bar = Bar("two workers against one", speed_up, MIN_SPEED_UP, " ×", at_most=False)
+    return [Table(columns, rows, title), bars_table([bar])]

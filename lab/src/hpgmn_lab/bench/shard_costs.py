@@ -1,0 +1,225 @@
+"""The cost of each kind of work when a graph is sharded, in the measured process."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hpgmn.base.machine import reset_peak_memory
+from hpgmn.base.parsing import read_array
+from hpgmn.engines import Ended, Share, Task
+from hpgmn.engines.local import HereLine
+from hpgmn.shards import shard
+from hpgmn.shards.cutting import transition_folder
+from hpgmn.shards.plan import Plan, Unit
+from hpgmn.shards.units import PLAN, compute, record
+from hpgmn.statistics.push import largest_of_range
+from hpgmn.statistics.settings import StatisticsSettings, base_name
+from hpgmn_lab.bench.graphs import large_settings
+from hpgmn_lab.bench.process import OtherLoad, peak_bytes
+from hpgmn_lab.bench.records import Record
+
+KINDS = {
+    "out": "edges by source",
+    "in": "edges by target",
+    "nodes": "labels and splits",
+    "attributes": "attributes",
+    "class_counts": "class counts",
+    "class_means": "class means",
+    "transition": "transition matrix",
+    "round": "one round of the sketch",
+    "join": "transition matrix joined",
+}
+"""Every kind of work and its name in tables."""
+
+
+def kind_of(unit: Unit) -> str | None:
+    """Return a unit's key in :data:`KINDS`; None for the first round, which reads no rows.
+
+    >>> kind_of(Unit("rows", 0, "class_means")), kind_of(Unit("round", 0, "diffusion", 1))
+    ('class_means', 'round')
+    """
+    if unit.kind == "round" and unit.step == 0:
+        return None
+    return base_name(unit.name) if unit.kind == "rows" else unit.kind
+
+
+class CostEngine:
+    """Run units in this process, one after the other, and add up their costs by kind.
+
+    Attributes:
+        costs: by kind, the tasks, CPU seconds, seconds, and bytes read and written.
+    """
+
+    workers = 1
+    is_local = True
+
+    def __init__(self) -> None:
+        self.costs: dict[str, Record] = {}
+        self._read = 0
+
+    def run(
+        self,
+        next_task: Callable[[], Task | None],
+        told: Callable[[Ended], None],
+        *,
+        answer: Callable[[str, Any], Any] = lambda name, message: None,
+        should_stop: Callable[[], bool] = lambda: False,
+        tries: int = 1,
+        lost: Callable[[str], None] = lambda name: None,
+        at_a_time: int | None = None,
+    ) -> None:
+        """Run units until there are no more; see :class:`hpgmn.engines.Engine`."""
+        while (task := next_task()) is not None:
+            folder, unit = task.argument
+            line = HereLine(Share(), partial(answer, task.name), should_stop)
+            self.add(
+                kind_of(unit),
+                partial(task.function, task.argument, None, line),
+                partial(_written_bytes, Path(folder), unit),
+            )
+            told(Ended(task.name))
+
+    @contextmanager
+    def counting_reads(self) -> Iterator[None]:
+        """Count what is read by ``preadv``; sharding reads in no other way."""
+        original = os.preadv
+
+        def preadv(*arguments: Any) -> int:
+            count = original(*arguments)
+            self._read += count
+            return count
+
+        os.preadv = preadv
+        try:
+            yield
+        finally:
+            os.preadv = original
+
+    def add(self, kind: str | None, work: Callable[[], Any], written: Callable[[], int]) -> None:
+        """Run some work and add its cost; None is a kind that is not counted."""
+        read, cpu, started = self._read, time.process_time(), time.perf_counter()
+        work()
+        spent = {
+            "tasks": 1,
+            "cpu_seconds": time.process_time() - cpu,
+            "seconds": time.perf_counter() - started,
+            "bytes_read": self._read - read,
+            "bytes_written": written(),
+        }
+        if kind is not None:
+            total = self.costs.setdefault(kind, dict.fromkeys(spent, 0))
+            for name, value in spent.items():
+                total[name] += value
+
+
+def _written_bytes(folder: Path, unit: Unit) -> int:
+    """Return the size of the files that a unit has written."""
+    result = record(folder, Plan.read(folder / PLAN), unit)
+    assert result is not None
+    return sum(file["bytes"] for file in result["files"].values())
+
+
+def measure_statistics(
+    path: str,
+    folder: str,
+    settings: dict[str, Any],
+    ranges: int,
+    memory: int,
+    thresholds: Sequence[float],
+    sample: int,
+) -> Record:
+    """Shard a graph and measure every kind of work.
+
+    Args:
+        path: the graph folder; its labels are the labels of neighbours.
+        folder: where the shards go.
+        memory: bytes of a unit.
+        thresholds: of top-k diffusion.
+        sample: rows of top-k diffusion at the first threshold; a tenth at further ones, which
+            take about ten times as long.
+    """
+    shards, engine = Path(folder), CostEngine()
+    labels = read_array(Path(path) / "y.npy")
+    reset_peak_memory("cpu")
+    level, load = peak_bytes(), OtherLoad()
+    with engine.counting_reads():
+        done = shard(
+            path,
+            shards,
+            labels,
+            large_settings(settings),
+            ranges=ranges,
+            memory=memory,
+            engine=engine,
+            keep=True,
+        )
+        peak = peak_bytes()
+        plan = Plan.read(shards / PLAN)
+        units = [unit for stage in plan.stages() for unit in stage.units]
+        [mode] = {unit.name for unit in units if unit.kind == "transition"}
+        files: Record = {}
+        engine.add(
+            "join",
+            lambda: files.update(compute(shards, plan, Unit("join", 0, mode))),
+            lambda: sum(file["bytes"] for file in files.values()),
+        )
+    return {
+        "nodes": plan.num_nodes,
+        "edges": plan.num_edges,
+        "attributes": plan.num_features,
+        "classes": plan.num_classes,
+        "rounds": len(plan.theta),
+        "costs": engine.costs,
+        "topk": _topk_costs(shards, plan, mode, thresholds, sample),
+        "statistics": done.shards.statistics,
+        "peak_bytes": peak,
+        "level_bytes": level,
+        "cores_taken_by_others": load.cores(),
+    }
+
+
+def _topk_costs(
+    shards: Path, plan: Plan, mode: str, thresholds: Sequence[float], sample: int
+) -> list[Record]:
+    """Measure top-k diffusion of some rows in the middle, with the default teleport."""
+    folder = transition_folder(shards, mode)
+    indptr, indices, data = (
+        read_array(folder / f"{name}.npy", mapped="r") for name in ("indptr", "indices", "data")
+    )
+    defaults = StatisticsSettings()
+    middle = plan.num_nodes // 2
+
+    def push(count: int, threshold: float) -> None:
+        largest_of_range(
+            (indptr, indices, data),
+            (middle, middle + count),
+            defaults.diffusion,
+            count=defaults.diffusion_topk,
+            threshold=threshold,
+            threads=1,
+            teleport=defaults.teleport,
+        )
+
+    push(1, thresholds[0])  # compiles
+    results = []
+    for number, threshold in enumerate(thresholds):
+        count = max(1, min(plan.num_nodes - middle, sample // 10 ** min(number, 1)))
+        cpu, started = time.process_time(), time.perf_counter()
+        push(count, threshold)
+        results.append(
+            {
+                "threshold": threshold,
+                "rows": count,
+                "entries": defaults.diffusion_topk,
+                "teleport": defaults.teleport,
+                "cpu_seconds": time.process_time() - cpu,
+                "seconds": time.perf_counter() - started,
+            }
+        )
+    return results

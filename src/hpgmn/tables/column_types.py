@@ -1,0 +1,408 @@
+"""Types of columns: how each is detected, read, fitted, converted to attributes and stored.
+
+To add a type, write a subclass of :class:`Column` and list it in ``COLUMN_TYPES``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hpgmn.base.errors import GraphError, HPGMNError, Remedy
+from hpgmn.base.text import count_noun
+from hpgmn.tables.sources import (
+    MISSING,
+    NATIVE,
+    NUMBER,
+    TEXT,
+    Array,
+    Table,
+    as_numbers,
+    as_text,
+    canonical,
+    is_numeric,
+    mixed_types,
+    not_numeric,
+)
+
+ONE_HOT = 32
+"""The most words for which a category has one attribute each."""
+HASHED = 32
+"""The attributes of a category with more words."""
+LONG_TEXT = 40
+"""Words of this mean length that seldom repeat are free text."""
+
+_LARGEST = float(np.finfo(np.float32).max)
+_MICROSECONDS_PER_DAY = 86_400 * 1e6
+_OTHER_DATES = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%d.%m.%y", "%Y/%m/%d", "%Y.%m.%d")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The values of one column to which a column type is fitted."""
+
+    table: Table
+    name: str
+    values: Array
+    is_category: bool = False
+
+
+@dataclass(frozen=True)
+class Column:
+    """How one column becomes attributes; a subclass for each type of column.
+
+    The fields of all types are stored with a model, so that files keep their format.
+
+    Args:
+        name: the column's name.
+        mean: subtracted from a number.
+        deviation: the divisor of a number; 0: only the missing mark is an attribute.
+        fill: replaces a missing number.
+        has_missing: whether an attribute marks missing values.
+        values: the words of a category, in order.
+        width: the attributes of a hashed category, without the missing mark.
+    """
+
+    name: str
+    mean: float = 0.0
+    deviation: float = 1.0
+    fill: float = 0.0
+    has_missing: bool = False
+    values: tuple[str, ...] = ()
+    width: int = 0
+
+    kind: ClassVar[str]
+    """The type's name in files."""
+    read_as: ClassVar[str]
+    """How a CSV file is read: TEXT, NUMBER or NATIVE."""
+    meaning: ClassVar[str]
+    """What becomes of such columns, for the log."""
+
+    @classmethod
+    def holds(cls, arrow_type: pa.DataType) -> bool:
+        """Whether a column of an Arrow type may be of this type."""
+        raise NotImplementedError
+
+    @classmethod
+    def read(cls, table: Table, name: str, column: Any) -> Array:
+        """Convert a batch to floats with NaN, or words with None, for missing values."""
+        raise NotImplementedError
+
+    @classmethod
+    def fit(cls, sample: Sample) -> Column | str | None:
+        """Return the fitted column, the reason to leave it out, or None if it is another type."""
+        raise NotImplementedError
+
+    @classmethod
+    def check_values(cls, table: Table, name: str, values: Array) -> None:
+        """Refuse values that cannot be used."""
+
+    def check(self, table: Table) -> None:
+        """Refuse a table that lacks this column or has another type in it."""
+        if self.name not in table.types:
+            raise HPGMNError(
+                f"{table.label} has no column '{self.name}', which the model was trained with.",
+                "Add it; single values may be missing",
+            )
+
+    @property
+    def feature_names(self) -> list[str]:
+        """The names of the attributes."""
+        return [*self._names(), *([f"{self.name} is missing"] if self.has_missing else [])]
+
+    def _names(self) -> list[str]:
+        raise NotImplementedError
+
+    def attributes(self, values: Array) -> Array:
+        """Convert N values to attributes (N, F)."""
+        raise NotImplementedError
+
+    def unknown(self, values: Array) -> list[str]:
+        """Return the values that were absent when the column was fitted."""
+        return []
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, as they are stored with a model."""
+        return {"name": self.name, "kind": self.kind} | asdict(self)
+
+    @staticmethod
+    def from_dict(content: Mapping[str, Any]) -> Column:
+        """Rebuild what :meth:`as_dict` returned."""
+        every: tuple[type[Column], ...] = (*COLUMN_TYPES, Degree)
+        types = {column_type.kind: column_type for column_type in every}
+        fields = {name: value for name, value in content.items() if name != "kind"}
+        return types[content["kind"]](**{**fields, "values": tuple(content["values"])})
+
+
+class Number(Column):
+    """Numbers, standardised."""
+
+    kind = "number"
+    read_as = NUMBER
+    meaning = "standardised"
+
+    @classmethod
+    def holds(cls, arrow_type: pa.DataType) -> bool:
+        """See ``Column``."""
+        return is_numeric(arrow_type)
+
+    @classmethod
+    def read(cls, table: Table, name: str, column: Any) -> Array:
+        """See ``Column``."""
+        return np.asarray(as_numbers(column).astype(np.float64))
+
+    @classmethod
+    def check_values(cls, table: Table, name: str, values: Array) -> None:
+        """See ``Column``; float32 must hold all numbers."""
+        wrong = np.flatnonzero(np.abs(values) > _LARGEST)
+        if wrong.size:
+            raise GraphError(
+                f"{table.label}: column '{name}' has {count_noun(wrong.size, 'number')} beyond "
+                f"±3.4e38, the first in {table.row(int(wrong[0]))}.",
+                Remedy("Put finite numbers there, or leave them empty")
+                | Remedy("Leave the column out", option="drop", value=[name]),
+            )
+
+    @classmethod
+    def fit(cls, sample: Sample) -> Column | str | None:
+        """See ``Column``."""
+        values = sample.values
+        present = np.sort(values[~np.isnan(values)])  # sorted: row order does not matter
+        has_missing = present.size < values.size
+        if not present.size:
+            return "empty"
+        if present[0] == present[-1]:
+            constant = float(present[0])
+            return cls(sample.name, constant, 0.0, constant, True) if has_missing else "constant"
+        mean, deviation = float(present.mean()), float(present.std())
+        if not deviation:  # the values differ by less than float64 resolves
+            return "constant"
+        return cls(sample.name, mean, deviation, float(np.median(present)), has_missing)
+
+    def check(self, table: Table) -> None:
+        """See ``Column``."""
+        super().check(table)
+        if not self.holds(table.types[self.name]):
+            raise not_numeric(table, self.name)
+
+    def _names(self) -> list[str]:
+        return [self.name] if self.deviation else []
+
+    def attributes(self, values: Array) -> Array:
+        """See ``Column``."""
+        missing = np.isnan(values)
+        scaled = (np.where(missing, self.fill, values) - self.mean) / (self.deviation or 1)
+        parts = [scaled] if self.deviation else []
+        return np.stack([*parts, missing] if self.has_missing else parts, axis=1)
+
+
+class Flag(Number):
+    """Booleans, or numbers that are all 0 or 1, unchanged."""
+
+    kind = "flag"
+    meaning = "as they are (0 and 1)"
+
+    @classmethod
+    def fit(cls, sample: Sample) -> Column | str | None:
+        """See ``Column``."""
+        present = sample.values[~np.isnan(sample.values)]
+        if np.unique(present).tolist() != [0, 1]:
+            return None
+        has_missing = present.size < sample.values.size
+        return cls(sample.name, fill=float(np.median(present)), has_missing=has_missing)
+
+
+class Date(Number):
+    """Dates and times as days since 1970, standardised."""
+
+    kind = "date"
+    read_as = NATIVE
+    meaning = "dates as days, standardised"
+
+    @classmethod
+    def holds(cls, arrow_type: pa.DataType) -> bool:
+        """See ``Column``."""
+        return bool(pa.types.is_date(arrow_type) or pa.types.is_timestamp(arrow_type))
+
+    @classmethod
+    def read(cls, table: Table, name: str, column: Any) -> Array:
+        """See ``Column``."""
+        return days(column)
+
+    def check(self, table: Table) -> None:
+        """See ``Column``."""
+        Column.check(self, table)
+        arrow_type = table.types[self.name]
+        if not (self.holds(arrow_type) or pa.types.is_null(arrow_type)):
+            raise GraphError(
+                f"{table.label}: column '{self.name}' is of type {arrow_type}, but held dates when "
+                "the model was trained.",
+                "Write dates such as 2024-03-01",
+            )
+
+
+class Degree(Number):
+    """The only attribute of nodes whose table has none: log(1 + degree), standardised."""
+
+    kind = "degree"
+
+    @classmethod
+    def of(cls, degrees: Array) -> Degree:
+        """Fit the attribute to degrees on a logarithmic scale."""
+        return cls(cls.kind, float(degrees.mean()), float(degrees.std()) or 1.0)
+
+
+class _Text(Column):
+    """Words: each is one of the attributes."""
+
+    read_as = TEXT
+
+    @classmethod
+    def holds(cls, arrow_type: pa.DataType) -> bool:
+        """See ``Column``."""
+        if pa.types.is_dictionary(arrow_type):
+            arrow_type = arrow_type.value_type
+        is_text = pa.types.is_string(arrow_type) or pa.types.is_large_string(arrow_type)
+        return bool(is_text or pa.types.is_string_view(arrow_type))
+
+    @classmethod
+    def read(cls, table: Table, name: str, column: Any) -> Array:
+        """See ``Column``."""
+        words = [
+            None if word is None or word.strip() in MISSING else word.strip()
+            for word in as_text(table, name, column).to_pylist()
+        ]
+        if pa.types.is_boolean(table.types[name]):  # true, TRUE: one word in every file
+            words = [word and canonical(word) for word in words]
+        array = np.empty(len(words), object)
+        array[:] = words
+        return array
+
+    def attributes(self, values: Array) -> Array:
+        """See ``Column``."""
+        x = np.zeros((len(values), len(self.feature_names)))
+        position: dict[str | None, int] = {
+            word: self._position(word) for word in set(values.tolist()) - {None}
+        }
+        position[None] = x.shape[1] - 1 if self.has_missing else -1
+        chosen = np.asarray([position[word] for word in values.tolist()], np.int64)
+        rows = np.flatnonzero(chosen >= 0)
+        x[rows, chosen[rows]] = 1
+        return x
+
+    def _position(self, word: str) -> int:
+        """Return the attribute of a word, -1 for an unknown one."""
+        raise NotImplementedError
+
+
+class Category(_Text):
+    """Few different words: one attribute for each."""
+
+    kind = "category"
+    meaning = "one attribute for each word"
+
+    @classmethod
+    def fit(cls, sample: Sample) -> Column | str | None:
+        """See ``Column``."""
+        present = [word for word in sample.values.tolist() if word is not None]
+        words = sorted(set(present))
+        has_missing = len(present) < len(sample.values)
+        if not words:
+            return "empty"
+        if len(words) == 1 and not has_missing:
+            return "constant"
+        if not sample.is_category:
+            _refuse_mixed(sample, len(present))
+            mean_length = sum(map(len, present)) / len(present)
+            seldom_repeats = 2 * len(words) > len(present)
+            if seldom_repeats and (len(words) > ONE_HOT or mean_length >= LONG_TEXT):
+                date = parse_date(words[0])
+                return f"dates not written as {date}" if date else "free text or names"
+        if len(words) > ONE_HOT:
+            return None
+        return cls(sample.name, has_missing=has_missing, values=tuple(words))
+
+    def _names(self) -> list[str]:
+        return [f"{self.name}={value}" for value in self.values]
+
+    def _position(self, word: str) -> int:
+        return self.values.index(word) if word in self.values else -1
+
+    def unknown(self, values: Array) -> list[str]:
+        """See ``Column``."""
+        return sorted(set(values.tolist()) - set(self.values) - {None})
+
+
+class Hashed(_Text):
+    """Many different words: a checksum of the word chooses the attribute."""
+
+    kind = "hashed"
+    meaning = f"hashed to {HASHED} attributes"
+
+    @classmethod
+    def fit(cls, sample: Sample) -> Column | str | None:
+        """See ``Column``."""
+        return cls(sample.name, has_missing=None in sample.values.tolist(), width=HASHED)
+
+    def _names(self) -> list[str]:
+        return [f"{self.name}#{number}" for number in range(self.width)]
+
+    def _position(self, word: str) -> int:
+        return zlib.crc32(word.encode()) % self.width
+
+
+COLUMN_TYPES: tuple[type[Column], ...] = (Flag, Number, Date, Category, Hashed)
+"""The types of columns; the first that fits is taken."""
+
+
+def read_values(table: Table, types: Mapping[str, type[Column]]) -> dict[str, Array]:
+    """Read all values of some columns: floats with NaN, or words with None, if missing."""
+    parts: dict[str, list[Array]] = {name: [] for name in types}
+    read_as = {name: column_type.read_as for name, column_type in types.items()}
+    for batch in table.batches(read_as) if types else ():
+        for name, column_type in types.items():
+            parts[name].append(column_type.read(table, name, batch.column(name)))
+    values = {name: np.concatenate(arrays) for name, arrays in parts.items()}
+    for name, column_type in types.items():
+        column_type.check_values(table, name, values[name])
+    return values
+
+
+def parse_date(word: str) -> datetime.date | None:
+    """Parse a date in a usual form other than ISO 8601."""
+    for form in _OTHER_DATES:
+        with contextlib.suppress(ValueError):
+            return datetime.datetime.strptime(word.strip(), form).date()
+    return None
+
+
+def days(column: Any) -> Array:
+    """Convert dates to days since 1970, missing ones to NaN.
+
+    >>> days(pa.array(["1970-01-03", None]).cast(pa.date32())).tolist()
+    [2.0, nan]
+    """
+    if pa.types.is_null(column.type):
+        return np.full(len(column), np.nan)
+    microseconds = column.cast(pa.timestamp("us")).cast(pa.int64()).cast(pa.float64(), safe=False)
+    numbers = np.asarray(microseconds.to_numpy(zero_copy_only=False), np.float64)
+    return numbers / _MICROSECONDS_PER_DAY
+
+
+def _refuse_mixed(sample: Sample, count: int) -> None:
+    """Refuse words among numbers; ``count`` values are not missing."""
+    text = pa.array(sample.values.tolist(), pa.string())
+    numbers = pc.match_substring_regex(text, r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$")
+    is_number = numbers.fill_null(True).to_numpy(zero_copy_only=False)
+    words = np.flatnonzero(~is_number)
+    if words.size and 2 * words.size < count:
+        row = int(words[0])
+        raise mixed_types(sample.table, sample.name, row, sample.values[row], "number")

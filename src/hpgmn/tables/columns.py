@@ -1,0 +1,412 @@
+"""Detect which column has which role, by name or as the user says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from hpgmn.base.errors import GraphError, Remedy, SettingError, nearest
+from hpgmn.base.text import count_noun
+from hpgmn.tables.preparation import Preparation
+from hpgmn.tables.sources import EDGE_LISTS, TABLES, Table, is_numeric, not_numeric, open_table
+from hpgmn.tables.splitting import SPLIT_BY
+
+NAMES = {
+    "id": ("id", "node", "node_id", "name"),
+    "label": ("label", "class", "y", "target"),
+    "split": ("split",),
+    "source": ("source", "src", "from"),
+    "target": ("target", "dst", "to"),
+    "weight": ("weight",),
+}
+"""Role → the names by which its column is detected, in any case."""
+
+_FLAGS = {"split": "split-column", "categories": "category"}  # where an option is no keyword
+_NODE_ROLES, _EDGE_ROLES = ("id", "label", "split"), ("source", "target", "weight")
+_REQUIRED = ("id", "source", "target")
+_MAX_LISTED = 20
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What the user says about the columns.
+
+    Args:
+        id: the column of node ids. None, here and below: detect it by name.
+        label: the column of classes; "" for none.
+        split: the column with the words train, val and test; "" for none.
+        source: the column of the edges' sources.
+        target: the column of the edges' targets.
+        weight: the column of edge weights; "" for none.
+        drop: columns of the node table to leave out.
+        attributes: the columns to use as attributes. None: all without another role.
+        categories: columns that are categories even if they hold numbers.
+        split_by: ("group", column) or ("time", column): make splits from that column.
+        drop_unknown_edges: leave out edges to unknown nodes instead of raising.
+        directed: whether edges are directed; None: as the GraphML file says, otherwise yes.
+    """
+
+    id: str | None = None
+    label: str | None = None
+    split: str | None = None
+    source: str | None = None
+    target: str | None = None
+    weight: str | None = None
+    drop: Sequence[str] = ()
+    attributes: Sequence[str] | None = None
+    categories: Sequence[str] = ()
+    split_by: Sequence[str] | None = None
+    drop_unknown_edges: bool = False
+    directed: bool | None = None
+
+    def __post_init__(self) -> None:
+        """Check the types: names may come from a program or a config file."""
+        for name in NAMES:
+            self._require(isinstance(getattr(self, name), str | None), name, "a column name")
+        for name in ("drop", "attributes", "categories", "split_by"):
+            value = getattr(self, name)
+            if value is None and name in ("attributes", "split_by"):
+                continue
+            if isinstance(value, str):
+                raise SettingError(f"{name} takes a list of names.", f"Pass ['{value}']")
+            is_list = isinstance(value, Iterable) and not isinstance(value, Mapping)
+            members = tuple(value) if is_list else (None,)
+            is_names = all(isinstance(member, str) for member in members)
+            if name == "split_by":
+                example = "two words, such as 'time' and 'year'"
+                self._require(is_names and len(members) == 2, name, example)
+            self._require(is_names, name, "a list of names")
+            object.__setattr__(self, name, members)
+        for name in ("drop_unknown_edges", "directed"):
+            self._require(isinstance(getattr(self, name), bool | None), name, "true or false")
+
+    def _require(self, is_valid: bool, name: str, expected: str) -> None:
+        if not is_valid:
+            raise SettingError(f"{name} takes {expected} (got {getattr(self, name)!r}).")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all values that differ from their defaults, in plain types."""
+        values = {info.name: (getattr(self, info.name), info.default) for info in fields(self)}
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, (value, default) in values.items()
+            if value != default
+        }
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Two opened tables and the roles of their columns."""
+
+    nodes: Table
+    edges: Table
+    id: str
+    label: str | None
+    split: str | None
+    attributes: tuple[str, ...]
+    source: str
+    target: str
+    weight: str | None
+    directed: bool
+    categories: tuple[str, ...] = ()
+    split_by: tuple[str, str] | None = None
+    drop_unknown_edges: bool = False
+    prepare: bool = False
+    preparation: Preparation | None = None
+
+    @property
+    def roles(self) -> dict[str, Any]:
+        """What a model stores about the columns, in plain types."""
+        return {role: getattr(self, role) for role in NAMES} | {
+            "split_by": None if self.split_by is None else list(self.split_by),
+            "drop_unknown_edges": self.drop_unknown_edges,
+            "directed": self.directed,
+            "has_whole_ids": self.nodes.has_integers(self.id),
+        }
+
+    def describe(self) -> list[str]:
+        """Describe the roles of all columns, one line for each table and missing role."""
+        names = ", ".join(self.attributes[:5]) + (", …" if len(self.attributes) > 5 else "")
+        count, noun = len(self.attributes), "more column" if self.prepare else "attribute"
+        rest = f"{count_noun(count, noun)}: {names}" if count else f"no {noun}s"
+        lines = [f"{self.nodes.label}: {self._assignments(_NODE_ROLES)}; {rest}."]
+        for role in ("label", "split"):
+            if getattr(self, role) is None and not (role == "split" and self.split_by):
+                lines.append(f"{self.nodes.label}: no {role} column.")
+        kind = "directed" if self.directed else "undirected"
+        return [*lines, f"{self.edges.label}: {self._assignments(_EDGE_ROLES)}, {kind}."]
+
+    def _assignments(self, roles: Sequence[str]) -> str:
+        named = [(role, getattr(self, role)) for role in roles]
+        return ", ".join(f"{role} is '{name}'" for role, name in named if name is not None)
+
+    def ignored(self) -> tuple[str, Remedy | str] | None:
+        """Return a message about unused columns of the edge table and its remedy, if any."""
+        roles = (self.source, self.target, self.weight)
+        names = [name for name in self.edges.types if name not in roles]
+        if not names:
+            return None
+        message = f"{self.edges.label}: ignored: {', '.join(repr(name) for name in names)}."
+        numeric = [
+            name
+            for name in names
+            if is_numeric(self.edges.types[name]) and not pa.types.is_null(self.edges.types[name])
+        ]
+        if self.weight is not None or not numeric:
+            return message, ""
+        if self.preparation is not None:
+            return message, "The model was trained without weights."
+        return message, Remedy("To use edge weights, name them", option="weight", value=numeric[0])
+
+
+def open_tables(
+    source: str | Path,
+    columns: Columns = Columns(),  # noqa: B008 (frozen)
+    *,
+    nodes: str | Path | None = None,
+    prepare: bool = False,
+    preparation: Preparation | None = None,
+) -> Tables:
+    """Open the tables of a graph and detect the roles of their columns.
+
+    Args:
+        source: a folder with tables ``nodes`` and ``edges``, an edge list, or a GraphML file.
+        columns: what the user says about the columns.
+        nodes: the node table of an edge list.
+        prepare: whether to convert columns of any type to attributes; otherwise all must be
+            numbers and stay as they are.
+        preparation: a fitted preparation; None: fit one to these nodes.
+    """
+    source = Path(source).expanduser()
+    is_graphml = source.suffix == ".graphml"
+    node_table: Table
+    edge_table: Table
+    if is_graphml:
+        from hpgmn.tables.memory import read_graphml
+
+        if columns.id or columns.source or columns.target:
+            raise SettingError(
+                "A GraphML file names its nodes and the ends of its edges itself.",
+                "Leave out id, source and target",
+            )
+        node_table, edge_table, id_column, declared = read_graphml(source)
+        columns = replace(columns, id=id_column)
+    else:
+        node_table, edge_table = _open_both(source, nodes)
+        declared = True
+    if nodes is not None and (source.is_dir() or is_graphml):
+        raise SettingError(
+            f"A separate node table belongs to an edge list, but '{source}' has its own nodes.",
+            "Leave out nodes",
+        )
+    directed = columns.directed
+    if directed is None and preparation is not None and not is_graphml:
+        directed = preparation.roles["directed"]
+    directed = declared if directed is None else directed
+    columns = replace(columns, directed=directed)
+    return assign_roles(node_table, edge_table, columns, prepare=prepare, preparation=preparation)
+
+
+def assign_roles(
+    node_table: Table,
+    edge_table: Table,
+    columns: Columns,
+    *,
+    prepare: bool = False,
+    preparation: Preparation | None = None,
+) -> Tables:
+    """Detect the roles of the columns of two tables; see :func:`open_tables`."""
+    if preparation is not None:
+        _require_weight(edge_table, columns, preparation.roles)
+        columns = _as_trained(node_table, edge_table, columns, preparation.roles)
+    roles = {
+        role: _find(edge_table if role in _EDGE_ROLES else node_table, role, getattr(columns, role))
+        for role in NAMES
+    }
+    weight = roles["weight"]
+    if weight is not None and not is_numeric(edge_table.types[weight]):
+        raise not_numeric(edge_table, weight, is_weight=True)
+    for group in (_NODE_ROLES, _EDGE_ROLES):
+        used = [roles[role] for role in group if roles[role] is not None]
+        for name in used:
+            if used.count(name) > 1:
+                first, second = [role for role in group if roles[role] == name][:2]
+                raise SettingError(
+                    f"Column '{name}' cannot be both {first} and {second}.",
+                    _name_column(f"Name another column for the {second}", second),
+                )
+    reserved = [roles[role] for role in _NODE_ROLES if roles[role] is not None]
+    if columns.split_by is not None:
+        reserved.append(_split_column(node_table, columns, roles))
+        roles["split"] = None
+    if preparation is None:
+        attributes = _attributes(node_table, reserved, columns, prepare=prepare)
+    else:
+        attributes = preparation.names
+    return Tables(
+        node_table,
+        edge_table,
+        attributes=attributes,
+        directed=columns.directed is not False,
+        categories=tuple(_known(node_table, "categories", name) for name in columns.categories),
+        split_by=None if columns.split_by is None else (columns.split_by[0], columns.split_by[1]),
+        drop_unknown_edges=columns.drop_unknown_edges,
+        prepare=prepare,
+        preparation=preparation,
+        **roles,
+    )
+
+
+def _as_trained(
+    node_table: Table, edge_table: Table, columns: Columns, roles: Mapping[str, Any]
+) -> Columns:
+    """Return the columns of the training tables; later tables may lack optional ones."""
+    changes: dict[str, Any] = {}
+    for role in NAMES:
+        table = edge_table if role in _EDGE_ROLES else node_table
+        name = roles[role]
+        is_absent = name is None or (role not in _REQUIRED and name not in table.types)
+        if role == "weight" and name is None:  # trained without, so used without
+            changes[role] = ""
+        elif getattr(columns, role) is None:
+            changes[role] = "" if is_absent else name
+    split_by = columns.split_by or roles["split_by"]
+    if split_by is not None and split_by[1] in node_table.types:
+        changes["split_by"] = tuple(split_by)
+    dropped = columns.drop_unknown_edges or roles["drop_unknown_edges"]
+    return replace(columns, drop_unknown_edges=dropped, **changes)
+
+
+def _require_weight(table: Table, columns: Columns, roles: Mapping[str, Any]) -> None:
+    """Refuse edges without weights if the model was trained with weights."""
+    name = roles["weight"]
+    if name is not None and columns.weight is None and name not in table.types:
+        raise GraphError(
+            f"{table.label} has no column '{name}', which the model was trained with.",
+            Remedy("Add it") | Remedy("Name the column of weights", option="weight"),
+        )
+
+
+def _split_column(table: Table, columns: Columns, roles: Mapping[str, Any]) -> str:
+    """Return the column that makes the splits."""
+    assert columns.split_by is not None
+    kind, name = columns.split_by
+    if kind not in SPLIT_BY:
+        raise SettingError.unknown("kind of split_by:", kind, SPLIT_BY)
+    if columns.split:
+        raise SettingError(
+            "A split column and split_by exclude each other.",
+            Remedy("Leave out the split column", option="split", flag="split-column")
+            | Remedy("Leave out the other", option="split_by"),
+        )
+    if _known(table, "split_by", name) in (roles["id"], roles["label"]):
+        raise _in_use("split_by", name, table)
+    return name
+
+
+def _open_both(source: Path, nodes: str | Path | None) -> tuple[Table, Table]:
+    """Open the node table and the edge table of a folder or an edge list."""
+    edge_suffixes = (*TABLES, *EDGE_LISTS)
+    if source.is_dir():
+        node_table = open_table(_member(source, "nodes", TABLES))
+        return node_table, _open_edges(_member(source, "edges", edge_suffixes))
+    if not source.exists():
+        raise GraphError(f"'{source}' does not exist.", "Check the path")
+    if source.suffix not in edge_suffixes:
+        raise GraphError(
+            f"'{source}' does not hold a graph.",
+            f"Pass a folder with tables nodes and edges ({', '.join(TABLES)}), an edge list "
+            f"({', '.join(edge_suffixes)}), or a .graphml file",
+        )
+    if nodes is None:
+        raise GraphError(
+            f"'{source}' lists edges, but nodes need attributes too.",
+            Remedy("Name the node table", option="nodes"),
+        )
+    return open_table(Path(nodes).expanduser()), _open_edges(source)
+
+
+def _member(folder: Path, name: str, suffixes: Sequence[str]) -> Path:
+    """Return the path of the table of that name in a folder."""
+    paths = [path for path in (folder / f"{name}{end}" for end in suffixes) if path.exists()]
+    if not paths:
+        raise GraphError(
+            f"Folder '{folder}' has no table {name} ({', '.join(suffixes)}).", "Add it"
+        )
+    if len(paths) > 1:
+        both = " and ".join(path.name for path in paths)
+        raise GraphError(f"Folder '{folder}' has both {both}.", "Keep one")
+    return paths[0]
+
+
+def _open_edges(path: Path) -> Table:
+    return open_table(path, [NAMES[role] for role in _EDGE_ROLES])
+
+
+def _find(table: Table, role: str, name: str | None) -> Any:
+    """Return the column of a role; None if an optional one is missing."""
+    if name:
+        return _known(table, role, name)
+    if name is None and (detected := _detected(table, role)):
+        return detected[0]
+    if role in _REQUIRED:
+        raise GraphError(
+            f"{table.label} has no column for the {role} ({', '.join(NAMES[role])}); its columns "
+            f"are {_some(table.types)}.",
+            _name_column("Name the column", role),
+        )
+    return None
+
+
+def _detected(table: Table, role: str) -> list[str]:
+    """Return the columns with a usual name of a role."""
+    by_name = {column.strip().casefold(): column for column in reversed(table.types)}
+    return [by_name[name] for name in NAMES.get(role, ()) if name in by_name]
+
+
+def _known(table: Table, option: str, name: str) -> str:
+    """Return the name of an existing column."""
+    if name in table.types:
+        return name
+    best = nearest(name, table.types, 0.75) or next(iter(_detected(table, option)), None)
+    hint = f"Did you mean '{best}'? " if best else ""
+    raise SettingError(
+        f"{table.label} has no column '{name}' ({option}).",
+        Remedy(f"{hint}Choose from: {_some(table.types)}", value=best),
+    )
+
+
+def _in_use(option: str, name: str, table: Table) -> SettingError:
+    return SettingError(
+        f"Column '{name}' of {table.label} already has another role.",
+        _name_column("Choose another column", option),
+    )
+
+
+def _name_column(action: str, option: str) -> Remedy:
+    return Remedy(action, option=option, flag=_FLAGS.get(option))
+
+
+def _some(names: Iterable[str]) -> str:
+    listed = list(names)
+    return ", ".join(listed[:_MAX_LISTED]) + (", …" if len(listed) > _MAX_LISTED else "")
+
+
+def _attributes(
+    table: Table, reserved: Sequence[str], columns: Columns, *, prepare: bool
+) -> tuple[str, ...]:
+    """Return the requested columns, or all without a role; without preparation, only numbers."""
+    for option, names in (("drop", columns.drop), ("attributes", columns.attributes or ())):
+        for name in names:
+            if _known(table, option, name) in reserved:
+                raise _in_use(option, name, table)
+    requested = tuple(table.types) if columns.attributes is None else columns.attributes
+    names = tuple(name for name in requested if name not in reserved and name not in columns.drop)
+    for name in () if prepare else names:
+        if not is_numeric(table.types[name]):
+            raise not_numeric(table, name)
+    return names

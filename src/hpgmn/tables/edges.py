@@ -1,0 +1,197 @@
+"""Read the edge table: ids become positions, and edges to unknown nodes are explained."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hpgmn.base.errors import GraphError, Remedy
+from hpgmn.tables.column_types import Category, read_values
+from hpgmn.tables.columns import Tables
+from hpgmn.tables.preparation import Log
+from hpgmn.tables.sources import NUMBER, TEXT, Array, Faults, as_numbers, canonical, id_keys
+
+logger = logging.getLogger(__name__)
+
+_LOOKUP_EDGES = 1 << 21  # edges looked up at once, or as many as there are nodes
+_MOST = 0.9  # a guess is right if it explains this share of the unknown ends
+
+
+def read_edges(
+    tables: Tables,
+    ids: Any,
+    has_integer_ids: bool,
+    progress: Callable[[str, int, int | None], None],
+    log: Log,
+    earlier_ids: Array | None,
+) -> tuple[Array, Array | None]:
+    """Read (2, E) positions and (E,) weights or None.
+
+    Args:
+        tables: both tables.
+        ids: the nodes' ids as :func:`id_keys` returns them.
+        has_integer_ids: whether ids are compared as integers.
+        progress: called after each batch.
+        log: receives how many edges are left out.
+        earlier_ids: ids of an earlier graph.
+    """
+    table = tables.edges
+    num_edges = table.num_rows(
+        lambda rows: progress(f"Counting the edges in {table.label}", rows, None)
+    )
+    ends = (tables.source, tables.target)
+    read_as = dict.fromkeys(ends, TEXT)
+    if tables.weight is not None:
+        read_as[tables.weight] = NUMBER
+    edge_index = np.empty((2, num_edges), np.int32)
+    edge_weight = None if tables.weight is None else np.empty(num_edges, np.float32)
+    unknown, unusable = Faults(), Faults()
+    unknown_ids: set[str | None] = set()
+    start = 0
+    batches = table.batches(read_as, min(_LOOKUP_EDGES, 1 << 18))
+    for group in _groups(batches, max(_LOOKUP_EDGES, len(ids))):
+        size = group.num_rows
+        columns = [group.column(name) for name in ends]
+        keys = [
+            id_keys(table, name, column, has_integer_ids)
+            for name, column in zip(ends, columns, strict=True)
+        ]
+        both = pa.chunked_array([chunk for key in keys for chunk in key.chunks], keys[0].type)
+        positions = pc.index_in(both, value_set=ids).fill_null(-1)  # one hash table for both ends
+        block = edge_index[:, start : start + size]
+        block[:] = positions.to_numpy().reshape(2, size)
+        unknown.note(block.min(axis=0) < 0, start, partial(_unknown_end, columns, block))
+        if unknown.count:
+            new_ids = both.filter(pc.equal(positions, -1)).unique().cast(pa.string())
+            unknown_ids.update(new_ids.to_pylist())
+        if edge_weight is not None:
+            values = group.column(tables.weight)
+            with np.errstate(over="ignore"):
+                weight = as_numbers(values.combine_chunks()).astype(np.float32)
+            edge_weight[start : start + size] = weight
+            usable: Array = np.isfinite(weight) & (weight > 0)
+            if tables.drop_unknown_edges:
+                usable |= block.min(axis=0) < 0
+            unusable.note(~usable, start, values.__getitem__)
+        start += size
+        progress(f"Reading the edges in {table.label}", start, num_edges)
+    if unknown.count:
+        is_most = 2 * unknown.count > num_edges
+        names = {name for name in unknown_ids if name is not None}
+        guess = explain_unknown(tables, ids if is_most else None, names, earlier_ids)
+        _handle_unknown(tables, unknown, guess, log)
+    if unusable.count:
+        value = unusable.value.as_py()
+        what = "no weight" if value is None else f"weight {value:g}"
+        raise GraphError(
+            f"{table.label}: {table.row(unusable.row)} has {what}{unusable.total('edge')}; "
+            "weights must be finite and positive.",
+            Remedy("Remove such edges") | Remedy("Use no weights", option="weight", value=""),
+        )
+    if unknown.count:
+        is_known = edge_index.min(axis=0) >= 0
+        edge_index = edge_index[:, is_known]
+        edge_weight = None if edge_weight is None else edge_weight[is_known]
+    return edge_index, edge_weight
+
+
+def _handle_unknown(tables: Tables, unknown: Faults, guess: Remedy | None, log: Log) -> None:
+    """Refuse edges to unknown nodes, or log that they are left out."""
+    table = tables.edges
+    end, value = unknown.value
+    is_empty = value is None or value == "" or value != value  # null, empty, NaN
+    what = f"no {end}" if is_empty else f"the {end} '{value}', not an id in {tables.nodes.label}"
+    message = f"{table.label}: {table.row(unknown.row)} has {what}{unknown.total('edge')}"
+    if tables.drop_unknown_edges:
+        log(f"{message}; left out.")
+        if guess is not None:
+            logger.warning("%s", guess)
+        return
+    remedy = Remedy("Add the node") | Remedy(
+        "Leave out such edges", option="drop_unknown_edges", value=True
+    )
+    raise GraphError(f"{message}.", remedy if guess is None else guess | remedy)
+
+
+def explain_unknown(
+    tables: Tables, ids: Any | None, unknown: Collection[str], earlier_ids: Array | None
+) -> Remedy | None:
+    """Guess why ends of edges are no ids: other spelling, another column, an earlier graph.
+
+    Args:
+        tables: both tables.
+        ids: the nodes' ids; None: compare with the earlier graph only.
+        unknown: ends of edges that are no ids.
+        earlier_ids: ids of an earlier graph.
+    """
+    guess = (
+        None if ids is None else _other_names(tables, ids.cast(pa.string()).to_pylist(), unknown)
+    )
+    if guess is None and earlier_ids is not None:
+        count = len(set(unknown).intersection(earlier_ids.tolist()))
+        if count:
+            return Remedy(
+                f"The model was trained on {count:,} of the unknown nodes: if the tables hold new "
+                "nodes only, add them to the trained graph",
+                option="onto",
+                flag="add",
+            )
+    return guess
+
+
+def _other_names(tables: Tables, ids: Iterable[str], unknown: Collection[str]) -> Remedy | None:
+    """Suggest another spelling of ids, or another column with ids."""
+    nodes = tables.nodes
+    spelling = {_simplified(name): name for name in ids}
+    pairs = [
+        (end, spelling[_simplified(end)]) for end in sorted(unknown) if _simplified(end) in spelling
+    ]
+    if pairs and len(pairs) >= _MOST * len(unknown):
+        end, name = pairs[0]
+        return Remedy(
+            f"Spell ids alike: '{end}' in {tables.edges.label} is '{name}' in {nodes.label}"
+        )
+    for name, kind in nodes.types.items():
+        if name == tables.id or not (pa.types.is_string(kind) or pa.types.is_integer(kind)):
+            continue
+        words = set(read_values(nodes, {name: Category})[name].tolist())
+        if sum(end in words for end in unknown) >= _MOST * len(unknown):
+            return Remedy(
+                f"Use column '{name}' of {nodes.label}, which holds such names",
+                option="id",
+                value=name,
+            )
+    return None
+
+
+def _simplified(word: str) -> str:
+    """Remove from an id what a spreadsheet may add or take away.
+
+    >>> _simplified("007"), _simplified("7.0"), _simplified(" A1 "), _simplified("000")
+    ('7', '7', 'a1', '0')
+    """
+    return canonical(word.strip()).casefold().lstrip("0") or "0"
+
+
+def _unknown_end(columns: list[Any], block: Array, row: int) -> tuple[str, Any]:
+    """Return which end of an edge is unknown, and its value."""
+    end = 0 if block[0, row] < 0 else 1
+    return ("source", "target")[end], columns[end][row].as_py()
+
+
+def _groups(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
+    """Combine batches to at least so many rows: each group costs a hash table of all ids."""
+    group: list[pa.RecordBatch] = []
+    for batch in batches:
+        group.append(batch)
+        if sum(member.num_rows for member in group) >= rows:
+            yield pa.Table.from_batches(group)
+            group = []
+    if group:
+        yield pa.Table.from_batches(group)

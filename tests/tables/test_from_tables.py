@@ -1,0 +1,361 @@
+"""Tables and networks in memory give the graph that the same data in files give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from hpgmn.base.errors import GraphError, HPGMNError, SettingError
+from hpgmn.graph import Graph
+from hpgmn.graph import from_networkx as any_network
+from hpgmn.graph import from_tables as any_tables
+from hpgmn.graph.conversion import read_graph_tables
+from hpgmn.tables.columns import Columns, open_tables
+
+networkx = pytest.importorskip("networkx")
+from_tables = partial(any_tables, prepare=False)  # numbers as they are; what follows is prepared
+from_networkx = partial(any_network, prepare=False)
+
+
+def read_tables(tables: Any, **options: Any) -> Graph:
+    graph: Graph = read_graph_tables(Graph, tables, **options)
+    return graph
+
+
+NODES: dict[str, Any] = {
+    "id": ["a", "b", "c", "d"],
+    "age": [1.5, 2.0, -3.25, 4.0],
+    "rich": [1, 0, 0, 1],
+    "label": ["red", None, "blue", "red"],
+    "split": ["train", None, "val", "test"],
+}
+EDGES: dict[str, Any] = {
+    "source": ["a", "b", "b", "c"],
+    "target": ["b", "c", "c", "c"],
+    "weight": [1.0, 2.0, 0.5, 3.0],
+}
+
+
+def as_arrow(columns: dict[str, Any]) -> Any:
+    return pa.table(columns)
+
+
+def as_pandas(columns: dict[str, Any]) -> Any:
+    return pytest.importorskip("pandas").DataFrame(columns)
+
+
+def as_mapping(columns: dict[str, Any]) -> Any:
+    return {name: np.array(own) if name == "age" else own for name, own in columns.items()}
+
+
+KINDS = [as_arrow, as_pandas, as_mapping]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("directed", [True, False])
+def test_tables_in_memory_give_the_graph_of_the_files(
+    write_tables: Callable[..., Path], kind: Callable[..., Any], directed: bool
+) -> None:
+    folder = write_tables("parquet", edges={"weight": EDGES["weight"]})
+    expected = read_tables(open_tables(folder, Columns(directed=directed)), name="mine")
+    found = from_tables(kind(NODES), kind(EDGES), directed=directed, name="mine")
+    assert found.fingerprint == expected.fingerprint
+    assert found.node_ids is not None
+    assert found.node_ids.tolist() == ["a", "b", "c", "d"]
+    assert found.y.tolist() == expected.y.tolist() == [1, -1, 0, 1]
+    assert found.class_names == expected.class_names == ("blue", "red")
+    assert found.feature_names is not None
+    assert found.feature_names.tolist() == ["age", "rich"]
+    assert found.split(0).train.tolist() == [True, False, False, False]
+    assert (found.directed, found.name) == (directed, "mine")
+
+
+def test_a_named_index_of_pandas_is_a_column_and_another_is_not() -> None:
+    pandas = pytest.importorskip("pandas")
+    nodes = pandas.DataFrame({"age": [1, 2]}, index=pandas.Index([7, 9], name="node"))
+    edges = pandas.DataFrame({"from": [9], "to": [7]}, index=["first"])
+    graph = from_tables(nodes, edges)
+    assert graph.node_ids is not None
+    assert graph.node_ids.tolist() == ["7", "9"]
+    assert graph.edge_index.tolist() == [[1], [0]]
+
+
+def test_columns_can_be_named_and_left_out() -> None:
+    nodes = {"who": [3, 4], "kind": [8, 9], "age": [1, 2], "tall": [5, 6], "note": ["x", "y"]}
+    edges = {"u": [3], "v": [4], "w": [2.5]}
+    named: dict[str, Any] = {"id": "who", "label": "kind", "source": "u", "target": "v"}
+    graph = from_tables(nodes, edges, **named, weight="w", drop=["note"])
+    assert graph.x.tolist() == [[1, 5], [2, 6]]
+    assert graph.edge_weight is not None
+    assert graph.edge_weight.tolist() == [2.5]
+    assert graph.class_names == ("8", "9")
+    wanted = from_tables(nodes, edges, **named, attributes=["tall"])
+    assert wanted.x.tolist() == [[5], [6]]
+    assert not wanted.is_weighted
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"id": "idd"}, r"^id: nodes has no column 'idd'\. Did you mean 'id'\?"),
+        ({"attributes": ["size"]}, "^attributes: nodes has no column 'size'"),
+        ({"attributes": ["label"]}, "^attributes: column 'label' of nodes is in use already"),
+        ({"drop": ["label"]}, "^drop: column 'label' of nodes is in use already"),
+        ({"attributes": "age"}, r"^attributes takes a list of names: give \['age'\]\.$"),
+        ({"drop": "age"}, r"^drop takes a list of names: give \['age'\]\.$"),
+        ({"split": "label"}, "^label and split are both column 'label'"),
+        ({"label": ""}, r"'label' holds 'red' in row 1.*leave it out \(drop for an attribute"),
+    ],
+)
+def test_a_wrong_option_is_told_by_its_keyword(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(HPGMNError, match=told) as caught:
+        from_tables(NODES, EDGES, **options)
+    assert "--" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "edges", "told"),
+    [
+        ({"age": ["x", "1", "1", "1"]}, {}, r"'age' holds 'x' in row 1.*leave it out \(drop for"),
+        ({"split": ["train", "held", None, None]}, {}, "holds 'held' in row 2.*choose with split"),
+        ({"id": ["a", "b", "a", "d"]}, {}, "nodes: row 3 repeats the id 'a' of row 1"),
+        ({}, {"target": ["b", "c", "c", "z"]}, "edges: row 4 has the target 'z', no id in nodes"),
+        ({}, {"weight": [1, 0, 1, 1]}, r'row 2 has weight 0.*ignore the column \(weight=""\)'),
+    ],
+)
+def test_rows_that_cannot_be_right_are_refused(
+    nodes: dict[str, Any], edges: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(GraphError, match=told) as caught:
+        from_tables(NODES | nodes, EDGES | edges)
+    assert "--" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [[1, 2], None, "nodes.csv"])
+def test_what_is_no_table_is_refused(value: Any) -> None:
+    told = rf"table of nodes must be a pandas DataFrame.*got {type(value).__name__}\)"
+    with pytest.raises(GraphError, match=told):
+        from_tables(value, EDGES)
+
+
+@pytest.mark.parametrize("change", [{"age": [1, "x", None, 2.0]}, {"age": [1, 2]}])
+def test_columns_of_mixed_types_or_lengths_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(GraphError, match=r"table of nodes cannot be read \(.*\)\. Give every col"):
+        from_tables(NODES | change, EDGES)
+
+
+def network(kind: Any) -> Any:
+    """Three nodes of any names, two edges from high to low."""
+    made = kind(name="club")
+    made.add_node("ann", age=41, member=True, role="good")
+    made.add_node(7, age=35.5, member=False, role="bad")
+    made.add_node((1, 2), age=28, member=True)
+    made.add_edge(7, "ann", weight=2.0, since=1999)
+    made.add_edge((1, 2), 7, weight=0.5)
+    return made
+
+
+@pytest.mark.parametrize("kind", [networkx.Graph, networkx.DiGraph])
+def test_a_network_becomes_a_graph(kind: Any) -> None:
+    graph = from_networkx(network(kind), label="role")
+    assert graph.node_ids is not None
+    assert graph.node_ids.tolist() == ["ann", "7", "(1, 2)"]
+    assert graph.x.tolist() == [[41, 1], [35.5, 0], [28, 1]]
+    assert (graph.class_names, graph.y.tolist()) == (("bad", "good"), [1, 0, -1])
+    assert (graph.name, graph.directed) == ("club", kind is networkx.DiGraph)
+    expected = np.zeros((3, 3))
+    expected[1, 0], expected[2, 1] = 2.0, 0.5
+    if kind is networkx.Graph:
+        expected += expected.T
+    np.testing.assert_array_equal(graph.adjacency("out").toarray(), expected)
+
+
+def test_parallel_edges_of_a_network_add_their_weights() -> None:
+    made = network(networkx.MultiDiGraph)
+    made.add_edge(7, "ann", weight=3.0)
+    assert from_networkx(made, label="role").adjacency("out")[1, 0] == 5.0
+
+
+def test_parts_of_a_network_can_be_chosen() -> None:
+    made = network(networkx.DiGraph)
+    only = from_networkx(made, label="role", weight="", attributes=["age"], name="mine")
+    assert only.x.tolist() == [[41], [35.5], [28]]
+    assert (only.is_weighted, only.name) == (False, "mine")
+    nameless = from_networkx(networkx.create_empty_copy(made), label="", drop=["role", "age"])
+    assert nameless.x.tolist() == [[1], [0], [1]]
+    assert nameless.num_classes == 0
+    assert nameless.num_edges == 0
+
+
+def test_the_split_of_a_network_is_read() -> None:
+    made = network(networkx.Graph)
+    made.nodes["ann"]["part"], made.nodes[7]["part"] = "train", "test"
+    graph = from_networkx(made, label="role", split="part")
+    assert graph.split(0).train.tolist() == [True, False, False]
+    assert graph.split(0).test.tolist() == [False, True, False]
+
+
+def test_lists_of_numbers_become_columns() -> None:
+    made = networkx.path_graph(3)
+    for node in made:
+        made.nodes[node]["x"] = [node, 2.0 * node]
+        made.nodes[node]["z"] = np.array([1.0, 2.0, 3.0])
+        made.nodes[node][5] = node
+    graph = from_networkx(made)
+    assert graph.feature_names is not None
+    assert graph.feature_names.tolist() == ["x[0]", "x[1]", "z[0]", "z[1]", "z[2]", "5"]
+    assert graph.x[2].tolist() == [2, 4, 1, 2, 3, 2]
+    assert from_networkx(made, attributes=["x"]).x.tolist() == [[0, 0], [1, 2], [2, 4]]
+    assert from_networkx(made, drop=["z", "5"]).num_features == 2
+    made.nodes[1]["x"] = [1]
+    with pytest.raises(GraphError, match="attribute 'x' has lists of 1 to 2 numbers"):
+        from_networkx(made)
+
+
+def test_words_and_missing_numbers_are_refused() -> None:
+    made = network(networkx.Graph)
+    with pytest.raises(GraphError, match=r"column 'role' holds 'good' in row 1.*\(drop for an"):
+        from_networkx(made)
+    made.nodes[7]["age"] = "old"
+    with pytest.raises(GraphError, match="'age' holds 'old' in row 2, which is not a number"):
+        from_networkx(made, label="role")
+    del made.nodes[7]["age"]
+    with pytest.raises(GraphError, match="'age' has 1 missing number, the first in row 2"):
+        from_networkx(made, label="role")
+    made.add_node("7", age=1)
+    with pytest.raises(GraphError, match="row 4 repeats the id '7' of row 2"):
+        from_networkx(made, label="role")
+
+
+def test_what_is_no_network_is_refused() -> None:
+    with pytest.raises(GraphError, match=r"takes a networkx graph \(got dict\)"):
+        from_networkx({})
+    with pytest.raises(GraphError, match="has no nodes"):
+        from_networkx(networkx.Graph())
+
+
+def test_a_label_that_is_not_there_is_refused() -> None:
+    with pytest.raises(SettingError, match=r"^label: nodes has no column 'rle'\. Did you mean"):
+        from_networkx(network(networkx.Graph), label="rle")
+
+
+def test_tables_and_networks_are_prepared_unless_the_user_says_no() -> None:
+    nodes = NODES | {"age": [0, 4, None, 2], "city": ["x", "y", "y", None]}
+    graph = any_tables(nodes, EDGES)
+    assert graph.feature_names is not None
+    assert graph.feature_names.tolist() == [
+        *("age", "age is missing", "rich", "city=x", "city=y", "city is missing")
+    ]
+    deviation = (8 / 3) ** 0.5  # of 0, 4 and 2
+    np.testing.assert_allclose(graph.x[:, 0], [-2 / deviation, 2 / deviation, 0, 0], rtol=1e-6)
+    found = any_network(network(networkx.Graph), label="role")
+    assert found.x[:, 1].tolist() == [1, 0, 1]
+    assert found.x[:, 0].sum() == pytest.approx(0, abs=1e-6)
+
+
+def test_new_tables_are_prepared_like_the_first() -> None:
+    first = any_tables(NODES | {"age": [0, 4, 0, 4]}, EDGES)
+    new = {"id": ["e", "f"], "age": [6, 2], "rich": [1, 1], "label": [None, "red"]}
+    links = {"source": ["e"], "target": ["f"], "weight": [2]}
+    graph = any_tables(new, links, like=first)
+    assert graph.x.tolist() == [[2, 1], [0, 1]]
+    assert (graph.class_names, graph.y.tolist()) == (("blue", "red"), [-1, 1])
+    with pytest.raises(SettingError, match="like takes a graph whose tables were prepared"):
+        any_tables(new, EDGES, like=from_tables(NODES, EDGES))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "options", "told"),
+    [
+        ({"age": ["x", "1", "1", "1"]}, {}, r"'x' in row 1.*\(categories age\).*\(drop age\)\.$"),
+        ({}, {"split_by": ("group", "ag")}, "^split_by: nodes has no column 'ag'"),
+        ({}, {"categories": "age"}, r"^categories takes a list of names: give \['age'\]"),
+        ({"label": ["x"] * 4}, {}, "one value only, 'x'.*Choose another column with label"),
+    ],
+)
+def test_options_of_the_preparation_are_told_by_their_keywords(
+    nodes: dict[str, Any], options: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(HPGMNError, match=told) as caught:
+        any_tables(NODES | nodes, EDGES, **options)
+    assert "--" not in str(caught.value)
+
+
+def test_edges_to_nobody_and_groups_are_options() -> None:
+    edges = {"source": ["a", "z"], "target": ["b", "a"]}
+    with pytest.raises(GraphError, match=r"remove the edge \(drop_unknown_edges does\)"):
+        any_tables(NODES, edges)
+    assert any_tables(NODES, edges, drop_unknown_edges=True).num_edges == 1
+    nodes = NODES | {"label": list("uvuv"), "team": list("xyzz")}
+    graph = any_tables(nodes, EDGES, split_by=("group", "team"))
+    assert graph.splits is not None
+    assert len(graph.splits) == 10
+
+
+def test_text_is_read_as_in_a_csv_file(write_tables: Callable[..., Path]) -> None:
+    nodes = {
+        "id": ["007", "08", "9", "10"],
+        "day": ["2024-03-01", "", None, "2024-03-11"],
+        "size": ["1.5", "NA", "2", "3"],
+        "ok": ["true", "False", "TRUE", None],
+        "code": ["01", "x", "01", "y"],
+        "note": ["two\nlines", "a,b", 'a "b"', "a,b"],
+        "label": ["1.0", "0.0", "1.0", None],
+        "split": None,
+    }
+    edges = {"source": ["007", "9"], "target": ["08", "10"], "weight": ["1", "2.5"]}
+    folder = write_tables("csv", nodes, edges)
+    expected = read_tables(open_tables(folder, prepare=True))
+    held = {name: own for name, own in {**NODES, **nodes}.items() if own is not None}
+    graph = any_tables(held, edges)
+    assert graph.feature_names is not None
+    assert graph.feature_names.tolist() == expected.feature_names.tolist()
+    assert "day" in graph.feature_names
+    assert "size" in graph.feature_names
+    np.testing.assert_array_equal(graph.x, expected.x)
+    assert graph.node_ids.tolist() == nodes["id"] == expected.node_ids.tolist()
+    assert graph.class_names == expected.class_names == ("0.0", "1.0")
+    assert graph.edge_weight.tolist() == [1, 2.5]
+
+
+def test_a_network_without_attributes_has_degrees(caplog: pytest.LogCaptureFixture) -> None:
+    club = networkx.karate_club_graph()
+    graph = any_network(club, label="club")
+    expected = np.log1p([degree for _, degree in club.degree()])
+    expected = (expected - expected.mean()) / expected.std()
+    np.testing.assert_allclose(graph.x[:, 0], expected, rtol=1e-5)
+    assert graph.feature_names is not None
+    assert graph.feature_names.tolist() == ["degree"]
+    assert graph.class_names == ("Mr. Hi", "Officer")
+    told = (
+        "nodes has no attributes that can be used, so nodes have one: degree, the logarithm of 1 + "
+        "their edges."
+    )
+    assert caplog.messages == [told]
+    raw = from_networkx(club, label="club")
+    np.testing.assert_allclose(raw.x[:, 0], np.log1p([degree for _, degree in club.degree()]))
+
+
+def test_columns_of_edges_that_nothing_uses_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    edges = {"source": ["a"], "target": ["b"], "paid": [3.0], "when": ["now"]}
+    any_tables(NODES, edges)
+    assert caplog.messages == ["edges: ignored: 'paid' (weight=\"paid\" uses it), 'when'."]
+
+
+def test_no_time_beside_a_number_is_a_missing_value() -> None:
+    """As objects they crashed pyarrow, and so the process."""
+    pd = pytest.importorskip("pandas")
+    mixed = [np.datetime64("NaT"), np.int64(3), [1]]
+    nodes = {"id": ["a", "b", "c"], "age": [np.datetime64("NaT"), np.int64(3), np.int64(4)]}
+    edges = {"source": ["a"], "target": ["b"]}
+    frame = pd.DataFrame({name: pd.Series(own, dtype=object) for name, own in nodes.items()})
+    for table in (nodes, frame):
+        assert any_tables(table, edges).num_nodes == 3
+    with pytest.raises(GraphError, match="Give every column values of one type"):
+        from_tables(nodes | {"age": mixed}, edges)
