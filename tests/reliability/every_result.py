@@ -23,7 +23,7 @@ from hpgmn.graph.files import read_graph, write_graph
 from hpgmn.graph.synthetic import trading_network
 from hpgmn.models import MODELS, find_model
 from hpgmn.models.stage import Replica
-from hpgmn.statistics.forms import FORMS, MEANS_FORMS
+from hpgmn.statistics.settings import FORMS, MEANS_FORMS
 from hpgmn.training.replicas import fit_replicas
 
 WIDTHS = {"hidden_dim": 8, "query_dim": 8, "estimator_hidden": 8, "num_patterns": 4}

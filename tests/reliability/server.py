@@ -30,7 +30,7 @@ LOADED = (
         "hpgmn.classifier",
         "hpgmn.statistics",
     ),
-    *("hpgmn.runs.train", "hpgmn.runs.explorer", "hpgmn.runs.understanding"),
+    *("hpgmn.runs.train", "hpgmn.runs.understanding"),
     *("hpgmn.runs.report_data", "hpgmn_lab.reproduction.documents"),
     "hpgmn_lab.reproduction.tasks",
     *("hpgmn.runs.tune", "hpgmn.shards", "matplotlib.figure"),

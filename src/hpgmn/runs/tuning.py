@@ -18,8 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from hpgmn.base.digests import search_content
 from hpgmn.base.errors import SettingError
 from hpgmn.base.settings import make_settings, plain, settings_dict
 from hpgmn.base.text import format_setting
@@ -107,18 +106,8 @@ class TuneSpec:
         about["splits"] = list(self.splits)
         about["fixed"] = {name: plain(value) for name, value in self.fixed.items()}
         about["values"] = {name: list(words) for name, words in Choices.of(self, graph).items()}
-        about["content"] = _content(graph, self.splits)
+        about["content"] = search_content(graph, self.splits)
         return about
-
-
-def _content(graph: Graph, splits: Sequence[int]) -> str:
-    """A hash of all that a search reads of a graph: no test label is part of it."""
-    digest = hashlib.sha256(graph.fingerprint.encode())
-    for number in splits:
-        split = graph.split(number)
-        for mask in (split.train, split.val):
-            digest.update(np.where(mask, graph.y, -1).tobytes())
-    return digest.hexdigest()
 
 
 def check_names(space: str, sampler: str, model: str) -> None:

@@ -21,7 +21,7 @@ import torch
 from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.base.files import verify_checksum, with_checksum, write_text
 from hpgmn.base.parsing import read_json
-from hpgmn.base.settings import make_settings, per_replica_names, plain, settings_dict
+from hpgmn.base.settings import make_settings, plain, settings_dict
 from hpgmn.graph import Graph
 from hpgmn.graph.datasets import load
 from hpgmn.models import find_model
@@ -29,7 +29,7 @@ from hpgmn.runs.fit import train_folder
 from hpgmn.runs.folder import finished_run, prepare_folder
 from hpgmn.runs.search import best_trials, planned_trials, run_trials
 from hpgmn.runs.spec import RunSpec
-from hpgmn.training.replicas import Progress
+from hpgmn.training.replicas import Progress, group_by_shape, valid_settings
 from hpgmn_lab.reproduction.cells import Cell, CellRecord, identity, read_cell, write_cell
 
 CELLS_FOLDER, SEARCH_FOLDER, WORK_FOLDER = "cells", "search", "work"
@@ -243,17 +243,8 @@ def _unfinished_search(path: Path, cell: Cell, graph: Graph) -> dict[int, dict[s
 
 def _groups(model: str, trials: Sequence[Mapping[str, Any]]) -> list[list[int]]:
     """Return the indices of trials that are trained together: those of equal shapes."""
-    settings = find_model(model).settings
-    free = per_replica_names(settings)
-    groups: dict[str, list[int]] = {}
-    for index, trial in enumerate(trials):
-        try:
-            full = settings_dict(make_settings(settings, trial))
-        except HPGMNError:  # reported when it is trained
-            full = {"index": index}
-        shape = {name: value for name, value in full.items() if name not in free}
-        groups.setdefault(json.dumps(shape, sort_keys=True), []).append(index)
-    return list(groups.values())
+    kind = find_model(model).settings
+    return group_by_shape([valid_settings(kind, trial) for trial in trials])
 
 
 def _train_group(
