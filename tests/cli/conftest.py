@@ -90,7 +90,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], None]:
 
             yield asked
 
-        monkeypatch.setattr("hpgmn.cli.several.stop_on_signal", stop_on_signal)
+        monkeypatch.setattr("hpgmn.cli.console.stop_on_signal", stop_on_signal)
 
     return limit
 

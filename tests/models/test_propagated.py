@@ -281,9 +281,9 @@ def test_a_gcn_does_not_propagate_before_the_network(small_graph: Graph) -> None
 
 
 def test_a_gcn_mixes_no_rounds(small_graph: Graph) -> None:
-    with pytest.raises(SettingError, match="mixing=mean is for hpgmn-appnp"):
+    with pytest.raises(SettingError, match="mixing=mean needs an APPNP"):
         make_settings(MODELS["hpgmn-gcn"].settings, {"mixing": "mean"})
-    with pytest.raises(SettingError, match="mixing=mean is for hpgmn-appnp"):
+    with pytest.raises(SettingError, match="mixing=mean needs an APPNP"):
         encoder_of("gcn", small_graph, replace(TINY, mixing="mean"))
     assert make_settings(MODELS["hpgmn-appnp"].settings, {"mixing": "mean"}).mixing == "mean"
 

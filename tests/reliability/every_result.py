@@ -112,8 +112,7 @@ def of_library(graph: Graph, seed: int) -> dict[str, str]:
     """The classifier, the portfolio, an audit and an explanation."""
     from hpgmn.auditing.whole import audit
     from hpgmn.classifier import HPGMNClassifier
-    from hpgmn.runs.members import Member
-    from hpgmn.runs.portfolio import choose
+    from hpgmn.runs.portfolio import Member, choose
 
     model = HPGMNClassifier(seed=seed, epochs=3, estimator_epochs=3, hidden_dim=4).fit(graph, 0)
     short = {"epochs": 3, "hidden_dim": 4}
@@ -160,11 +159,11 @@ def of_commands(graph: Graph, folder: Path) -> dict[str, str]:
 
 def _quiet() -> None:
     """No pages and pictures: they cost seconds, and hold times."""
-    import hpgmn.cli.several
     import hpgmn.cli.tune
     import hpgmn.runs.report_data
+    import hpgmn.runs.train
 
-    hpgmn.cli.several.explain_and_report = lambda *_: None
+    hpgmn.runs.train.explain_run = lambda *_: None
     hpgmn.runs.report_data.write_report = lambda *_: None
     hpgmn.cli.tune._draw = lambda *_: False
 

@@ -40,7 +40,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     options = [word for name, value in QUICK.items() for word in ("--set", f"{name}={value}")]
     words = ["train", str(folder / "graph.npz"), "--model", "hpgmn", "--splits", "0", *options]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hpgmn.cli.several.explain_and_report", lambda *_: None)
+        patch.setattr("hpgmn.runs.train.explain_run", lambda *_: None)
         assert main([*words, "--device", "cpu", "--out", str(folder / "run")]) == 0
     yield folder / "run"
     shutil.rmtree(folder)

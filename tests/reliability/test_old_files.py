@@ -28,7 +28,7 @@ OLD = Path(__file__).parent / "old_run"
 
 @pytest.fixture(autouse=True)
 def _no_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpgmn.cli.several.explain_and_report", lambda *_: None)
+    monkeypatch.setattr("hpgmn.runs.train.explain_run", lambda *_: None)
 
 
 @pytest.fixture

@@ -18,9 +18,9 @@ from hpgmn.base.settings import settings_dict
 from hpgmn.graph import Graph
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.runs.explorer import write_explorer
+from hpgmn.runs.fit import train_folder
 from hpgmn.runs.folder import EXPLORER_FILE, prepare_folder
 from hpgmn.runs.spec import RunSpec
-from hpgmn.runs.train import train_folder
 from hpgmn.training.checkpoint import read_tensors, write_tensors
 from hpgmn.training.saved import SavedModel
 

@@ -20,9 +20,8 @@ from hpgmn.models import MODELS, find_model
 from hpgmn.models.shipped import read_config
 from hpgmn.runs import tune as tuning
 from hpgmn.runs import tune_tasks as tuning_tasks
-from hpgmn.runs.literature import literature
 from hpgmn.runs.search import planned_trials, run_trials
-from hpgmn.runs.spaces import PAPER_SPACE, space_for
+from hpgmn.runs.spaces import literature, paper_space, space_for
 from hpgmn.runs.tune import (
     Choices,
     HopelessTrialError,
@@ -119,7 +118,7 @@ def test_fixed_settings_and_single_values_are_not_searched(small_graph: Graph) -
 
 
 def test_a_space_of_which_nothing_is_left_is_refused(small_graph: Graph) -> None:
-    fixed = {name: values[0] for name, values in PAPER_SPACE.items()}
+    fixed = {name: values[0] for name, values in paper_space().items()}
     with pytest.raises(SettingError, match="nothing to search"):
         Choices.of(TuneSpec("small", space="paper", fixed=fixed), small_graph)
 
@@ -184,10 +183,10 @@ def test_the_paper_is_searched_on_top_of_its_settings(study: Any, small_graph: G
     first, second = search.begin(0), search.begin(1)
     assert first.user_attrs["settings"] == full("hpgmn", paper, {"epochs": 7})
     drawn = second.params
-    assert set(drawn) == set(PAPER_SPACE)
+    assert set(drawn) == set(paper_space())
     assert second.user_attrs["settings"] == full("hpgmn", paper, drawn, {"epochs": 7})
     planned = Tuning(new_study(), dataclasses.replace(spec, sampler="random"), small_graph)
-    plan = planned_trials("hpgmn", "small", 3, PAPER_SPACE)
+    plan = planned_trials("hpgmn", "small", 3, paper_space())
     for place in range(3):
         settings = planned.begin(place).user_attrs["settings"]
         assert settings == full("hpgmn", paper, plan[place], {"epochs": 7})

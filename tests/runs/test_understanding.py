@@ -17,9 +17,9 @@ from hpgmn.explain import explain_model
 from hpgmn.graph import Graph
 from hpgmn.models import find_model
 from hpgmn.runs import understanding
+from hpgmn.runs.fit import train_folder
 from hpgmn.runs.folder import prepare_folder
 from hpgmn.runs.spec import RunSpec
-from hpgmn.runs.train import train_folder
 from hpgmn.runs.understanding import audited, made, understood, write_understanding
 from hpgmn.training.saved import SavedModel
 

@@ -16,8 +16,8 @@ from rich.table import Table
 from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.base.text import format_setting, mean_and_deviation
 from hpgmn.cli.console import METRIC_HELP, out, refuse_url, say, step_progress, stop_on_signal
-from hpgmn.cli.engines import Address, EngineName, Place, check_engine, opened
-from hpgmn.cli.train import Deterministic, split_numbers
+from hpgmn.cli.engines import Address, EngineName, Place, check_engine, open_engine
+from hpgmn.cli.train import Deterministic
 
 if TYPE_CHECKING:
     from optuna.study import Study
@@ -118,7 +118,7 @@ def tune(
     if trials == 0:
         _show(study, graph, asked, as_json)
         return
-    with opened(engine, address, device, workers) as place:
+    with open_engine(engine, address, device, workers) as place:
         spec, loaded, warnings = specification(graph, asked, place.device, pruning)
         identity = spec.identity(loaded)
         with alone(study), open_study(study) as kept:
@@ -155,7 +155,7 @@ def specification(
     from hpgmn.base.settings import make_settings, parse_assignments
     from hpgmn.graph.datasets import DATASETS, load
     from hpgmn.models import find_model
-    from hpgmn.runs.spec import RunSpec, check_run
+    from hpgmn.runs.spec import RunSpec, check_run, split_numbers
     from hpgmn.runs.tune import Choices, TuneSpec, check_names
     from hpgmn.training.checks import positive_class, seen_labels
 

@@ -27,7 +27,7 @@ from hpgmn.graph import Graph
 from hpgmn.models import find_model
 from hpgmn.models.shipped import read_config
 from hpgmn.runs.search import planned_trials, run_trials
-from hpgmn.runs.spaces import PAPER_SPACE, Space, space_for
+from hpgmn.runs.spaces import Space, paper_space, space_for
 from hpgmn.training.checks import class_number
 from hpgmn.training.numerics import deterministic_algorithms
 from hpgmn.training.replicas import Progress
@@ -168,7 +168,7 @@ class Choices(dict[str, dict[Any, Any]]):
 
 
 def _space(spec: TuneSpec, graph: Graph) -> Space:
-    return PAPER_SPACE if spec.space == "paper" else space_for(spec.model, graph.name)
+    return paper_space() if spec.space == "paper" else space_for(spec.model, graph.name)
 
 
 class Tuning:
@@ -256,7 +256,7 @@ class Tuning:
     def _known(self, place: int) -> Mapping[str, Any] | None:
         """The settings of a place, where they are known before its turn."""
         if self.spec.sampler == "random" or place == 0:
-            space = PAPER_SPACE if self.spec.space == "paper" else None
+            space = paper_space() if self.spec.space == "paper" else None
             return planned_trials(self.spec.model, self.graph.name, place + 1, space)[place]
         for trial in self.study.get_trials(deepcopy=False):  # it was cut off: the same again
             if trial.user_attrs.get("place") == place and "settings" in trial.user_attrs:

@@ -19,7 +19,7 @@ from hpgmn.models.baselines.cpgnn import (
     Compatibility,
     CPGNNSettings,
     doubly_stochastic,
-    filled_gaps,
+    fill_gaps,
 )
 from hpgmn.models.stage import (
     Rates,
@@ -185,13 +185,13 @@ def test_without_train_nodes_or_edges_compatibilities_are_chance(
 def test_train_nodes_without_neighbours_leave_a_gap() -> None:
     means = np.array([[[0.0, 0.0, 0.0], [0.2, 0.5, 0.3], [0.6, 0.0, 0.4]]])
     expected = [[0.2, 0.2, 0.6], [0.2, 0.5, 0.3], [0.6, 0.0, 0.4]]
-    np.testing.assert_allclose(filled_gaps(means)[0], expected)
+    np.testing.assert_allclose(fill_gaps(means)[0], expected)
 
 
 def test_a_gap_that_others_overfill_is_not_negative() -> None:
     means = np.array([[[0.0, 0.0, 0.0], [0.9, 0.1, 0.0], [0.8, 0.0, 0.2]]])
     expected = [[0.0, 0.9, 0.8], [0.9, 0.1, 0.0], [0.8, 0.0, 0.2]]
-    np.testing.assert_allclose(filled_gaps(means)[0], expected)
+    np.testing.assert_allclose(fill_gaps(means)[0], expected)
 
 
 def test_doubly_stochastic_is_sinkhorn_s_loop_whoever_else_is_there() -> None:

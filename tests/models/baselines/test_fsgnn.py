@@ -250,11 +250,11 @@ def test_hops_are_made_once_for_a_graph_and_its_settings(wild_graph: Graph) -> N
 def test_hops_vanish_with_the_statistics(wild_graph: Graph) -> None:
     statistics = LocalStatistics(wild_graph)
     hop_attributes(statistics, FSGNNSettings())
-    assert statistics in fsgnn._kept
-    known = len(fsgnn._kept)
+    assert statistics in fsgnn._cache
+    known = len(fsgnn._cache)
     del statistics
     gc.collect()
-    assert len(fsgnn._kept) < known
+    assert len(fsgnn._cache) < known
 
 
 def test_dense_hops_must_fit_and_pay(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,14 +124,14 @@ def peers(
 ) -> None:
     """Compare HP-GMN with other models on one graph: accuracy, memory, seconds to a score."""
     from hpgmn.base.settings import parse_assignments
-    from hpgmn.cli.several import shared_assignments
+    from hpgmn.runs.compare import settings_by_model
     from hpgmn_lab.bench import peers as benchmark
     from hpgmn_lab.bench.graphs import GraphSpec
     from hpgmn_lab.bench.trials import PYG
 
     names = benchmark.chosen_models(_names(models, benchmark.TRIALS))
     ours = list(dict.fromkeys(name.removeprefix(PYG) for name in names))
-    changes = shared_assignments(ours, set_ or [])
+    changes = settings_by_model(ours, parse_assignments(set_ or []))
     call = _call(context, device, out_folder, graphs_folder)
     record = benchmark.measure(
         call,
@@ -141,7 +141,7 @@ def peers(
         trials=trials,
         epochs=epochs,
         peer_epochs=peer_epochs,
-        changes={name: parse_assignments(changes[name.removeprefix(PYG)]) for name in names},
+        changes={name: changes[name.removeprefix(PYG)] for name in names},
         limit=limit,
         seed=seed,
     )

@@ -15,7 +15,7 @@ from rich.table import Column, Table
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.text import mean_and_deviation
 from hpgmn.cli.console import out, say, step_progress, stop_on_signal
-from hpgmn.cli.engines import Address, EngineName, Place, opened, tell_lost
+from hpgmn.cli.engines import Address, EngineName, Place, open_engine
 
 if TYPE_CHECKING:
     from hpgmn.training.replicas import Progress
@@ -66,7 +66,7 @@ def reproduce(
     with (
         _open_folder(name) as (folder, upload),
         tasks.lock_folder(folder),
-        opened(engine, address, device, workers) as place,
+        open_engine(engine, address, device, workers) as place,
     ):
         experiments, missing = tasks.local_experiments(requested)
         if missing:
@@ -155,7 +155,7 @@ def _work(
                 on_outcome=on_outcome,
                 report=report,
                 should_stop=should_stop,
-                on_lost=tell_lost("cell"),
+                on_lost=lambda name: say(f"Warning: restarting cell {name}: its machine is lost."),
             )
         except KeyboardInterrupt:
             say(

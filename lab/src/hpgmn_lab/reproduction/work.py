@@ -25,10 +25,10 @@ from hpgmn.base.settings import make_settings, per_replica_names, plain, setting
 from hpgmn.graph import Graph
 from hpgmn.graph.datasets import load
 from hpgmn.models import find_model
+from hpgmn.runs.fit import train_folder
 from hpgmn.runs.folder import finished_run, prepare_folder
 from hpgmn.runs.search import best_trials, planned_trials, run_trials
 from hpgmn.runs.spec import RunSpec
-from hpgmn.runs.train import train_folder
 from hpgmn.training.replicas import Progress
 from hpgmn_lab.reproduction.cells import Cell, CellRecord, identity, read_cell, write_cell
 

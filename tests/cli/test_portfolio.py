@@ -12,10 +12,9 @@ import pytest
 import yaml
 
 from hpgmn.base.errors import SettingError
-from hpgmn.cli.choice import wants_portfolio
-from hpgmn.runs import members as portfolio_members
 from hpgmn.runs import portfolio
-from hpgmn.runs.members import Member
+from hpgmn.runs.portfolio import Member
+from hpgmn.runs.train import uses_portfolio
 
 Command = Callable[..., Any]
 Tiny = Callable[..., list[str]]
@@ -48,7 +47,7 @@ RUN = ("--device", "cpu", "--out", "run")
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """A portfolio of four, one of which cannot be trained."""
-    monkeypatch.setattr(portfolio_members, "PORTFOLIO", MEMBERS)
+    monkeypatch.setattr(portfolio, "portfolio_members", lambda is_large=False: MEMBERS)
 
 
 @pytest.fixture
@@ -92,22 +91,22 @@ def read(path: str) -> dict[str, Any]:
 def test_settings_are_chosen_where_nothing_is_known_and_nothing_was_said(
     source: str, asked: bool | None, said: dict[str, Any], expected: bool
 ) -> None:
-    assert wants_portfolio(source, asked, said) is expected
+    assert uses_portfolio(source, asked, said, None) is expected
 
 
 def test_a_portfolio_and_a_named_model_exclude_each_other(hpgmn: Command, graph_file: Path) -> None:
-    with pytest.raises(SettingError, match="Leave out --model and --config, or --portfolio"):
-        wants_portfolio("x", True, {"--model": ["mlp"], "--config": "paper"})
+    with pytest.raises(SettingError, match="Leave out model and config"):
+        uses_portfolio("x", True, {"model": "mlp", "config": "paper"}, None)
     answer = hpgmn("train", graph_file, "--portfolio", "--model", "mlp", *RUN)
     assert answer.code == 2
-    assert "--portfolio chooses model and settings itself. Leave out --model" in answer.err
+    assert "--no-portfolio" in answer.err
     assert not Path("run").exists()
 
 
 def test_named_settings_switch_the_portfolio_off(hpgmn: Command, graph_file: Path) -> None:
-    assert not wants_portfolio("my-folder", None, {}, ["lr=1"])
-    assert wants_portfolio("my-folder", True, {}, ["lr=1"])
-    line = "not tried, because --set names some; --portfolio tries it with them."
+    assert not uses_portfolio("my-folder", None, {}, {"lr": 1})
+    assert uses_portfolio("my-folder", True, {}, {"lr": 1})
+    line = "The portfolio is not tried"
     words = [word for key, value in SHORT.items() for word in ("--set", f"{key}={value}")]
     for number, (option, told) in enumerate(
         (([], True), (["--no-portfolio"], False), (["--model", "hpgmn"], False))
@@ -193,8 +192,10 @@ def test_asked_splits_metric_and_seeds_are_kept(hpgmn: Command, graph_file: Path
 def test_a_large_graph_is_announced(
     hpgmn: Command, graph_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(portfolio_members, "LARGE_NODES", 5)
-    monkeypatch.setattr(portfolio_members, "LARGE_PORTFOLIO", MEMBERS[:1])
+    monkeypatch.setattr(portfolio, "LARGE_NODES", 5)
+    monkeypatch.setattr(
+        portfolio, "portfolio_members", lambda is_large=False: MEMBERS[:1] if is_large else MEMBERS
+    )
     answer = hpgmn("train", graph_file, *RUN)
     assert answer.code == 0
     assert "more than 5 nodes" in " ".join(answer.err.split())
@@ -221,7 +222,7 @@ def _stop(spec: Any, options: dict[str, Any]) -> None:
 def test_without_an_out_the_folder_is_named_after_the_chosen_model(
     hpgmn: Command, graph_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(portfolio_members, "PORTFOLIO", MEMBERS[3:])
+    monkeypatch.setattr(portfolio, "portfolio_members", lambda is_large=False: MEMBERS[3:])
     assert hpgmn("train", graph_file, "--device", "cpu").code == 0
     [folder] = Path("runs").iterdir()
     assert folder.name.startswith("small-hpgmn-gcn-")
@@ -292,7 +293,9 @@ def test_a_resumed_run_does_not_choose_again(
     stop_after(None)
     # Another portfolio would choose another: what was kept counts.
     monkeypatch.setattr(
-        portfolio_members, "PORTFOLIO", (Member("new", "hpgmn", SHORT | {"lr": 1e-6}),)
+        portfolio,
+        "portfolio_members",
+        lambda is_large=False: (Member("new", "hpgmn", SHORT | {"lr": 1e-6}),),
     )
     answer = hpgmn("train", graph_file, *RUN, "--resume")
     assert answer.code == 0
