@@ -199,7 +199,7 @@ def _sound(numbers: Table) -> list[Grid]:
     defective = [paper.DEFECTIVE[graph] for graph in numbers.graphs if graph in paper.DEFECTIVE]
     graphs = [graph for graph in numbers.graphs if graph not in defective]
     pairs = [
-        ranking.pair_of(numbers, graph, paper.DEFECTIVE[graph])
+        (paper.DEFECTIVE[graph], graph)
         for graph in graphs
         if paper.DEFECTIVE.get(graph) in numbers.graphs
     ]
@@ -210,8 +210,7 @@ def _sound(numbers: Table) -> list[Grid]:
     ]
     if pairs:
         grids.append(_orders_grid(numbers, pairs))
-    grids += [_ranks_grid(numbers, pair) for pair in pairs if pair.scores]
-    return grids
+    return [*grids, *(_ranks_grid(numbers, pair) for pair in pairs)]
 
 
 def _variants(numbers: Table) -> list[Grid]:
@@ -420,49 +419,49 @@ def _reached_grid(numbers: Table) -> Grid:
     return Grid(f"{numbers.name}-reached", _caption("reached"), frame(header, rows))
 
 
-def _ranks_grid(numbers: Table, pair: ranking.Pair) -> Grid:
+def _ranks_grid(numbers: Table, pair: tuple[str, str]) -> Grid:
+    defective, sound = pair
+    means = ranking.paired_means(numbers, pair)
+    ranks = means.rank(ascending=False)
     rows = [
         [
             model,
-            f"{pair.scores[model][1]:.1f}",
-            f"{pair.ranks[model][1]:g}",
-            f"{pair.scores[model][0]:.1f}",
-            f"{pair.ranks[model][0]:g}",
-            f"{round(pair.scores[model][1] - pair.scores[model][0], 1) + 0.0:.1f}",  # no -0.0
+            f"{means[defective][model]:.1f}",
+            f"{ranks[defective][model]:g}",
+            f"{means[sound][model]:.1f}",
+            f"{ranks[sound][model]:g}",
+            f"{round(means[defective][model] - means[sound][model], 1) + 0.0:.1f}",  # no -0.0
         ]
-        for model in sorted(pair.scores, key=lambda model: pair.ranks[model])
+        for model in ranks.sort_values([sound, defective]).index
     ]
-    header = ("model", pair.defective, "rank", pair.sound, "rank", "falls by, points")
-    caption = _caption("ranks", defective=pair.defective, sound=pair.sound)
-    return Grid(f"{numbers.name}-{pair.sound}", caption, frame(header, rows))
+    header = ("model", defective, "rank", sound, "rank", "falls by, points")
+    caption = _caption("ranks", defective=defective, sound=sound)
+    return Grid(f"{numbers.name}-{sound}", caption, frame(header, rows))
 
 
-def _orders_grid(numbers: Table, pairs: Sequence[ranking.Pair]) -> Grid:
+def _orders_grid(numbers: Table, pairs: Sequence[tuple[str, str]]) -> Grid:
     rows = []
     for pair in pairs:
-        count = len(pair.scores)
-        row = [
-            pair.defective,
-            pair.sound,
-            f"{pair.reversed} of {count * (count - 1) // 2}",
-            NONE if pair.correlation is None else f"{pair.correlation:.2f}",
-        ]
-        first: str | None = None
-        for graph in (pair.defective, pair.sound):
-            own = ranking.standing(numbers, graph)
-            row.append(f"{own.first}, {difference_text(own.lead)}" if own else NONE)
-            if graph == pair.defective:
-                first = own.first if own else None
-            else:
-                row.append(own.rank(first) if own else NONE)
-        rows.append(row)
+        means = ranking.paired_means(numbers, pair)
+        before, after = (ranking.standing(numbers, graph) for graph in pair)
+        tau = means[pair[0]].corr(means[pair[1]], method="kendall")
+        rows.append(
+            [
+                *pair,
+                f"{ranking.reversed_pairs(means)} of {len(means) * (len(means) - 1) // 2}",
+                f"{tau:.2f}" if tau == tau else NONE,  # not a number: one model, or all equal
+                f"{before.first}, {difference_text(before.lead)}" if before else NONE,
+                f"{after.first}, {difference_text(after.lead)}" if after else NONE,
+                after.rank(before.first) if before and after else NONE,
+            ]
+        )
     header = (
         *("with defects", "without", "changed pairs", "τ", "first with defects, lead"),
         *("first without, lead", "rank without of the first with"),
     )
-    grid = frame(header, rows)
     heading = "Effect of the defects on the ranking"
-    return Grid(f"{numbers.name}-orders", _caption("orders"), grid, heading=heading)
+    name, caption = f"{numbers.name}-orders", _caption("orders")
+    return Grid(name, caption, frame(header, rows), heading=heading)
 
 
 def _made_grid(numbers: Table) -> Grid:
@@ -607,41 +606,32 @@ def page(documents: Sequence[Document]) -> str:
 
 
 def write_documents(
-    folder: Path,
-    experiments: Sequence[Experiment],
-    records: Records,
-    *,
-    is_quick: bool = False,
-    others: Sequence[Experiment] = (),
+    folder: Path, documents: Sequence[Document], others: Sequence[Document] = ()
 ) -> list[Path]:
-    """Write each experiment as Markdown, CSV and LaTeX, the figure, and the page of all.
+    """Write documents as Markdown, CSV and LaTeX, the figure, and the page of all.
 
     Args:
         folder: where the files go.
-        experiments: the requested experiments.
-        records: the records.
-        is_quick: whether they are of a quick run.
-        others: shown on the page where they have records.
+        documents: the requested experiments.
+        others: other experiments, on the page only and where they have records.
 
     Returns:
         The files, the page last; the same records give the same bytes.
     """
-    names = [own.name for own in experiments]
-    shown = [document(own, records, is_quick=is_quick) for own in experiments]
-    more = [document(own, records, is_quick=is_quick) for own in others if own.name not in names]
     files: list[Path] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for own in shown:
+        for own in documents:
             for ending, text in (("md", markdown(own)), ("csv", csv(own)), ("tex", latex(own))):
                 files.append(folder / f"{own.name}.{ending}")
                 write_text(files[-1], text)
             if own.picture and own.table:
                 files += figure.write_figure(own.table, folder / own.name)
-        every = [*shown, *(own for own in more if own.count)]
-        every.sort(key=lambda own: EXPERIMENTS.index(own.name))
+        shown = {own.name: own for own in others if own.count} | {
+            own.name: own for own in documents
+        }
         files.append(folder / PAGE)
-        write_text(files[-1], page(every))
+        write_text(files[-1], page([shown[name] for name in EXPERIMENTS if name in shown]))
     except OSError as error:
         raise write_error(folder, error) from None
     return files
@@ -656,7 +646,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     records = Records.read(options.source)
     if not records.contents:
         parser.exit(2, f"Error: {options.source} has no records; run hpgmn reproduce first.\n")
-    write_documents(options.folder, [experiment(name) for name in EXPERIMENTS], records)
+    write_documents(options.folder, [document(experiment(name), records) for name in EXPERIMENTS])
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from hpgmn_lab.records import (
     changed_settings,
     check_run,
     command,
-    device_text,
+    origin_texts,
     published_text,
     rank_in_search,
     read_runs,
@@ -36,7 +36,6 @@ from hpgmn_lab.records import (
     score_text,
     sort_graphs,
     trials_text,
-    versions_text,
 )
 from hpgmn_lab.rendering import frame, render
 from hpgmn_lab.reproduction.cells import SHIPPED, CellRecord, Records
@@ -262,13 +261,7 @@ def verdict_text(verdict: paper.Verdict) -> str:
 def command_frame(records: Iterable[Record | None]) -> pd.DataFrame:
     """Return the command, device and versions of each run."""
     rows = [
-        [
-            record.name,
-            f"`{command(record)}`",
-            device_text(record.metrics["hardware"]),
-            versions_text(record.metrics),
-            str(record.metrics["created"])[:10],
-        ]
+        [record.name, f"`{command(record)}`", *origin_texts(record.metrics)]
         for record in records
         if record
     ]
