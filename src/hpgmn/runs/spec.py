@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +11,7 @@ import numpy as np
 import scipy
 import torch
 
+from hpgmn.base.digests import graph_content, json_digest
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError
 from hpgmn.base.machine import hardware
 from hpgmn.base.metrics import require_metric
@@ -224,18 +223,6 @@ def check_run(spec: RunSpec, graph: Graph) -> tuple[list[Split], list[str]]:
     return splits, warnings
 
 
-def graph_content(graph: Graph, splits: Sequence[int]) -> str:
-    """Hash all that a run reads of a graph: attributes, edges, labels and splits."""
-    digest = hashlib.sha256(graph.fingerprint.encode())
-    digest.update("\0".join(graph.class_names).encode())
-    digest.update(np.ascontiguousarray(graph.y, np.int64).data)
-    for number in splits:
-        split = graph.split(number)
-        for mask in (split.train, split.val, split.test):
-            digest.update(np.packbits(mask).data)
-    return digest.hexdigest()
-
-
 def run_identity(spec: RunSpec, graph: Graph, source: str) -> str:
     """Return the identity under which states of a training are saved and resumed.
 
@@ -246,15 +233,13 @@ def run_identity(spec: RunSpec, graph: Graph, source: str) -> str:
     """
     content = spec.as_dict()
     del content["version"]  # a newer version resumes, too
-    parts = json.dumps([content, graph_content(graph, spec.splits), source], sort_keys=True)
-    return hashlib.sha256(parts.encode()).hexdigest()
+    return json_digest([content, graph_content(graph, spec.splits), source])
 
 
 def earlier_identity(spec: RunSpec, graph: Graph, source: str, version: str | None) -> str:
     """Return the identity that versions before 0.2 gave, which included the version."""
     content = spec.as_dict() | {"version": version}
-    parts = [content, graph.fingerprint, graph.y.tolist(), source]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    return json_digest([content, graph.fingerprint, graph.y.tolist(), source])
 
 
 def made_with(graph: Graph, splits: Sequence[int], device: str) -> dict[str, Any]:

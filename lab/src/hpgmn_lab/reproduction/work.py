@@ -21,7 +21,7 @@ import torch
 from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.base.files import verify_checksum, with_checksum, write_text
 from hpgmn.base.parsing import read_json
-from hpgmn.base.settings import TrainSettings, make_settings, plain, settings_dict
+from hpgmn.base.settings import make_settings, plain, settings_dict
 from hpgmn.graph import Graph
 from hpgmn.graph.datasets import load
 from hpgmn.models import find_model
@@ -29,7 +29,7 @@ from hpgmn.runs.fit import train_folder
 from hpgmn.runs.folder import finished_run, prepare_folder
 from hpgmn.runs.search import best_trials, planned_trials, run_trials
 from hpgmn.runs.spec import RunSpec
-from hpgmn.training.replicas import Progress, group_by_shape
+from hpgmn.training.replicas import Progress, group_by_shape, valid_settings
 from hpgmn_lab.reproduction.cells import Cell, CellRecord, identity, read_cell, write_cell
 
 CELLS_FOLDER, SEARCH_FOLDER, WORK_FOLDER = "cells", "search", "work"
@@ -144,15 +144,7 @@ def _is_same_run(record: CellRecord, run_identity: str, settings: Mapping[str, A
 
 def _with_defaults(model: str, settings: Mapping[str, Any]) -> Any:
     """Return settings with the current defaults; settings that the model rejects unchanged."""
-    return _valid_settings(model, settings) or _plain(settings)
-
-
-def _valid_settings(model: str, settings: Mapping[str, Any]) -> TrainSettings | None:
-    """Return settings with the current defaults; None if the model rejects them."""
-    try:
-        return make_settings(find_model(model).settings, settings)
-    except HPGMNError:
-        return None
+    return valid_settings(find_model(model).settings, settings) or _plain(settings)
 
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -204,7 +196,8 @@ def _search(
         recorded = dict(enumerate(previous.search["trials"]))
         done = _valid_trials(cell, graph, previous.search, recorded) | done
     head = {"identity": search_identity(cell, graph), "defaults": _defaults(cell.model)}
-    for group in group_by_shape([_valid_settings(cell.model, trial) for trial in trials]):
+    kind = find_model(cell.model).settings
+    for group in group_by_shape([valid_settings(kind, trial) for trial in trials]):
         missing = [index for index in group if index not in done]
         if not missing:
             continue

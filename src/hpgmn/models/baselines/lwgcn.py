@@ -42,8 +42,8 @@ from hpgmn.models.stage import (
     main_stage,
 )
 from hpgmn.statistics.labelwise import FactoredMeans, averaging
-from hpgmn.statistics.local import scaled_attributes
 from hpgmn.statistics.operators import Statistic, take_nodes, with_columns
+from hpgmn.statistics.scaling import scaled_attributes
 
 logger = logging.getLogger(__name__)
 

@@ -18,17 +18,18 @@ import numpy as np
 import pytest
 
 import hpgmn
+from hpgmn.base.files import STALE_SECONDS, remove_stale_drafts
 from hpgmn.base.parsing import npy_header
-from hpgmn.statistics import entries
-from hpgmn.statistics.entries import (
-    ABOUT,
-    draft,
+from hpgmn.statistics import cache
+from hpgmn.statistics.cache import (
+    ENTRY_FILE,
+    _map_array,
+    _reserve,
     drop,
+    entry_draft,
     make_room,
-    mapped,
     publish,
     read_entry,
-    reserve,
     save_array,
 )
 
@@ -51,7 +52,7 @@ def key_of(number: int) -> str:
 def write(folder: Path, key: str = KEY, arrays: dict[str, np.ndarray] | None = None) -> bool:
     arrays = ARRAYS if arrays is None else arrays
     folder.mkdir(parents=True, exist_ok=True)
-    with draft(folder, key) as place:
+    with entry_draft(folder, key) as place:
         said = {name: save_array(place / f"{name}.npy", array) for name, array in arrays.items()}
         return publish(place, key, {"kind": "test"}, said)
 
@@ -61,7 +62,7 @@ def sized(folder: Path, number: int, size: int, age: float) -> Path:
     write(folder, key_of(number), {"rows": np.zeros(size, np.uint8)})
     place = folder / key_of(number)
     then = time.time() - age
-    os.utime(place / ABOUT, (then, then))
+    os.utime(place / ENTRY_FILE, (then, then))
     return place
 
 
@@ -113,7 +114,7 @@ def test_every_changed_byte_is_noticed(tmp_path: Path) -> None:
     read_entry(tmp_path, KEY)
 
 
-@pytest.mark.parametrize("name", [ABOUT, "rows.npy", "none.npy", "large.npy"])
+@pytest.mark.parametrize("name", [ENTRY_FILE, "rows.npy", "none.npy", "large.npy"])
 def test_cut_longer_and_missing_files_are_noticed(tmp_path: Path, name: str) -> None:
     write(tmp_path)
     path = tmp_path / KEY / name
@@ -136,13 +137,13 @@ def test_entries_of_other_keys_and_other_arrays_are_not_mistaken(tmp_path: Path)
     shutil.copy(tmp_path / key_of(1) / "rows.npy", tmp_path / KEY / "rows.npy")
     with pytest.raises(ValueError, match=r"rows\.npy was changed"):
         read_entry(tmp_path, KEY)
-    (tmp_path / key_of(1) / ABOUT).write_text("[]\n")
+    (tmp_path / key_of(1) / ENTRY_FILE).write_text("[]\n")
     with pytest.raises(ValueError, match="was changed"):
         read_entry(tmp_path, key_of(1))
 
 
 def test_of_two_writers_the_first_wins(tmp_path: Path) -> None:
-    with draft(tmp_path, KEY) as place:
+    with entry_draft(tmp_path, KEY) as place:
         said = {"rows": save_array(place / "rows.npy", np.zeros(3, np.float32))}
         assert write(tmp_path, KEY, {"rows": np.ones(3, np.float32)})
         assert not publish(place, KEY, {}, said)
@@ -162,7 +163,7 @@ def test_a_file_in_the_place_of_an_entry_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError, MemoryError])
 def test_a_failed_writer_leaves_nothing(tmp_path: Path, error: type[BaseException]) -> None:
     def fail(folder: Path) -> None:
-        with draft(folder, KEY) as place:
+        with entry_draft(folder, KEY) as place:
             save_array(place / "rows.npy", ARRAYS["rows"])
             raise error
 
@@ -186,7 +187,7 @@ def test_a_link_is_dropped_and_what_it_leads_to_stays(tmp_path: Path) -> None:
 def test_those_used_least_recently_go_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(entries, "LIMIT_BYTES", 45_000)
+    monkeypatch.setattr(cache, "LIMIT_BYTES", 45_000)
     for number, age in enumerate((40, 30, 20, 10)):
         sized(tmp_path, number, 10_000, age)
     assert make_room(tmp_path, 1_000)  # there is room
@@ -205,7 +206,7 @@ def test_the_newest_stays_where_the_limit_is_passed_already(
 ) -> None:
     for number, age in enumerate((10, 30, 20)):
         sized(tmp_path, number, 10_000, age)
-    monkeypatch.setattr(entries, "LIMIT_BYTES", 12_000)
+    monkeypatch.setattr(cache, "LIMIT_BYTES", 12_000)
     assert make_room(tmp_path, 0)
     assert names(tmp_path) == {key_of(0)}
 
@@ -214,7 +215,7 @@ def test_what_is_too_large_drives_nobody_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "hpgmn")
-    monkeypatch.setattr(entries, "LIMIT_BYTES", 45 * 2**20)
+    monkeypatch.setattr(cache, "LIMIT_BYTES", 45 * 2**20)
     sized(tmp_path, 0, 10_000, 10)
     assert not make_room(tmp_path, 50 * 2**20)
     assert names(tmp_path) == {key_of(0)}
@@ -231,7 +232,7 @@ def test_a_full_disk_makes_the_limit_smaller(
 
     def free(size: int) -> None:
         usage = shutil.disk_usage(tmp_path)._replace(free=size)
-        monkeypatch.setattr(entries.shutil, "disk_usage", lambda folder: usage)
+        monkeypatch.setattr(cache.shutil, "disk_usage", lambda folder: usage)
 
     free(total)
     assert make_room(tmp_path, 0)  # half of twice the total: all may stay
@@ -242,7 +243,7 @@ def test_a_full_disk_makes_the_limit_smaller(
 
 
 def test_room_is_made_from_entries_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entries, "LIMIT_BYTES", 10)
+    monkeypatch.setattr(cache, "LIMIT_BYTES", 10)
     others = {"texas.npz", "0123", KEY.upper(), ".hidden", f".{KEY}.draft"}
     for name in others:
         (tmp_path / name).mkdir()
@@ -256,23 +257,19 @@ def test_room_is_made_from_entries_only(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_only_stale_drafts_are_dropped(tmp_path: Path) -> None:
-    def old_draft(number: int, folder_age: float, file_age: float | None) -> Path:
-        place = tmp_path / f".{key_of(number)}.{number:032x}.draft"
+    def old_draft(number: int, folder_age: float, file_age: float) -> Path:
+        place = tmp_path / f".{key_of(number)}.{number:032x}.unfinished"
         now = time.time()
-        if file_age is None:  # a file that was being dropped
-            place.write_text("x")
-        else:
-            place.mkdir()
-            (place / "rows.npy").write_bytes(b"cut")
-            os.utime(place / "rows.npy", (now - file_age, now - file_age))
+        place.mkdir()
+        (place / "rows.npy").write_bytes(b"cut")
+        os.utime(place / "rows.npy", (now - file_age, now - file_age))
         os.utime(place, (now - folder_age, now - folder_age))
         return place
 
-    day = entries.STALE_SECONDS
+    day = STALE_SECONDS
     old_draft(1, day + 60, day + 60)
     young = old_draft(2, day - 60, day - 60)
     written = old_draft(3, day + 60, 10)  # a mapped file is written to for days
-    old_draft(4, day + 60, None)
     make_room(tmp_path, 0)
     assert names(tmp_path) == {young.name, written.name}
 
@@ -281,13 +278,13 @@ def test_an_entry_that_vanishes_while_room_is_made_is_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sized(tmp_path, 0, 100, 10)
-    seen = entries._last_used_and_size
+    seen = cache._last_used_and_size
 
     def vanish(path: Path) -> tuple[float, int]:
         shutil.rmtree(path)
         return seen(path)
 
-    monkeypatch.setattr(entries, "_last_used_and_size", vanish)
+    monkeypatch.setattr(cache, "_last_used_and_size", vanish)
     assert make_room(tmp_path, 0)
 
 
@@ -302,12 +299,12 @@ def test_room_for_a_mapped_file_is_taken_at_once(
     with path.open("wb") as file:
         file.write(header)
         file.flush()
-        reserve(file.fileno(), len(header) + 6 * 2**20)
+        _reserve(file.fileno(), len(header) + 6 * 2**20)
     assert path.stat().st_size == len(header) + 6 * 2**20
     assert path.stat().st_blocks * 512 >= 6 * 2**20  # not a hole
     assert path.read_bytes()[: len(header)] == header
-    assert mapped(path).shape == (2**20, 3)
-    assert not mapped(path).any()
+    assert _map_array(path).shape == (2**20, 3)
+    assert not _map_array(path).any()
 
 
 # Processes.
@@ -316,7 +313,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 import numpy as np
-from hpgmn.statistics.entries import draft, make_room, publish, read_entry, save_array
+from hpgmn.statistics.cache import entry_draft, make_room, publish, read_entry, save_array
 
 folder, number = Path(sys.argv[1]), int(sys.argv[2])
 print("ready", flush=True)
@@ -324,7 +321,7 @@ for line in sys.stdin:
     key = line.strip()
     rows = np.full((300, 1000), int(key[:4]), np.float32)
     make_room(folder, rows.nbytes)
-    with draft(folder, key) as place:
+    with entry_draft(folder, key) as place:
         said = {"rows": save_array(place / "rows.npy", rows)}
         won = publish(place, key, {"writer": number}, said)
     found = read_entry(folder, key)["rows"]
@@ -377,7 +374,7 @@ KILLED = """
 import sys, time
 from pathlib import Path
 import numpy as np
-from hpgmn.statistics import entries
+from hpgmn.statistics import cache
 
 class Slow:
     def __init__(self, file):
@@ -398,15 +395,13 @@ folder = Path(sys.argv[1])
 before = Path.open
 Path.open = lambda self, mode: Slow(before(self, mode))
 print("ready", flush=True)
-with entries.draft(folder, sys.argv[2]) as place:
-    entries.save_array(place / "rows.npy", np.ones(3 * 2**20, np.uint8))
+with cache.entry_draft(folder, sys.argv[2]) as place:
+    cache.save_array(place / "rows.npy", np.ones(3 * 2**20, np.uint8))
 """
 
 
 @pytest.mark.slow
-def test_a_writer_killed_in_the_middle_is_no_harm_to_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_writer_killed_in_the_middle_is_no_harm_to_the_next(tmp_path: Path) -> None:
     with children(KILLED, (str(tmp_path), KEY)) as [child]:
         assert child.stdout.readline() == "written\n"
         child.send_signal(signal.SIGKILL)
@@ -418,8 +413,7 @@ def test_a_writer_killed_in_the_middle_is_no_harm_to_the_next(
     assert write(tmp_path)
     np.testing.assert_array_equal(read_entry(tmp_path, KEY)["large"], ARRAYS["large"])
     assert names(tmp_path) == {KEY, left.name}
-    monkeypatch.setattr(entries, "STALE_SECONDS", -1)
-    make_room(tmp_path, 0)
+    remove_stale_drafts(tmp_path, older_than=0)
     assert names(tmp_path) == {KEY}
 
 
@@ -429,7 +423,7 @@ def test_other_errors_of_the_rename_are_told(
     def refuse(*_: object) -> None:
         raise OSError(errno.EROFS, "read-only")
 
-    monkeypatch.setattr(entries.os, "rename", refuse)
+    monkeypatch.setattr(cache.os, "rename", refuse)
     with pytest.raises(OSError, match="read-only"):
         write(tmp_path)
     assert names(tmp_path) == set()

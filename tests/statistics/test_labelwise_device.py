@@ -8,8 +8,7 @@ import scipy.sparse as sp
 import torch
 
 from hpgmn.base.sparse import SparseMatrix
-from hpgmn.statistics.labelwise import class_means
-from hpgmn.statistics.on_device import class_means_on_device
+from hpgmn.statistics.labelwise import class_means, class_means_on_device
 
 RANDOM = np.random.default_rng(5)
 

@@ -14,9 +14,8 @@ import pytest
 import scipy.sparse as sp
 
 from hpgmn.graph import Graph
-from hpgmn.statistics import class_rows, labelwise
-from hpgmn.statistics.class_rows import fill_class_means
-from hpgmn.statistics.labelwise import class_mean_rows
+from hpgmn.statistics import labelwise
+from hpgmn.statistics.labelwise import class_mean_rows, fill_class_means
 
 SOURCE = Path(__file__).parents[2] / "src"
 NUM_CLASSES = 4  # labels are below 3: nobody has class 3
@@ -77,8 +76,8 @@ def test_the_plain_kernel_is_the_compiled_one(
         fill_class_means(
             graph.adjacency("out"), graph.x, labels, NUM_CLASSES, out, unit_length=unit_length
         )
-        plain = class_rows._kernel(lambda function: function, class_rows._squares)
-        monkeypatch.setattr(class_rows, "_compiled", lambda plain=plain: plain)
+        plain = labelwise._kernel(lambda function: function, labelwise._squares)
+        monkeypatch.setattr(labelwise, "_compiled", lambda plain=plain: plain)
     np.testing.assert_allclose(found[1], found[0], rtol=1e-6, atol=1e-7)
 
 
@@ -90,8 +89,8 @@ def test_neither_threads_nor_blocks_change_a_bit(
     labels = random_labels(graph.num_nodes)
     rows = []
     for threads, buffer, piece in ((1, 1 << 17, 1 << 15), (3, 100, 1 << 15), (2, 1000, 7)):
-        monkeypatch.setattr(class_rows, "_BUFFER", buffer)
-        monkeypatch.setattr(class_rows, "_PIECE", piece)
+        monkeypatch.setattr(labelwise, "_BUFFER", buffer)
+        monkeypatch.setattr(labelwise, "_PIECE", piece)
         rows.append(np.empty((graph.num_nodes, NUM_CLASSES * 7), dtype))
         fill_class_means(
             graph.adjacency("out"), graph.x, labels, NUM_CLASSES, rows[-1], threads=threads
@@ -116,7 +115,7 @@ def test_read_only_and_mapped_arrays_need_no_second_kernel(tmp_path: Path) -> No
     )
     fill_class_means(adjacency, x, labels, NUM_CLASSES, out)
     np.testing.assert_array_equal(out, expected)
-    assert len(class_rows._compiled().signatures) == 1
+    assert len(labelwise._compiled().signatures) == 1
 
 
 def test_many_dense_attributes_take_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +148,7 @@ def test_a_failure_in_a_thread_is_told() -> None:
 
 
 def test_numba_is_imported_by_those_who_need_it_alone() -> None:
-    code = "import sys, hpgmn.statistics.class_rows, hpgmn.models; print('numba' in sys.modules)"
+    code = "import sys, hpgmn.statistics.labelwise, hpgmn.models; print('numba' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | {"PYTHONPATH": str(SOURCE)},
