@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from hpgmn.base.errors import HPGMNError
+from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.base.files import STUDY_FORMAT, check_format, write_text
 from hpgmn.base.locking import lock_file
 from hpgmn.base.settings import make_settings, settings_dict
