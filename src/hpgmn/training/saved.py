@@ -86,11 +86,8 @@ class ModelOnGraph:
     Args:
         entry: the model.
         task: the graph's statistics, the replicas and the train labels.
-        parameters: those of every stage.
+        parameters: those of every stage; the attribute holds them on the task's device.
         logits: (R, N, C) where they are known already.
-
-    Attributes:
-        parameters: those of every stage, on the task's device.
     """
 
     def __init__(
@@ -458,10 +455,8 @@ class SavedModel:
         statistics = LocalStatistics(graph, device, columns=columns, width=width, wanted=wanted)
         known = np.arange(width) if columns is None else columns
         labels = np.where(known >= 0, self.train_labels[:, np.maximum(known, 0)], -1)
-        nothing = np.full_like(labels, -1)
-        return TrainingTask(
-            statistics, tuple(self.replicas), labels, nothing, len(self.class_names)
-        )
+        nothing, classes = np.full_like(labels, -1), len(self.class_names)
+        return TrainingTask(statistics, tuple(self.replicas), labels, nothing, classes)
 
     def known_positions(self, graph: Graph) -> Array | None:
         """Return the position of each node in the training graph, -1 if new, matched by node_ids.
