@@ -20,7 +20,7 @@ import pytest
 import hpgmn as package
 from hpgmn.base.errors import SettingError
 from hpgmn.cli.engines import check_engine, open_engine
-from hpgmn.engines import cluster
+from hpgmn.engines import ray as cluster
 from hpgmn.graph import Graph
 from hpgmn_lab import paper
 from hpgmn_lab.reproduction import plan
@@ -56,7 +56,10 @@ def test_every_command_says_how_to_get_ray(
     monkeypatch.setitem(sys.modules, "ray", None)
     answer = hpgmn(*command, "--engine", "ray")
     assert answer.code == 2
-    assert answer.err == "Error: --engine ray needs Ray. Run: pip install 'hpgmn[ray]'\n"
+    assert (
+        answer.err
+        == "Error: The engine 'ray' needs Ray, which is not installed. Run: pip install 'hpgmn[ray]'.\n"
+    )
 
 
 def test_this_machine_is_there_at_once() -> None:
@@ -99,7 +102,7 @@ def test_a_cluster_takes_its_own_gpus(
         assert address == "here:1"
         yield FakeRay(gpus)
 
-    monkeypatch.setattr(cluster, "connected", connected)
+    monkeypatch.setattr(cluster, "connect_ray", connected)
     monkeypatch.setattr(cluster, "require_ray", lambda: None)
     with open_engine("ray", "here:1", asked) as place:
         assert place.device == device
@@ -234,7 +237,7 @@ def test_no_process_is_left_behind(texas: Path, tmp_path: Path, number: int) -> 
     pytest.importorskip("ray")
     mark = f"HPGMN_MARK_{uuid.uuid4().hex}"
     code = (
-        "import sys; from hpgmn.engines import cluster; from hpgmn.cli import main\n"
+        "import sys; from hpgmn.engines import ray as cluster; from hpgmn.cli import main\n"
         "genuine = cluster.connected\n"
         "cluster.connected = lambda address: genuine(\n"
         "    address, num_cpus=2, object_store_memory=80 * 2**20)\n"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.engines import Ended, Engine, Line, Task
+from hpgmn.engines import Channel, Engine, Task, TaskResult
 from hpgmn.graph import Graph
 from hpgmn.runs.tune import HopelessTrialError, TuneSpec, Tuning, train_trial
 
@@ -26,7 +26,7 @@ TRIES = 2
 
 
 def trial_task(
-    argument: tuple[TuneSpec, Mapping[str, Any]], graph: Graph, line: Line
+    argument: tuple[TuneSpec, Mapping[str, Any]], graph: Graph, line: Channel
 ) -> tuple[str, Any]:
     """The end of one trial: a word for it, and the record or the reason.
 
@@ -38,7 +38,7 @@ def trial_task(
     spec, settings = argument
 
     def judge(epoch: int, score: float) -> bool:
-        return bool(line.ask((epoch, score)))
+        return bool(line.request((epoch, score)))
 
     try:
         record = train_trial(graph, spec, settings, judge, line.should_stop, line.share.memory)
@@ -88,7 +88,7 @@ def tune_on(
     def answer(name: str, message: tuple[int, float]) -> bool:
         return tuning.judge(running[name], *message)
 
-    def ended(end: Ended) -> None:
+    def ended(end: TaskResult) -> None:
         trial = running[end.name]
         if end.trace:
             raise RuntimeError(f"A worker failed:\n{end.trace}")
@@ -112,7 +112,7 @@ def tune_on(
         told()
 
     try:
-        engine.run(next_task, ended, answer=answer, should_stop=should_stop, at_a_time=number)
+        engine.run(next_task, ended, on_message=answer, should_stop=should_stop, max_tasks=number)
     finally:
         for trial in running.values():
             tuning.abandon(trial)
