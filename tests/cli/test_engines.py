@@ -98,11 +98,11 @@ def test_a_cluster_takes_its_own_gpus(
     device: str,
 ) -> None:
     @contextmanager
-    def connected(address: str | None) -> Iterator[Any]:
+    def connect_ray(address: str | None) -> Iterator[Any]:
         assert address == "here:1"
         yield FakeRay(gpus)
 
-    monkeypatch.setattr(cluster, "connect_ray", connected)
+    monkeypatch.setattr(cluster, "connect_ray", connect_ray)
     monkeypatch.setattr(cluster, "require_ray", lambda: None)
     with open_engine("ray", "here:1", asked) as place:
         assert place.device == device
@@ -238,8 +238,8 @@ def test_no_process_is_left_behind(texas: Path, tmp_path: Path, number: int) -> 
     mark = f"HPGMN_MARK_{uuid.uuid4().hex}"
     code = (
         "import sys; from hpgmn.engines import ray as cluster; from hpgmn.cli import main\n"
-        "genuine = cluster.connected\n"
-        "cluster.connected = lambda address: genuine(\n"
+        "genuine = cluster.connect_ray\n"
+        "cluster.connect_ray = lambda address: genuine(\n"
         "    address, num_cpus=2, object_store_memory=80 * 2**20)\n"
         "sys.exit(main())"
     )

@@ -323,7 +323,7 @@ def test_an_undirected_graph_is_the_directed_one_with_every_edge_both_ways(
 
 
 @some_models
-def test_sparse_and_dense_attributes_train_alike(name: str, small_graph: Graph) -> None:
+def test_sparse_and_dense_attributes_train_equally(name: str, small_graph: Graph) -> None:
     sparse = changed(small_graph, x=sp.csr_array(small_graph.x))
     settings = settings_of(name)
     _, first = fit(name, task_of(small_graph, settings))

@@ -22,7 +22,6 @@ from hpgmn.base.metrics import metric_words, require_metric
 from hpgmn.base.parsing import read_json
 from hpgmn.base.settings import (
     make_settings,
-    per_replica_names,
     plain,
     read_yaml,
     settings_dict,
@@ -35,7 +34,7 @@ from hpgmn.runs.search import run_trials
 from hpgmn.runs.spec import RunSpec
 from hpgmn.training.checks import check_split, class_number, positive_class, seen_labels
 from hpgmn.training.numerics import deterministic_algorithms
-from hpgmn.training.replicas import Progress
+from hpgmn.training.replicas import Progress, group_by_shape, valid_settings
 
 logger = logging.getLogger(__name__)
 
@@ -192,16 +191,12 @@ def choose_settings(
             report=monitor.progress,
             should_stop=monitor.should_stop,
         )
+    metric = metric_words(spec.metric, choice.content["positive"])
     for row in choice.content["members"]:
         if row["failure"] is None:
+            member = f"'{row['name']}' ({row['model']}), {metric}"
             score, seconds = 100 * row["val_score_mean"], row["seconds"]
-            logger.info(
-                "Portfolio: '%s' (%s), %.1f, %.1f seconds",
-                row["name"],
-                row["model"],
-                score,
-                seconds,
-            )
+            logger.info("Portfolio: %s %.1f, %.1f seconds", member, score, seconds)
     monitor.note(choice.sentence())
     return choice
 
@@ -326,19 +321,11 @@ def _all_splits(graph: Graph) -> list[int]:
 
 def _groups(members: Sequence[Member]) -> list[list[Member]]:
     """Group members of equal shapes, in the order of their first; invalid ones stay alone."""
-    groups: dict[str, list[Member]] = {}
-    for member in members:
-        kind = find_model(member.model).settings
-        free = per_replica_names(kind)
-        try:
-            values = settings_dict(make_settings(kind, member.settings))
-        except HPGMNError:
-            groups[member.name] = [member]
-            continue
-        shape = {name: value for name, value in values.items() if name not in free}
-        both = values.get("neighbors") == "both"
-        groups.setdefault(repr((member.model, both, sorted(shape.items()))), []).append(member)
-    return list(groups.values())
+    models = [member.model for member in members]
+    settings = [
+        valid_settings(find_model(member.model).settings, member.settings) for member in members
+    ]
+    return [[members[place] for place in group] for group in group_by_shape(settings, models)]
 
 
 class _SkippedMemberError(Exception):
