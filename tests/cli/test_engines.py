@@ -56,10 +56,7 @@ def test_every_command_says_how_to_get_ray(
     monkeypatch.setitem(sys.modules, "ray", None)
     answer = hpgmn(*command, "--engine", "ray")
     assert answer.code == 2
-    assert (
-        answer.err
-        == "Error: The engine 'ray' needs Ray, which is not installed. Run: pip install 'hpgmn[ray]'.\n"
-    )
+    assert "needs Ray, which is not installed. Run: pip install 'hpgmn[ray]'" in answer.err
 
 
 def test_this_machine_is_there_at_once() -> None:
