@@ -184,8 +184,7 @@ def test_the_scores_are_printed(hpgmn: Command, tiny: Tiny, graph_file: Path) ->
     assert f"accuracy {100 * metrics['test_score_mean']:.1f} ± 0.0" in answer.out
     told = [line for line in answer.err.splitlines() if not line.endswith("…")]  # steps, if slow
     assert told == [
-        "The portfolio of settings is not tried, because --set names some; --portfolio tries it "
-        "with them.",
+        "The portfolio is not tried, because settings are given.",
         "Warning: 1 of 18 nodes have no edges (self-loops do not count).",
         f"Warning: {SCARCE.replace('2 of 2 splits', 'the split')}",
         "Run folder: run",
@@ -346,7 +345,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(
     answer = hpgmn(*first)
     assert answer.code == 130
     assert answer.err.splitlines()[-2:] == [
-        "To go on, repeat the command with --resume --out run",
+        "To continue, repeat the command with --resume --out run",
         "Interrupted.",
     ]
     assert not Path("run/metrics.json").exists()
@@ -472,7 +471,7 @@ def test_a_run_whose_replacement_fails_is_kept_until_that_goes_on(
         raise end
 
     with monkeypatch.context() as patch:
-        patch.setattr("hpgmn.runs.train.fit_replicas", failing)
+        patch.setattr("hpgmn.runs.fit.fit_replicas", failing)
         answer = hpgmn(*command, "--overwrite")
     assert answer.code == (2 if isinstance(end, HPGMNError) else 130)
     kept = own_run / ".replaced"

@@ -39,11 +39,8 @@ class Entry:
     """A cell in a table; ``record`` is None where the work is not done.
 
     Attributes:
-        cell: the cell.
         record: its runs; of an ensemble, the scores of the averages.
         search: the record of its search, if any.
-        published: the number that the paper prints for it.
-        verdict: whether that is reached.
         difference: to the reference line of the column; None for the reference itself.
         is_best: whether no competing line is higher in the decimals shown.
         is_ensemble: whether the scores are those of averages over seeds.
@@ -115,9 +112,6 @@ class Table:
     """Rows × graphs of an experiment.
 
     Attributes:
-        name: the experiment's.
-        graphs: its columns.
-        lines: its rows.
         references: graph → label of the line that the others are compared with.
         missing: names of the cells without a record.
         outdated: names of the cells whose record is of another plan and not used.

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +47,7 @@ WORKERS_LOCK_FILE = ".lock-workers"
 class Outcome:
     """The result of a cell: a record, or the reason of its failure.
 
-    Attributes:
-        cell: the cell.
-        record: None after a failure.
-        seconds: how long it took.
-        reason: the error message.
-        trace: the traceback of an unexpected error.
+    ``trace`` is the traceback of an unexpected error.
     """
 
     cell: Cell
@@ -201,7 +197,7 @@ def work_on(
 
     Args:
         engine: runs the tasks.
-        cells: the cells.
+        cells: the cells, sorted by graph.
         folder: the folder of the reproduction.
         device: "cpu" or "cuda".
         on_outcome: called with each outcome in the order of completion.
@@ -212,7 +208,8 @@ def work_on(
     folder.mkdir(parents=True, exist_ok=True)
     outcomes: list[Outcome] = []
     by_name = {cell.name: cell for cell in cells}
-    waiting, graphs = iter(cells), _LastGraph()
+    waiting = iter(cells)
+    load_graph = lru_cache(maxsize=1)(lambda *source: load(*source))  # cells are sorted by graph
 
     def add(outcome: Outcome) -> None:
         outcomes.append(outcome)
@@ -221,7 +218,7 @@ def work_on(
     def next_task() -> Task | None:
         for cell in waiting:
             try:
-                graph = graphs.load(cell)
+                graph = load_graph(cell.graph, cell.protocol)
             except HPGMNError as error:
                 add(Outcome(cell, reason=str(error)))
                 continue
@@ -256,20 +253,6 @@ def work_on(
         at_a_time=len(cells),
     )
     return outcomes
-
-
-class _LastGraph:
-    """Keeps the last graph loaded; the cells of a graph follow one another."""
-
-    def __init__(self) -> None:
-        self._source: tuple[str, str | None] | None = None
-        self._graph: Graph | None = None
-
-    def load(self, cell: Cell) -> Graph:
-        source = (cell.graph, cell.protocol)
-        if self._graph is None or self._source != source:
-            self._graph, self._source = load(*source), source
-        return self._graph
 
 
 def _existing_files(cell: Cell, folder: Path) -> dict[str, str]:

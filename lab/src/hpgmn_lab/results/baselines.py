@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hpgmn.base.errors import HPGMNError
 from hpgmn.runs.compare import difference
 from hpgmn_lab import paper
 from hpgmn_lab.records import (
@@ -143,13 +142,6 @@ def cost_frame(cells: Cells, graphs: Sequence[str]) -> pd.DataFrame:
 
 def short_frame(cells: Cells, notes: Mapping[str, str]) -> pd.DataFrame:
     """Return the cells below their published number, each with its note."""
-    short = [cell for cell in cells.values() if cell.is_short]
-    missing = [cell.name for cell in short if not notes.get(cell.name)]
-    if missing:
-        raise HPGMNError(
-            f"Below the published number without a note: {', '.join(missing)}.",
-            "Explain them in notes.yaml",
-        )
     rows = [
         [
             cell.name,
@@ -158,8 +150,8 @@ def short_frame(cells: Cells, notes: Mapping[str, str]) -> pd.DataFrame:
             cell.target.source,
             notes[cell.name],
         ]
-        for cell in short
-        if cell.record and cell.target
+        for cell in cells.values()
+        if cell.is_short and cell.record and cell.target
     ]
     return frame(("cell", "ours", "published", "source", "note"), rows)
 

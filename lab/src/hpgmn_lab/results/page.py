@@ -26,7 +26,7 @@ from hpgmn_lab.records import (
     changed_settings,
     check_run,
     command,
-    device_text,
+    origin_texts,
     published_text,
     rank_in_search,
     read_runs,
@@ -36,7 +36,6 @@ from hpgmn_lab.records import (
     score_text,
     sort_graphs,
     trials_text,
-    versions_text,
 )
 from hpgmn_lab.rendering import frame, render
 from hpgmn_lab.reproduction.cells import SHIPPED, CellRecord, Records
@@ -110,23 +109,21 @@ def short_rows(rows: Rows) -> dict[str, paper.Verdict]:
     return {name: own for name, own in verdicts.items() if own and not own.is_reached}
 
 
-def read_notes(path: Path, rows: Rows, others: Collection[str] = ()) -> dict[str, str]:
-    """Read the notes by row; every row short of the paper must have one.
+def read_notes(path: Path, short: Collection[str], known: Collection[str]) -> dict[str, str]:
+    """Read the notes by row; every row short of its published number must have one.
 
     Args:
         path: the file.
-        rows: HP-GMN's rows.
-        others: further allowed names: the cells of the comparison.
+        short: names of the rows that need a note.
+        known: names of all rows.
     """
     content = read_yaml(path) if path.exists() else {}
     notes = {str(name): " ".join(str(text).split()) for name, text in content.items()}
-    unknown = sorted(set(notes) - {f"{graph}-{model}" for graph, model in rows} - set(others))
-    if unknown:
+    if unknown := sorted(set(notes) - set(known)):
         raise HPGMNError(f"{path} has notes on unknown rows: {', '.join(unknown)}.", "Remove them")
-    missing = [name for name in short_rows(rows) if not notes.get(name)]
-    if missing:
+    if missing := [name for name in short if not notes.get(name)]:
         raise HPGMNError(
-            f"Short of the paper without a note: {', '.join(missing)}.",
+            f"Short of the published number without a note: {', '.join(missing)}.",
             f"Say in {path} what was tried, as 'GRAPH-MODEL: sentence'",
         )
     return notes
@@ -143,7 +140,11 @@ def page(results: Path) -> str:
     heterophily, citation, further = table_rows(records)
     rows = heterophily | citation
     compared = baselines.cells_of(records)
-    notes = read_notes(results / "notes.yaml", rows, {cell.name for cell in compared.values()})
+    notes = read_notes(
+        results / "notes.yaml",
+        [*short_rows(rows), *(cell.name for cell in compared.values() if cell.is_short)],
+        [*map("-".join, rows), *(cell.name for cell in compared.values())],
+    )
     names = {cell.record.name for cell in compared.values() if cell.record}
     further = [record for record in further if record.name not in names]
     shown = documents_of(cells)
@@ -260,13 +261,7 @@ def verdict_text(verdict: paper.Verdict) -> str:
 def command_frame(records: Iterable[Record | None]) -> pd.DataFrame:
     """Return the command, device and versions of each run."""
     rows = [
-        [
-            record.name,
-            f"`{command(record)}`",
-            device_text(record.metrics["hardware"]),
-            versions_text(record.metrics),
-            str(record.metrics["created"])[:10],
-        ]
+        [record.name, f"`{command(record)}`", *origin_texts(record.metrics)]
         for record in records
         if record
     ]
