@@ -397,8 +397,8 @@ def test_a_truncated_model_is_told(
     path.write_bytes(content[: int(kept * len(content)) if kept < 1 else int(kept)])
     name, *options = COMMANDS[command]
     line = refused(name, own_run, *options)
-    assert line.startswith(f"The file {path} is damaged or not one of ours (")
-    assert line.endswith("Restore it, or train again with --overwrite.")
+    assert line.startswith(f"The file {path} is damaged or not an hpgmn file (")
+    assert line.endswith("Restore it, or train again (--overwrite).")
 
 
 def test_no_damaged_byte_of_a_model_goes_unnoticed(hpgmn: Command, own_run: Path) -> None:
@@ -458,12 +458,12 @@ def test_statistics_take_true_or_estimated_labels(
 OTHER_GRAPHS = {
     "attributes": (
         {"x": np.zeros((18, 4))},
-        "was trained on 5 attributes, graph 'graph' has 4. Give the same columns in the same order",
+        "was trained on 5 attributes; graph 'graph' has 4. Give the same columns in the same order",
     ),
     "identity": (
         {"x": np.ones((18, 5))},
         "shares no node_ids with them. Give both graphs node_ids that are the same for the same "
-        "node, or train with --set diffusion_form=sketch.",
+        "node, or train with sketched diffusion (--set diffusion_form=sketch).",
     ),
 }
 

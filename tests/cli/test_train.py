@@ -542,7 +542,7 @@ def test_skewed_classes_get_a_suggestion(
     assert answer.code == 0, answer.err
     assert f"{options[1] if options else 'accuracy'} " in answer.out
     assert told == (
-        "85 % of the labelled nodes are of class 'usual', so accuracy says little. Use --metric "
+        "85 % of the labelled nodes are of class 'usual', so accuracy says little. Use the metric "
         "average_precision.\n" in answer.err
     )
 
@@ -616,7 +616,7 @@ def test_what_was_said_of_the_tables_is_kept(hpgmn: Command, tiny: Tiny, tmp_pat
     told = [
         "nodes.csv: 'bio': free text or names, left out. Turn it into numbers to use it, or read "
         "it as a category (--category bio; in Python: categories).",
-        "90 % of the labelled nodes are of class 'honest', so accuracy says little. Use --metric "
+        "90 % of the labelled nodes are of class 'honest', so accuracy says little. Use the metric "
         "average_precision.",
     ]
     log = Path("run/log.txt").read_text(encoding="utf-8")
