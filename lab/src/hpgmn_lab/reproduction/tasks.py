@@ -97,13 +97,13 @@ def cell_states(cells: Sequence[Cell], folder: Path) -> CellStates:
     """Compare the cells with the records in a folder."""
     states = CellStates()
     for source in dict.fromkeys((cell.graph, cell.protocol) for cell in cells):
-        own = [cell for cell in cells if (cell.graph, cell.protocol) == source]
+        graph_cells = [cell for cell in cells if (cell.graph, cell.protocol) == source]
         try:
             graph = load(*source)
         except HPGMNError as error:
-            states.failed.extend(Outcome(cell, reason=str(error)) for cell in own)
+            states.failed.extend(Outcome(cell, reason=str(error)) for cell in graph_cells)
             continue
-        for cell in own:
+        for cell in graph_cells:
             record = finished_record(cell, graph, folder)
             if record is None:
                 states.waiting.append(cell)
