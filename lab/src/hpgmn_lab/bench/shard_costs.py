@@ -70,9 +70,7 @@ class CostEngine:
         *,
         answer: Callable[[str, Any], Any] = lambda name, message: None,
         should_stop: Callable[[], bool] = lambda: False,
-        tries: int = 1,
-        lost: Callable[[str], None] = lambda name: None,
-        at_a_time: int | None = None,
+        **options: Any,
     ) -> None:
         """Run units until there are no more; see :class:`hpgmn.engines.Engine`."""
         while (task := next_task()) is not None:
