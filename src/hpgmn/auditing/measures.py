@@ -1,4 +1,4 @@
-"""Measures of a graph: degrees, components, class sizes, duplicate nodes, data of other datasets."""
+"""Measures of a graph: degrees, components, class sizes, duplicates, data of other datasets."""
 
 from __future__ import annotations
 
