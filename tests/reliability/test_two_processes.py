@@ -21,7 +21,7 @@ SAME = ("model.safetensors", "predictions.parquet", "history.jsonl")
 """What has the same bytes, whoever wrote it."""
 # The state is saved after each epoch.
 BEFORE = """
-import hpgmn.explain.dossier as dossier
+import hpgmn.explain.explorer as dossier
 import hpgmn.training.replicas as replicas
 dossier.SECONDS = 0.02
 replicas.SAVE_SECONDS = -1.0

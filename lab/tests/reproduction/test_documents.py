@@ -306,8 +306,9 @@ def test_same_records_give_the_same_files(
     quick: tuple[list[Experiment], Records], tmp_path: Path
 ) -> None:
     plans, records = quick
-    first = write_documents(tmp_path / "a", plans, records, is_quick=True)
-    second = write_documents(tmp_path / "b", plans, records, is_quick=True)
+    documents = [document(plan, records) for plan in plans]
+    first = write_documents(tmp_path / "a", documents)
+    second = write_documents(tmp_path / "b", documents)
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
     assert sorted(first) == sorted((tmp_path / "a").iterdir())
     names = {f"{name}.{ending}" for name in EXPERIMENTS for ending in ("md", "csv", "tex")}
@@ -320,7 +321,8 @@ def test_page_keeps_experiments_of_earlier_commands(
     quick: tuple[list[Experiment], Records], tmp_path: Path
 ) -> None:
     plans, records = quick
-    *_, path = write_documents(tmp_path / "a", [plans[3]], records, others=plans)
+    documents = [document(plan, records) for plan in plans]
+    *_, path = write_documents(tmp_path / "a", [documents[3]], documents)
     shown = re.findall('<section id="([^"]*)"', path.read_text(encoding="utf-8"))
     assert shown == list(EXPERIMENTS[1:])  # Table 1 has no record here
     assert {own.stem for own in (tmp_path / "a").iterdir()} == {"figure3", "index"}
@@ -329,7 +331,7 @@ def test_page_keeps_experiments_of_earlier_commands(
 def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(HPGMNError, match="Cannot write"):
-        write_documents(tmp_path / "file", [], Records.read(tmp_path))
+        write_documents(tmp_path / "file", [])
 
 
 def test_documents_are_written_from_a_file(tmp_path: Path, make_facts: Fill) -> None:

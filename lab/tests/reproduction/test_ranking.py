@@ -9,7 +9,7 @@ import pytest
 from hpgmn.evaluation.scores import Difference
 from hpgmn_lab.reproduction.cells import CellRecord, Records
 from hpgmn_lab.reproduction.plan import Budget, experiment
-from hpgmn_lab.reproduction.ranking import excludes_zero, pair_of, standing
+from hpgmn_lab.reproduction.ranking import excludes_zero, paired_means, reversed_pairs, standing
 from hpgmn_lab.reproduction.tables import Table, table
 
 MakeRecord = Callable[..., CellRecord]
@@ -45,31 +45,15 @@ MEANS = {
 }
 
 
-def test_ranks_and_correlation(make: Make) -> None:
-    pair = pair_of(make(MEANS), "chameleon-filtered", "chameleon")
-    assert pair.ranks == {"hpgmn": (3, 1), "dirgcn": (2, 2), "gcn": (1, 3), "mlp": (4, 4)}
-    assert pair.scores["hpgmn"] == pytest.approx((42.0, 80.0))
-    assert pair.reversed == 3  # hpgmn-dirgcn, hpgmn-gcn, dirgcn-gcn
-    assert pair.correlation == pytest.approx((3 - 3) / 6)
-
-
-def test_equal_scores_share_a_rank(make: Make) -> None:
-    means = {
-        "chameleon": {"gcn": 5.0, "hpgmn": 5.0},
-        "chameleon-filtered": {"gcn": 4.0, "hpgmn": 5.0},
-    }
-    pair = pair_of(make(means), "chameleon-filtered", "chameleon")
-    assert pair.ranks == {"gcn": (2, 1.5), "hpgmn": (1, 1.5)}
-    assert pair.correlation is None
-    assert pair.reversed == 0
-
-
-def test_only_models_with_both_records_count(make: Make) -> None:
-    means = {"chameleon": MEANS["chameleon"], "chameleon-filtered": {"gcn": 44.0}}
-    pair = pair_of(make(means), "chameleon-filtered", "chameleon")
-    assert list(pair.scores) == ["gcn"]
-    empty = pair_of(make({}), "chameleon-filtered", "chameleon")
-    assert (empty.scores, empty.correlation) == ({}, None)
+def test_only_models_with_both_records_are_paired(make: Make) -> None:
+    graphs = ("chameleon", "chameleon-filtered")
+    means = paired_means(make(MEANS), graphs)
+    assert list(means.index) == ["mlp", "gcn", "dirgcn", "hpgmn"]
+    assert list(means.loc["hpgmn"]) == pytest.approx([80.0, 42.0])
+    assert reversed_pairs(means) == 3  # hpgmn-dirgcn, hpgmn-gcn, dirgcn-gcn
+    fewer = {"chameleon": MEANS["chameleon"], "chameleon-filtered": {"gcn": 44.0}}
+    assert list(paired_means(make(fewer), graphs).index) == ["gcn"]
+    assert paired_means(make({}), graphs).empty
 
 
 @pytest.mark.parametrize(

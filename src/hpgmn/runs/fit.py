@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,23 @@ from hpgmn.training.replicas import Fitted, Progress, fit_replicas
 from hpgmn.training.saved import MODEL_FILE, SavedModel
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class FittedRun:
+    """The result of a training, as it was written into the run folder.
+
+    Attributes:
+        metrics: the content of ``metrics.json``.
+        model: the trained model.
+        fitted: the trained replicas.
+        splits: the split of each replica.
+    """
+
+    metrics: dict[str, Any]
+    model: SavedModel
+    fitted: Fitted
+    splits: list[Split]
 
 
 def train_folder(
@@ -73,7 +91,7 @@ def train_folder(
         should_stop=should_stop,
         memory_share=memory_share,
         warnings=warnings,
-    )[0]
+    ).metrics
 
 
 def fit_run(
@@ -87,8 +105,8 @@ def fit_run(
     should_stop: Callable[[], bool],
     memory_share: float = 1.0,
     warnings: Sequence[str] = (),
-) -> tuple[dict[str, Any], SavedModel]:
-    """Train, score and write everything but the report; return the metrics and the model."""
+) -> FittedRun:
+    """Train, score and write everything but the report."""
     started = time.perf_counter()
     reset_peak_memory(spec.device)
     splits, found = checked
@@ -136,7 +154,7 @@ def fit_run(
         metrics["portfolio"] = read_json(folder / PORTFOLIO_FILE)
     metrics["seconds"] = before + time.perf_counter() - started
     finish(folder, metrics)
-    return metrics, model
+    return FittedRun(metrics, model, fitted, replica_splits)
 
 
 def _elapsed(state: Path) -> float:

@@ -48,10 +48,10 @@ from hpgmn.training.checkpoint import read_seconds, read_tensors
 from hpgmn.training.checks import (
     LabelCounts,
     check_counts,
+    check_positive,
     class_number,
     scarce_counts,
     skewed_counts,
-    sought_class,
 )
 from hpgmn.training.numerics import deterministic_algorithms, run_training_thread
 from hpgmn.training.ranks import Ranks, join_ranks
@@ -147,11 +147,11 @@ class ShardTraining:
 
     def run_with_ray(self, device: str, workers: int) -> dict[str, Any]:
         """Train by Ray Train on the connected cluster."""
-        from hpgmn.engines.cluster import connected
+        from hpgmn.engines.ray import connect_ray
         from hpgmn.runs.ray_train import require_room, run_with_ray
 
         spec, shards = self.spec(device, workers)
-        with connected() as ray:
+        with connect_ray() as ray:
             require_room(ray, device, workers)
         with lock_folder(self.folder):
             metrics = self._prepare(spec)
@@ -212,7 +212,7 @@ def shard_spec(
         splits=(number,),
         seeds=seeds,
         metric=metric,
-        positive=sought_class(metric, int(seen[0] >= seen[1]), shards.class_names, positive),
+        positive=check_positive(metric, int(seen[0] >= seen[1]), shards.class_names, positive),
         device=device,
         calibrate=calibrate,
         deterministic=deterministic,

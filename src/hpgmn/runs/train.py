@@ -16,7 +16,7 @@ from hpgmn.graph import Graph, Split
 from hpgmn.graph.datasets import DATASETS, check_column_options, load
 from hpgmn.models import find_model, is_custom
 from hpgmn.models.shipped import has_settings_for, read_config
-from hpgmn.runs.fit import fit_run
+from hpgmn.runs.fit import FittedRun, fit_run
 from hpgmn.runs.folder import (
     LOG_FILE,
     PORTFOLIO_FILE,
@@ -343,7 +343,7 @@ class Job:
             from hpgmn.graph.files import write_graph
 
             write_graph(graph, Path(spec.graph))
-        metrics = finished_run(folder) if resume or engine else None
+        metrics, fitted = finished_run(folder) if resume or engine else None, None
         if metrics is None and engine is not None:
             from hpgmn.runs.tasks import train_elsewhere
 
@@ -357,7 +357,7 @@ class Job:
         else:
             earlier = list(self.records)
             with log_file(folder / LOG_FILE, earlier):
-                metrics, model = fit_run(
+                fitted = fit_run(
                     *(spec, graph, folder),
                     checked=self.checked,
                     made=made,
@@ -365,23 +365,35 @@ class Job:
                     should_stop=monitor.should_stop,
                     warnings=warnings_among(earlier),
                 )
-            run = Run(folder, spec, model, graph=graph, metrics=metrics, device=spec.device)
+            run = Run(
+                *(folder, spec, fitted.model),
+                graph=graph,
+                metrics=fitted.metrics,
+                device=spec.device,
+            )
         if report:
-            explain_run(run, monitor)
+            explain_run(run, monitor, fitted)
         return run
 
 
-def explain_run(run: Run, monitor: Monitor) -> None:
-    """Write the audit, the explanations and the report of a finished run."""
-    from hpgmn.runs.explorer import write_explorer
-    from hpgmn.runs.report_data import write_report
-    from hpgmn.runs.understanding import write_understanding
+def explain_run(run: Run, monitor: Monitor, fitted: FittedRun | None = None) -> None:
+    """Write the audit, the explanations and the report of a finished run.
+
+    Args:
+        run: the run.
+        monitor: its callbacks.
+        fitted: the training, if it is in memory; the report then reads no files.
+    """
+    from hpgmn.runs.report_data import fitted_report_data, write_report
+    from hpgmn.runs.understanding import understand
 
     spec = run.spec
     if spec.device == "cuda" and resolve_device("auto") == "cpu":  # it was trained elsewhere
         spec = replace(spec, device="cpu")
-    write_understanding(spec, run.graph, run.folder, monitor.step)
-    monitor.step("Node explorer")
-    write_explorer(spec, run.graph, run.folder)
+    understanding = understand(spec, run.graph, run.model, monitor.step)
+    understanding.write(run.folder)
     monitor.step("Report")
-    write_report(run.folder)
+    data = None
+    if fitted is not None:
+        data = fitted_report_data(run.folder, run.graph, fitted, understanding)
+    write_report(run.folder, data)

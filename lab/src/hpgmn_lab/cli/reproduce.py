@@ -19,6 +19,7 @@ from hpgmn.cli.engines import Address, EngineName, Place, open_engine
 
 if TYPE_CHECKING:
     from hpgmn.training.replicas import Progress
+    from hpgmn_lab.reproduction.documents import Grid
     from hpgmn_lab.reproduction.facts import Facts
     from hpgmn_lab.reproduction.plan import Experiment
     from hpgmn_lab.reproduction.tasks import Outcome
@@ -56,7 +57,7 @@ def reproduce(
     """Reproduce the paper's experiments cell by cell; finished cells are not repeated."""
     from hpgmn_lab.reproduction import plan, tasks
     from hpgmn_lab.reproduction.cells import Records
-    from hpgmn_lab.reproduction.documents import write_documents
+    from hpgmn_lab.reproduction.documents import document, write_documents
     from hpgmn_lab.reproduction.work import CELLS_FOLDER
 
     budget = plan.QUICK if quick else plan.FULL
@@ -74,12 +75,11 @@ def reproduce(
             say(f"Skipping graphs without a local copy: {', '.join(missing)}. {remedy}")
         facts, failures = _facts(experiments, folder)
         outcomes = _work(experiments, folder, place, upload)
+        records = Records.read(folder / CELLS_FOLDER)
+        documents = [document(each, records, is_quick=quick) for each in experiments]
+        others = [plan.experiment(name, budget) for name in plan.EXPERIMENTS]
         files = write_documents(
-            folder,
-            experiments,
-            Records.read(folder / CELLS_FOLDER),
-            is_quick=quick,
-            others=[plan.experiment(name, budget) for name in plan.EXPERIMENTS],
+            folder, documents, [document(each, records, is_quick=quick) for each in others]
         )
     paths = [f"{name.rstrip('/')}/{path.relative_to(folder).as_posix()}" for path in files]
     means = {each.name: _means(each, outcomes) for each in experiments}
@@ -96,9 +96,9 @@ def reproduce(
         }
         print(json.dumps(content, indent=1))
     else:
-        _print_facts(facts)
-        for each in experiments:
-            _print_means(each, means[each.name])
+        for shown in documents:
+            for grid in shown.grids[: 2 if shown.name == "table1" else 1]:
+                _print_grid(shown.name, grid)
     say(f"Records: {name.rstrip('/')}/{CELLS_FOLDER}")
     for path in paths:
         say(path)
@@ -188,27 +188,6 @@ def _facts(experiments: Sequence[Experiment], folder: Path) -> tuple[list[Facts]
     return facts, failures
 
 
-def _print_facts(facts: Sequence[Facts]) -> None:
-    """Print our numbers, the printed one in brackets where it differs, and its explanation."""
-    from hpgmn_lab.reproduction.facts import KEYS, fact_text
-
-    if not facts:
-        return
-    table = Table("", *(Column(key, justify="right") for key in KEYS), title="table1", box=None)
-    for each in facts:
-        texts = [
-            fact_text(getattr(each, key))
-            + (f" ({fact_text(each.printed[key])})" if each.differs(key) else "")
-            for key in KEYS
-        ]
-        table.add_row(each.graph, *texts)
-    out.print(table)
-    for each in facts:
-        for key in filter(each.differs, KEYS):
-            line = f"{each.graph}, {key}: {each.explanations[key]}."
-            out.print(line, highlight=False, soft_wrap=True)
-
-
 def _means(plan: Experiment, outcomes: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
     """Return row → graph → mean and deviation of the test score; None where a cell failed."""
     records = {outcome.cell.name: outcome.record for outcome in outcomes}
@@ -227,14 +206,12 @@ def _means(plan: Experiment, outcomes: Sequence[Outcome]) -> dict[str, dict[str,
     return means
 
 
-def _print_means(plan: Experiment, means: Mapping[str, Mapping[str, Any]]) -> None:
-    if not means:
-        return
-    graphs = [Column(graph, no_wrap=True, justify="right") for graph in plan.graphs]
-    table = Table("", *graphs, title=plan.name, box=None, padding=(0, 2, 0, 0))
-    for label, cells in means.items():
-        shown = (cells.get(graph) or {"mean": None, "std": None} for graph in plan.graphs)
-        table.add_row(label, *(mean_and_deviation(cell["mean"], cell["std"]) for cell in shown))
+def _print_grid(title: str, grid: Grid) -> None:
+    """Print a table without marks of bold; wide cells wrap."""
+    columns = [Column(name, justify="right") for name in grid.frame.columns[1:]]
+    table = Table(grid.frame.columns[0], *columns, title=title, box=None, padding=(0, 2, 0, 0))
+    for row in grid.frame.itertuples(index=False):
+        table.add_row(*(cell.replace("**", "") for cell in row))
     out.print(table)
 
 

@@ -32,15 +32,9 @@ class Cell:
     """One model on one graph: an optional search on validation nodes, then all splits once.
 
     Attributes:
-        graph: the dataset's name.
-        model: the model's name.
         variant: distinguishes cells of the same model and graph; part of a file name.
         settings: over the model's defaults; in a search, over every trial.
         trials: trials of the search; 0: no search.
-        search_splits: splits of the search.
-        search_seeds: seeds on each of them.
-        splits: splits of the final run.
-        seeds: seeds on each of them.
         metric: selects epochs and trials, and is reported.
         protocol: the protocol that defines the splits.
     """

@@ -7,7 +7,7 @@ a folder of cells or a ``.jsonl`` file.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -57,16 +57,10 @@ class Document:
     """An experiment to be rendered.
 
     Attributes:
-        name: the experiment's.
-        title: its heading.
-        intro: what the grids show.
-        command: what makes it.
-        grids: its tables.
         table: its numbers; None for Table 1 and for an experiment without graphs.
         numbers: one row per cell with all numbers, for the CSV.
         picture: the text alternative of its figure.
-        count: number of cells, or graphs of Table 1, with a record.
-        total: number of cells or graphs.
+        count: number of cells, or graphs of Table 1, with a record, of ``total``.
         missing: those without a record.
         outdated: those whose record is of another plan.
     """
@@ -124,7 +118,12 @@ def document(plan: Experiment, records: Records, *, is_quick: bool = False) -> D
         title,
         intro,
         command,
-        (*grids, _validation_grid(numbers), _cost_grid(numbers), *made),
+        (
+            *grids,
+            _grid(numbers, "validation", is_detail=True),
+            _grid(numbers, "cost", is_detail=True),
+            *made,
+        ),
         table=numbers,
         numbers=number_frame(numbers),
         picture=figure.text_alternative(numbers) if plan.name == "figure3" else "",
@@ -142,13 +141,15 @@ def _facts_document(
     plan: Experiment, records: Records, title: str, intro: str, command: str
 ) -> Document:
     facts = {graph: recorded_facts(records, graph) for graph in plan.graphs}
-    known = {graph: own for graph, own in facts.items() if own is not None}
-    rows = [[graph, *(_fact_cell(own, key) for key in KEYS)] for graph, own in facts.items()]
+    known = {graph: measured for graph, measured in facts.items() if measured is not None}
+    rows = [
+        [graph, *(_fact_cell(measured, key) for key in KEYS)] for graph, measured in facts.items()
+    ]
     differing = [
-        (graph, key, own.explanations.get(key, "not explained"))
-        for graph, own in known.items()
+        (graph, key, measured.explanations.get(key, "not explained"))
+        for graph, measured in known.items()
         for key in KEYS
-        if own.differs(key)
+        if measured.differs(key)
     ]
     header = ("graph", *KEYS)
     grids = [Grid("table1", _caption("facts"), frame(header, rows))]
@@ -156,8 +157,8 @@ def _facts_document(
         explained = frame(("graph", "number", "explanation"), differing)
         grids.append(Grid("table1-explanations", _caption("explanations"), explained))
     numbers = [
-        [graph, *(getattr(own, key) for key in KEYS), *(own.printed[key] for key in KEYS)]
-        for graph, own in known.items()
+        [graph, *(getattr(measured, key) for key in KEYS), *(measured.printed[key] for key in KEYS)]
+        for graph, measured in known.items()
     ]
     return Document(
         plan.name,
@@ -200,7 +201,7 @@ def _sound(numbers: Table) -> list[Grid]:
     defective = [paper.DEFECTIVE[graph] for graph in numbers.graphs if graph in paper.DEFECTIVE]
     graphs = [graph for graph in numbers.graphs if graph not in defective]
     pairs = [
-        ranking.pair_of(numbers, graph, paper.DEFECTIVE[graph])
+        (paper.DEFECTIVE[graph], graph)
         for graph in graphs
         if paper.DEFECTIVE.get(graph) in numbers.graphs
     ]
@@ -211,8 +212,7 @@ def _sound(numbers: Table) -> list[Grid]:
     ]
     if pairs:
         grids.append(_orders_grid(numbers, pairs))
-    grids += [_ranks_grid(numbers, pair) for pair in pairs if pair.scores]
-    return grids
+    return [*grids, *(_ranks_grid(numbers, pair) for pair in pairs)]
 
 
 def _variants(numbers: Table) -> list[Grid]:
@@ -223,8 +223,9 @@ def _variants(numbers: Table) -> list[Grid]:
     for line in numbers.lines:
         row = [_label(line, numbers)]
         for graph in numbers.graphs:
-            entry = line.entries[graph]
-            row += [_score_cell(entry), _interval_text(entry)]
+            interval = line.entries[graph].interval
+            row.append(_score_cell(numbers, line, graph))
+            row.append("{:.1f} to {:.1f}".format(*interval) if interval else NONE)
             row.append(_difference_cell(numbers, line, graph))
         rows.append(row)
     caption = _caption("variants", metrics=_metrics(numbers.graphs))
@@ -232,7 +233,7 @@ def _variants(numbers: Table) -> list[Grid]:
 
 
 def _table4(numbers: Table) -> list[Grid]:
-    return [*_variants(numbers), _statistics_grid(numbers)]
+    return [*_variants(numbers), _grid(numbers, "statistics", is_detail=True)]
 
 
 def _options(numbers: Table) -> list[Grid]:
@@ -272,36 +273,40 @@ def _label(line: Line, numbers: Table) -> str:
 
 def _grid(
     numbers: Table,
-    name: str,
-    caption: str,
-    cell: Callable[[Line, str], str],
+    kind: str,
     *,
-    lines: Iterable[Line] | None = None,
     graphs: Sequence[str] | None = None,
     is_detail: bool = False,
+    **caption: str,
 ) -> Grid:
-    """Return a grid of lines × graphs."""
+    """Return a grid of lines × graphs; ``kind`` names its cells and its caption."""
     columns = numbers.graphs if graphs is None else graphs
+    cell = _CELLS[kind]
     rows = [
-        [_label(line, numbers), *(cell(line, graph) for graph in columns)]
-        for line in (numbers.lines if lines is None else lines)
+        [_label(line, numbers), *(cell(numbers, line, graph) for graph in columns)]
+        for line in numbers.lines
+        if kind != "validation" or line.kind != ENSEMBLE
     ]
-    return Grid(name, caption, frame(["row", *_graph_headers(columns)], rows), is_detail)
+    name = numbers.name if kind == "scores" else f"{numbers.name}-{kind}"
+    table_frame = frame(["row", *_graph_headers(columns)], rows)
+    return Grid(name, _caption(kind, **caption), table_frame, is_detail)
 
 
 def _score_grid(numbers: Table, graphs: Sequence[str] | None = None) -> Grid:
-    caption = _caption("scores", metrics=_metrics(graphs or numbers.graphs))
-    return _grid(
-        numbers,
-        numbers.name,
-        caption,
-        lambda line, graph: _score_cell(line.entries[graph]),
-        graphs=graphs,
-    )
+    return _grid(numbers, "scores", graphs=graphs, metrics=_metrics(graphs or numbers.graphs))
 
 
-def _score_cell(entry: Entry) -> str:
+def _difference_grid(numbers: Table) -> Grid:
+    references = list(dict.fromkeys(numbers.references.values()))
+    names = " or ".join(references) or "HP-GMN"
+    if len(references) > 1:
+        names += " (the better one by validation)"
+    return _grid(numbers, "differences", references=names)
+
+
+def _score_cell(numbers: Table, line: Line, graph: str) -> str:
     """Return our score, the paper's, and a mark if it is not reached."""
+    entry = line.entries[graph]
     if entry.is_as_shipped:
         return _AS_SHIPPED
     text = score_text(entry.record) if entry.record else NONE
@@ -311,77 +316,58 @@ def _score_cell(entry: Entry) -> str:
     return f"{text} ↓" if entry.verdict and not entry.verdict.is_reached else text
 
 
-def _interval_text(entry: Entry) -> str:
-    return NONE if entry.interval is None else "{:.1f} to {:.1f}".format(*entry.interval)
-
-
-def _difference_grid(numbers: Table) -> Grid:
-    references = list(dict.fromkeys(numbers.references.values()))
-    names = " or ".join(references) or "HP-GMN"
-    if len(references) > 1:
-        names += " (the better one by validation)"
-    return _grid(
-        numbers,
-        f"{numbers.name}-differences",
-        _caption("differences", references=names),
-        lambda line, graph: _difference_cell(numbers, line, graph),
-    )
-
-
 def _difference_cell(numbers: Table, line: Line, graph: str) -> str:
+    entry = line.entries[graph]
     if numbers.references.get(graph) == line.label:
         return "reference"
-    entry = line.entries[graph]
     if entry.is_as_shipped:
         return _AS_SHIPPED
     text = difference_text(entry.difference)
     return f"**{text}**" if ranking.excludes_zero(entry.difference) else text
 
 
-def _validation_grid(numbers: Table) -> Grid:
-    def cell(line: Line, graph: str) -> str:
-        entry = line.entries[graph]
-        if entry.is_as_shipped:
-            return _AS_SHIPPED
-        return NONE if entry.record is None else f"{entry.validation:.1f} ({entry.gap:+.1f})"
-
-    lines = [line for line in numbers.lines if line.kind != ENSEMBLE]
-    name, caption = f"{numbers.name}-validation", _caption("validation")
-    return _grid(numbers, name, caption, cell, lines=lines, is_detail=True)
+def _validation_cell(numbers: Table, line: Line, graph: str) -> str:
+    entry = line.entries[graph]
+    if entry.is_as_shipped:
+        return _AS_SHIPPED
+    return NONE if entry.record is None else f"{entry.validation:.1f} ({entry.gap:+.1f})"
 
 
-def _cost_grid(numbers: Table) -> Grid:
-    def cell(line: Line, graph: str) -> str:
-        entry = line.entries[graph]
-        if entry.is_as_shipped:
-            return _AS_SHIPPED
-        if entry.record is None:
-            return NONE
-        metrics, count = entry.record.metrics, len(entry.record.score.values)
-        noun = "average" if entry.is_ensemble else "run"
-        parts = [f"{count} {noun}{'' if count == 1 else 's'}", f"{entry.seconds:.0f} s"]
-        if metrics.get("peak_memory_mb") is not None:
-            where = "" if metrics["hardware"]["device"] == "cpu" else " of the GPU"
-            parts.append(f"{metrics['peak_memory_mb']:.0f} MB{where}")
-        if entry.search:
-            parts.append(f"{len(entry.runs_per_trial)} trials")
-        return ", ".join(parts)
-
-    return _grid(numbers, f"{numbers.name}-cost", _caption("cost"), cell, is_detail=True)
+def _cost_cell(numbers: Table, line: Line, graph: str) -> str:
+    entry = line.entries[graph]
+    if entry.record is None:
+        return _AS_SHIPPED if entry.is_as_shipped else NONE
+    metrics, count = entry.record.metrics, len(entry.record.score.values)
+    noun = "average" if entry.is_ensemble else "run"
+    parts = [f"{count} {noun}{'' if count == 1 else 's'}", f"{entry.seconds:.0f} s"]
+    if metrics.get("peak_memory_mb") is not None:
+        where = "" if metrics["hardware"]["device"] == "cpu" else " of the GPU"
+        parts.append(f"{metrics['peak_memory_mb']:.0f} MB{where}")
+    if entry.search:
+        parts.append(f"{len(entry.runs_per_trial)} trials")
+    return ", ".join(parts)
 
 
-def _statistics_grid(numbers: Table) -> Grid:
-    def cell(line: Line, graph: str) -> str:
-        return ", ".join(line.entries[graph].cell.settings["statistics"])
+def _statistics_cell(numbers: Table, line: Line, graph: str) -> str:
+    return ", ".join(line.entries[graph].cell.settings["statistics"])
 
-    name, caption = f"{numbers.name}-statistics", _caption("statistics")
-    return _grid(numbers, name, caption, cell, is_detail=True)
+
+_CELLS: dict[str, Callable[[Table, Line, str], str]] = {
+    "scores": _score_cell,
+    "differences": _difference_cell,
+    "validation": _validation_cell,
+    "cost": _cost_cell,
+    "statistics": _statistics_cell,
+}
 
 
 def _elsewhere_rows(numbers: Table) -> list[list[str]]:
     """Return the best published elsewhere, and HP-GMN minus that."""
     best = {graph: paper.ELSEWHERE.get(graph) for graph in numbers.graphs}
-    texts = [f"{own.mean:.1f}, {own.source}" if own else NONE for own in best.values()]
+    texts = [
+        f"{elsewhere.mean:.1f}, {elsewhere.source}" if elsewhere else NONE
+        for elsewhere in best.values()
+    ]
     rows = [["best published elsewhere", *texts]]
     for kind, label in (
         (TUNED, "HP-GMN minus that"),
@@ -390,27 +376,29 @@ def _elsewhere_rows(numbers: Table) -> list[list[str]]:
     ):
         ours = [line for line in numbers.lines if line.kind == kind and is_ours(line.model)]
         row = [label]
-        for graph, own in best.items():
+        for graph, elsewhere in best.items():
             records = [record for line in ours if (record := line.entries[graph].record)]
             record = max(records, key=lambda record: record.validation, default=None)
-            row.append(f"{record.score.mean - own.mean:+.1f}" if record and own else NONE)
+            row.append(
+                f"{record.score.mean - elsewhere.mean:+.1f}" if record and elsewhere else NONE
+            )
         rows.append(row)
     return rows
 
 
 def _standing_grids(numbers: Table, graphs: Sequence[str]) -> list[Grid]:
-    found = [own for graph in graphs if (own := ranking.standing(numbers, graph))]
-    if not found:
+    standings = [standing for graph in graphs if (standing := ranking.standing(numbers, graph))]
+    if not standings:
         return []
     rows = [
         [
-            own.graph,
-            own.ours or NONE,
-            own.rank(own.ours),
-            own.rival or NONE,
-            difference_text(own.distance),
+            standing.graph,
+            standing.ours or NONE,
+            standing.rank(standing.ours),
+            standing.rival or NONE,
+            difference_text(standing.distance),
         ]
-        for own in found
+        for standing in standings
     ]
     header = ("graph", "HP-GMN", "rank", "best other model", "difference")
     return [Grid(f"{numbers.name}-standing", _caption("standing"), frame(header, rows))]
@@ -438,49 +426,49 @@ def _reached_grid(numbers: Table) -> Grid:
     return Grid(f"{numbers.name}-reached", _caption("reached"), frame(header, rows))
 
 
-def _ranks_grid(numbers: Table, pair: ranking.Pair) -> Grid:
+def _ranks_grid(numbers: Table, pair: tuple[str, str]) -> Grid:
+    defective, sound = pair
+    means = ranking.paired_means(numbers, pair)
+    ranks = means.rank(ascending=False)
     rows = [
         [
             model,
-            f"{pair.scores[model][1]:.1f}",
-            f"{pair.ranks[model][1]:g}",
-            f"{pair.scores[model][0]:.1f}",
-            f"{pair.ranks[model][0]:g}",
-            f"{round(pair.scores[model][1] - pair.scores[model][0], 1) + 0.0:.1f}",  # no -0.0
+            f"{means[defective][model]:.1f}",
+            f"{ranks[defective][model]:g}",
+            f"{means[sound][model]:.1f}",
+            f"{ranks[sound][model]:g}",
+            f"{round(means[defective][model] - means[sound][model], 1) + 0.0:.1f}",  # no -0.0
         ]
-        for model in sorted(pair.scores, key=lambda model: pair.ranks[model])
+        for model in ranks.sort_values([sound, defective]).index
     ]
-    header = ("model", pair.defective, "rank", pair.sound, "rank", "falls by, points")
-    caption = _caption("ranks", defective=pair.defective, sound=pair.sound)
-    return Grid(f"{numbers.name}-{pair.sound}", caption, frame(header, rows))
+    header = ("model", defective, "rank", sound, "rank", "falls by, points")
+    caption = _caption("ranks", defective=defective, sound=sound)
+    return Grid(f"{numbers.name}-{sound}", caption, frame(header, rows))
 
 
-def _orders_grid(numbers: Table, pairs: Sequence[ranking.Pair]) -> Grid:
+def _orders_grid(numbers: Table, pairs: Sequence[tuple[str, str]]) -> Grid:
     rows = []
     for pair in pairs:
-        count = len(pair.scores)
-        row = [
-            pair.defective,
-            pair.sound,
-            f"{pair.reversed} of {count * (count - 1) // 2}",
-            NONE if pair.correlation is None else f"{pair.correlation:.2f}",
-        ]
-        first: str | None = None
-        for graph in (pair.defective, pair.sound):
-            own = ranking.standing(numbers, graph)
-            row.append(f"{own.first}, {difference_text(own.lead)}" if own else NONE)
-            if graph == pair.defective:
-                first = own.first if own else None
-            else:
-                row.append(own.rank(first) if own else NONE)
-        rows.append(row)
+        means = ranking.paired_means(numbers, pair)
+        before, after = (ranking.standing(numbers, graph) for graph in pair)
+        tau = means[pair[0]].corr(means[pair[1]], method="kendall")
+        rows.append(
+            [
+                *pair,
+                f"{ranking.reversed_pairs(means)} of {len(means) * (len(means) - 1) // 2}",
+                f"{tau:.2f}" if tau == tau else NONE,  # not a number: one model, or all equal
+                f"{before.first}, {difference_text(before.lead)}" if before else NONE,
+                f"{after.first}, {difference_text(after.lead)}" if after else NONE,
+                after.rank(before.first) if before and after else NONE,
+            ]
+        )
     header = (
         *("with defects", "without", "changed pairs", "τ", "first with defects, lead"),
         *("first without, lead", "rank without of the first with"),
     )
-    grid = frame(header, rows)
     heading = "Effect of the defects on the ranking"
-    return Grid(f"{numbers.name}-orders", _caption("orders"), grid, heading=heading)
+    name, caption = f"{numbers.name}-orders", _caption("orders")
+    return Grid(name, caption, frame(header, rows), heading=heading)
 
 
 def _made_grid(numbers: Table) -> Grid:
@@ -490,16 +478,16 @@ def _made_grid(numbers: Table) -> Grid:
     searched = [entry for entry in done if entry.search]
     trials = [count for entry in searched for count in entry.runs_per_trial]
     planned = sum(len(entry.search["trials"]) for entry in searched if entry.search)
-    dates = sorted({str(own["created"])[:10] for own in metrics})
+    dates = sorted({str(run["created"])[:10] for run in metrics})
     rows = {
         "searches": str(len(searched)),
         "trials": f"{len(trials)}, {planned - len(trials)} failed",
         "runs per trial": ", ".join(str(count) for count in sorted(set(trials))) or NONE,
         "search time": duration_text(sum(entry.seconds_search for entry in done)),
         "final runs": str(len(done)),
-        "time of final runs": duration_text(sum(float(own["seconds"]) for own in metrics)),
-        "versions": "; ".join(sorted({versions_text(own) for own in metrics})),
-        "devices": "; ".join(sorted({device_text(own["hardware"]) for own in metrics})),
+        "time of final runs": duration_text(sum(float(run["seconds"]) for run in metrics)),
+        "versions": "; ".join(sorted({versions_text(run) for run in metrics})),
+        "devices": "; ".join(sorted({device_text(run["hardware"]) for run in metrics})),
         "dates": " to ".join(dict.fromkeys((dates[0], dates[-1]))),
     }
     if not searched:
@@ -540,11 +528,7 @@ def number_frame(numbers: Table) -> pd.DataFrame:
 
 
 def _cell_numbers(numbers: Table, line: Line, graph: str, entry: Entry) -> dict[str, Any]:
-    record, verdict, paired = entry.record, entry.verdict, entry.difference
-    metrics: Mapping[str, Any] = record.metrics if record else {}
-    low, high = entry.interval or (None, None)
-    elsewhere = paper.ELSEWHERE.get(graph)
-    return {
+    row: dict[str, Any] = {
         "experiment": numbers.name,
         "row": line.label,
         "kind": line.kind,
@@ -552,34 +536,40 @@ def _cell_numbers(numbers: Table, line: Line, graph: str, entry: Entry) -> dict[
         "model": entry.cell.model,
         "variant": entry.cell.variant,
         "metric": entry.cell.metric,
-        "runs": str(len(record.score.values)) if record else None,
-        "splits": str(len(metrics["splits"])) if record else None,
-        "seeds": str(metrics["seeds"]) if record else None,
-        "test_mean": record.score.mean if record else None,
-        "test_std": record.score.std if record else None,
-        "test_low": low,
-        "test_high": high,
-        "is_best": str(entry.is_best).lower() if record else None,
-        "printed_mean": entry.published.mean if entry.published else None,
-        "printed_std": entry.published.std if entry.published else None,
-        "is_reached": str(verdict.is_reached).lower() if verdict else None,
-        "short_by": verdict.short_by if verdict else None,
-        "elsewhere_mean": elsewhere.mean if elsewhere else None,
-        "elsewhere_source": elsewhere.source if elsewhere else None,
-        "validation_mean": entry.validation,
-        "validation_minus_test": entry.gap,
         "reference": numbers.references.get(graph),
-        "difference": _points(paired.mean if paired else None),
-        "difference_low": _points(paired.low if paired else None),
-        "difference_high": _points(paired.high if paired else None),
-        "seconds": entry.seconds,
-        "seconds_search": entry.seconds_search if record else None,
-        "peak_memory_mb": metrics.get("peak_memory_mb"),
-        "trials": str(len(entry.runs_per_trial)) if record else None,
-        "version": metrics.get("version"),
-        "device": metrics["hardware"]["device"] if record else None,
-        "created": metrics.get("created"),
     }
+    if entry.published:
+        row |= {"printed_mean": entry.published.mean, "printed_std": entry.published.std}
+    if elsewhere := paper.ELSEWHERE.get(graph):
+        row |= {"elsewhere_mean": elsewhere.mean, "elsewhere_source": elsewhere.source}
+    if entry.verdict:
+        is_reached = str(entry.verdict.is_reached).lower()
+        row |= {"is_reached": is_reached, "short_by": entry.verdict.short_by}
+    if paired := entry.difference:
+        ends = {"": paired.mean, "_low": paired.low, "_high": paired.high}
+        row |= {f"difference{name}": _points(value) for name, value in ends.items()}
+    if record := entry.record:
+        metrics, (low, high) = record.metrics, entry.interval or (None, None)
+        row |= {
+            "runs": str(len(record.score.values)),
+            "splits": str(len(metrics["splits"])),
+            "seeds": str(metrics["seeds"]),
+            "test_mean": record.score.mean,
+            "test_std": record.score.std,
+            "test_low": low,
+            "test_high": high,
+            "is_best": str(entry.is_best).lower(),
+            "validation_mean": entry.validation,
+            "validation_minus_test": entry.gap,
+            "seconds": entry.seconds,
+            "seconds_search": entry.seconds_search,
+            "peak_memory_mb": metrics.get("peak_memory_mb"),
+            "trials": str(len(entry.runs_per_trial)),
+            "version": metrics["version"],
+            "device": metrics["hardware"]["device"],
+            "created": metrics["created"],
+        }
+    return row
 
 
 def _points(fraction: float | None) -> float | None:
@@ -614,65 +604,41 @@ def latex(shown: Document) -> str:
 
 def page(documents: Sequence[Document]) -> str:
     """Return all documents as one self-contained HTML page."""
-    tables = [shown.table for shown in documents if shown.table is not None]
-    entries = {
-        entry.cell.name: entry for own in tables for entry in own.entries if not entry.is_as_shipped
-    }
-    done = [entry for entry in entries.values() if entry.record]
-    verdicts = [entry.verdict for entry in done if entry.cell.variant == TUNED and entry.verdict]
-    runs = sum(len(entry.record.metrics["val_score"]) for entry in done if entry.record)
-    summary = {
-        "Cells with a record": f"{len(done)} of {len(entries)}",
-        "Printed numbers reached by tuned rows": (
-            f"{sum(verdict.is_reached for verdict in verdicts)} of {len(verdicts)}"
-        ),
-        "Trainings of final runs": f"{runs:,}",
-        "Trials": f"{sum(len(entry.runs_per_trial) for entry in done):,}",
-    }
     figures = {
         shown.name: figure.inline_svg(shown.table)
         for shown in documents
         if shown.picture and shown.table
     }
-    return render("reproduction.html.j2", documents=documents, summary=summary, figures=figures)
+    return render("reproduction.html.j2", documents=documents, figures=figures)
 
 
 def write_documents(
-    folder: Path,
-    experiments: Sequence[Experiment],
-    records: Records,
-    *,
-    is_quick: bool = False,
-    others: Sequence[Experiment] = (),
+    folder: Path, documents: Sequence[Document], others: Sequence[Document] = ()
 ) -> list[Path]:
-    """Write each experiment as Markdown, CSV and LaTeX, the figure, and the page of all.
+    """Write documents as Markdown, CSV and LaTeX, the figure, and the page of all.
 
     Args:
         folder: where the files go.
-        experiments: the requested experiments.
-        records: the records.
-        is_quick: whether they are of a quick run.
-        others: shown on the page where they have records.
+        documents: the requested experiments.
+        others: other experiments, on the page only and where they have records.
 
     Returns:
         The files, the page last; the same records give the same bytes.
     """
-    names = [own.name for own in experiments]
-    shown = [document(own, records, is_quick=is_quick) for own in experiments]
-    more = [document(own, records, is_quick=is_quick) for own in others if own.name not in names]
     files: list[Path] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for own in shown:
-            for ending, text in (("md", markdown(own)), ("csv", csv(own)), ("tex", latex(own))):
-                files.append(folder / f"{own.name}.{ending}")
+        for each in documents:
+            for ending, text in (("md", markdown(each)), ("csv", csv(each)), ("tex", latex(each))):
+                files.append(folder / f"{each.name}.{ending}")
                 write_text(files[-1], text)
-            if own.picture and own.table:
-                files += figure.write_figure(own.table, folder / own.name)
-        every = [*shown, *(own for own in more if own.count)]
-        every.sort(key=lambda own: EXPERIMENTS.index(own.name))
+            if each.picture and each.table:
+                files += figure.write_figure(each.table, folder / each.name)
+        shown = {each.name: each for each in others if each.count} | {
+            each.name: each for each in documents
+        }
         files.append(folder / PAGE)
-        write_text(files[-1], page(every))
+        write_text(files[-1], page([shown[name] for name in EXPERIMENTS if name in shown]))
     except OSError as error:
         raise write_error(folder, error) from None
     return files
@@ -687,7 +653,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     records = Records.read(options.source)
     if not records.contents:
         parser.exit(2, f"Error: {options.source} has no records; run hpgmn reproduce first.\n")
-    write_documents(options.folder, [experiment(name) for name in EXPERIMENTS], records)
+    write_documents(options.folder, [document(experiment(name), records) for name in EXPERIMENTS])
 
 
 if __name__ == "__main__":

@@ -37,16 +37,11 @@ class Facts:
     """The facts of Table 1 about a graph, ours and the printed ones.
 
     Attributes:
-        graph: the dataset's name.
         identity: digest of the inputs.
-        nodes: number of nodes.
         edges: number of edges, by the definition nearest to the printed number.
-        attributes: number of attributes.
-        classes: number of classes.
         homophily: node homophily with undirected neighbours, without self-loops.
         edge_counts: definition → number of edges.
         homophilies: definition → homophily.
-        printed: the paper's numbers.
         explanations: for edges, homophily and any other difference: the origin of the printed
             number.
     """

@@ -114,7 +114,6 @@ def _draw(figure: Figure, table: Table) -> None:
         _panel(axes, table.lines, graph)
         top = high + 0.15 * span
         axes.set_ylim(max(top - 1.7 * span, 0.0), top)  # the same scale in every panel
-        _break_mark(axes)
     panels[0].set_ylabel("test accuracy, %")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=4, handlelength=1.6)
@@ -163,16 +162,3 @@ def _panel(axes: Axes, lines: Sequence[Line], graph: str) -> None:
     axes.set_title(graph.capitalize(), fontsize=10)
     axes.set_xticks([])
     axes.set_xlim(-0.7, len(lines) - 0.3)
-
-
-def _break_mark(axes: Axes) -> None:
-    """Mark the vertical axis with two strokes: it does not start at zero."""
-    for height in (0.035, 0.065):
-        axes.plot(
-            [-0.018, 0.018],
-            [height - 0.014, height + 0.014],
-            transform=axes.transAxes,
-            color=INK,
-            linewidth=0.9,
-            clip_on=False,
-        )

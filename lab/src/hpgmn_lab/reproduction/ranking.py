@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
-
-import numpy as np
-from scipy import stats
+from typing import TYPE_CHECKING
 
 from hpgmn.evaluation.scores import Difference
 from hpgmn.runs.compare import difference, is_ours
 from hpgmn_lab.records import NONE, Record
 from hpgmn_lab.reproduction.tables import Table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _EQUAL = 1e-4
 """Points within which means of single-precision scores are equal."""
@@ -23,12 +24,11 @@ class Standing:
     """The order of models on a graph and the rank of HP-GMN.
 
     Attributes:
-        graph: the graph.
         means: model → mean test score in percent, the highest first.
-        lead: the first minus the second; None with one model.
-        ours: the form of HP-GMN that the others are compared with; None without a record.
-        rival: the best other model; None without one.
-        distance: HP-GMN minus the rival; None if one of the two is missing.
+        lead: the first minus the second.
+        ours: the form of HP-GMN that the others are compared with.
+        rival: the best other model.
+        distance: HP-GMN minus the rival.
     """
 
     graph: str
@@ -51,28 +51,7 @@ class Standing:
         return f"{better + 1} of {len(self.means)}"
 
 
-@dataclass(frozen=True)
-class Pair:
-    """Models on a graph without defects and on the one with them.
-
-    Attributes:
-        sound: the graph without.
-        defective: the graph with.
-        scores: model → mean test scores in percent on the sound and the defective graph.
-        ranks: model → ranks on the two; equal scores share the mean rank.
-        correlation: Kendall's τ of the two orders; None if undefined.
-        reversed: number of pairs of models in opposite order.
-    """
-
-    sound: str
-    defective: str
-    scores: Mapping[str, tuple[float, float]]
-    ranks: Mapping[str, tuple[float, float]]
-    correlation: float | None
-    reversed: int
-
-
-def competing_records(table: Table, graph: str) -> dict[str, Record]:
+def _records(table: Table, graph: str) -> dict[str, Record]:
     """Return model → record on a graph for the competing lines."""
     entries = {line.model: line.entries.get(graph) for line in table.competing}
     return {model: entry.record for model, entry in entries.items() if entry and entry.record}
@@ -80,59 +59,46 @@ def competing_records(table: Table, graph: str) -> dict[str, Record]:
 
 def standing(table: Table, graph: str) -> Standing | None:
     """Return the order on a graph; None without records."""
-    records = competing_records(table, graph)
+    records = _records(table, graph)
     order = sorted(records, key=lambda model: -records[model].score.mean)
     if not order:
         return None
+
+    def minus(first: str | None, second: str | None) -> Difference | None:
+        if first is None or second is None:
+            return None
+        return difference(records[first].metrics, records[second].metrics)
+
     reference = table.reference(graph)
     ours = reference.cell.model if reference and reference.cell.model in records else None
     rival = next((model for model in order if not is_ours(model)), None)
-    return Standing(
-        graph,
-        {model: records[model].score.mean for model in order},
-        _difference(records, order[0], order[1] if len(order) > 1 else None),
-        ours,
-        rival,
-        _difference(records, ours, rival),
-    )
+    means = {model: records[model].score.mean for model in order}
+    lead = minus(order[0], order[1] if len(order) > 1 else None)
+    return Standing(graph, means, lead, ours, rival, minus(ours, rival))
 
 
-def _difference(
-    records: Mapping[str, Record], first: str | None, second: str | None
-) -> Difference | None:
-    if first is None or second is None:
-        return None
-    return difference(records[first].metrics, records[second].metrics)
+def paired_means(table: Table, graphs: tuple[str, str]) -> pd.DataFrame:
+    """Return the mean test scores of the models that have records on both graphs."""
+    import pandas as pd
 
-
-def pair_of(table: Table, sound: str, defective: str) -> Pair:
-    """Compare the models that have records on both graphs."""
-    first, second = competing_records(table, sound), competing_records(table, defective)
-    scores = {
-        model: (first[model].score.mean, second[model].score.mean)
-        for model in first
-        if model in second
+    columns = {
+        graph: {model: record.score.mean for model, record in _records(table, graph).items()}
+        for graph in graphs
     }
-    columns = np.array(list(scores.values())).reshape(-1, 2)
-    ranks = stats.rankdata(-columns, axis=0) if scores else columns
-    tau = float("nan")
-    if all(len(set(column)) > 1 for column in columns.T):
-        tau = float(stats.kendalltau(columns[:, 0], columns[:, 1]).statistic)
-    opposite = sum(
-        (one[0] - two[0]) * (one[1] - two[1]) < 0 for one, two in combinations(columns, 2)
-    )
-    return Pair(
-        sound,
-        defective,
-        scores,
-        {model: (float(row[0]), float(row[1])) for model, row in zip(scores, ranks, strict=True)},
-        None if np.isnan(tau) else tau,
-        int(opposite),
+    return pd.DataFrame(columns, columns=list(graphs), dtype=float).dropna()
+
+
+def reversed_pairs(means: pd.DataFrame) -> int:
+    """Count the pairs of models in opposite order on the two graphs."""
+    rows = means.itertuples(index=False)
+    return sum(
+        (first[0] - second[0]) * (first[1] - second[1]) < 0
+        for first, second in combinations(rows, 2)
     )
 
 
-def excludes_zero(found: Difference | None) -> bool:
+def excludes_zero(difference: Difference | None) -> bool:
     """Return whether the interval of a difference excludes zero; False without an interval."""
-    if found is None or found.low is None or found.high is None:
+    if difference is None or difference.low is None or difference.high is None:
         return False
-    return found.low > 0 or found.high < 0
+    return difference.low > 0 or difference.high < 0

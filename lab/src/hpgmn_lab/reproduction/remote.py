@@ -54,7 +54,11 @@ class RemoteFolder:
     def upload(self) -> None:
         """Send new and changed files; delete those of finished searches."""
         with self._errors():
-            files = self._local_files()
+            files = {
+                path.relative_to(self.local).as_posix(): path.read_bytes()
+                for path in sorted(self.local.rglob("[!.]*"))
+                if path.is_file() and not _is_temporary(path.relative_to(self.local))
+            }
             for name, content in files.items():
                 if self._uploaded.get(name) != content:
                     self._write(name, content)
@@ -62,15 +66,6 @@ class RemoteFolder:
                 with suppress(FileNotFoundError):
                     self._system.rm_file(f"{self._root}/{name}")
                 del self._uploaded[name]
-
-    def _local_files(self) -> dict[str, bytes]:
-        files = {}
-        for path in sorted(self.local.rglob("*")):
-            parts = path.relative_to(self.local).parts
-            is_hidden = any(part.startswith(".") for part in parts)
-            if path.is_file() and not is_hidden and parts[0] != WORK_FOLDER:
-                files["/".join(parts)] = path.read_bytes()
-        return files
 
     def _write(self, name: str, content: bytes) -> None:
         """Write under a temporary name and rename."""
@@ -91,6 +86,10 @@ class RemoteFolder:
                 f"Cannot use the folder {self.url} ({reason}).",
                 Remedy("Choose another folder", option="out"),
             ) from None
+
+
+def _is_temporary(path: Path) -> bool:
+    return path.parts[0] == WORK_FOLDER or any(part.startswith(".") for part in path.parts)
 
 
 @contextmanager
@@ -114,8 +113,7 @@ def _upload_with_retries(folder: RemoteFolder) -> None:
     """Upload, retrying; keep the local copy if that fails."""
     for seconds in RETRY_SECONDS:
         with suppress(HPGMNError):
-            folder.upload()
-            return
+            return folder.upload()
         time.sleep(seconds)
     try:
         folder.upload()

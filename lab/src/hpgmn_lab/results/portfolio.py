@@ -20,13 +20,12 @@ from hpgmn_lab.records import (
     NONE,
     Record,
     check_run,
-    device_text,
     difference_text,
+    origin_texts,
     read_named,
     score_text,
     sort_graphs,
     unseal_run,
-    versions_text,
 )
 from hpgmn_lab.rendering import frame
 from hpgmn_lab.reproduction.cells import SHIPPED, TUNED, Records
@@ -44,13 +43,9 @@ _FORMS = ("hpgmn", "hpgmn-gcn", "hpgmn-appnp")
 
 @dataclass(frozen=True)
 class Untuned:
-    """A run with settings of the portfolio.
+    """A run with settings of the portfolio, HP-GMN with tuned settings and the better simple model.
 
-    Attributes:
-        record: the run.
-        chosen: the chosen member.
-        tuned: HP-GMN with tuned settings; None without a record.
-        simple: the better simple model by test score; None without records.
+    ``chosen`` is the member that the portfolio chose.
     """
 
     record: Record
@@ -113,10 +108,10 @@ def _tuned(cells: Records, graph: str) -> Record | None:
 
 def _cell(cells: Records, graph: str, model: str, variant: str) -> Record | None:
     name = f"{graph}-{model}-{variant}"
-    found = cells.cell(name)
-    if found is None:
+    cell_record = cells.cell(name)
+    if cell_record is None:
         return None
-    return check_run(name, found.metrics, cells.source, cells.remedy(name))
+    return check_run(name, cell_record.metrics, cells.source, cells.remedy(name))
 
 
 def score_frame(rows: Sequence[Untuned]) -> pd.DataFrame:
@@ -179,9 +174,7 @@ def command_frame(rows: Sequence[Untuned]) -> pd.DataFrame:
                 f"`{' '.join(parts)}`",
                 f"{len(tried['members'])} members, {count} split{'s' * (count > 1)}",
                 f"{tried['seconds']:.0f} + {metrics['seconds']:.0f}",
-                device_text(metrics["hardware"]),
-                versions_text(metrics),
-                str(metrics["created"])[:10],
+                *origin_texts(metrics),
             ]
         )
     header = ("command", "tried", "seconds, choice + run", "device", "versions", "date")

@@ -9,29 +9,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-import hpgmn.explain.dossier as module
-from hpgmn.explain.dossier import as_json, dossier, sampled
+import hpgmn.explain.explorer as module
+from hpgmn.explain.explorer import explorer_data, sampled
 from hpgmn.explain.node import explain_node
+from hpgmn.explain.replicas import open_replicas
 from hpgmn.graph import Graph
+from hpgmn.runs.predictions import roles
 from hpgmn.training.saved import SavedModel
 
 Fit = Callable[..., SavedModel]
 
 
-def told(graph: Graph) -> tuple[list[str], list[str | None]]:
-    """Roles and labels as a run's predictions have them."""
-    split = graph.split(0)
-    parts = {part: getattr(split, part) for part in ("train", "val", "test")}
-    roles = [
-        next((part for part, mask in parts.items() if mask[v]), "unlabelled")
-        for v in range(graph.num_nodes)
-    ]
-    return roles, [graph.class_names[c] if c >= 0 else None for c in graph.y]
+def data_of(saved: SavedModel, graph: Graph) -> dict[str, Any]:
+    replicas = open_replicas(saved, graph)
+    return explorer_data(replicas, saved.class_names, roles(graph.split(0)), graph.y)
 
 
 def made(saved: SavedModel, graph: Graph) -> dict[str, Any]:
-    """A dossier as a reader of its JSON sees it."""
-    content = json.loads(as_json(dossier(saved, graph, *told(graph))))
+    """The data as a reader of its JSON sees it."""
+    content = json.loads(json.dumps(data_of(saved, graph), allow_nan=False))
     assert isinstance(content, dict)
     return content
 
@@ -39,7 +35,7 @@ def made(saved: SavedModel, graph: Graph) -> dict[str, Any]:
 def test_every_node_has_the_numbers_of_its_explanation(named_graph: Graph, fit: Fit) -> None:
     saved = fit(named_graph, seeds=2, neighbors="both", epochs=30)
     content = made(saved, named_graph)
-    roles, labels = told(named_graph)
+    split = named_graph.split(0)
     ids, names = content["ids"], content["classes"]
     assert sorted(ids) == sorted(f"account-{v}" for v in range(named_graph.num_nodes))
     assert content["num_nodes"] == len(content["nodes"]) == named_graph.num_nodes
@@ -48,8 +44,8 @@ def test_every_node_has_the_numbers_of_its_explanation(named_graph: Graph, fit: 
     for place, row in enumerate(content["nodes"]):
         found = explain_node(saved, named_graph, ids[place])
         number = int(ids[place].removeprefix("account-"))
-        assert row["role"] == roles[number]
-        assert names[row["label"]] == labels[number]
+        assert getattr(split, row["role"])[number]
+        assert row["label"] == named_graph.y[number]
         assert names[row["prediction"]] == found.prediction
         assert row["probabilities"] == pytest.approx(list(found.probabilities.values()), abs=1e-5)
         shares = {name: row["shares"][k] for k, (name, _) in enumerate(content["statistics"])}
@@ -159,7 +155,7 @@ def test_neighbours_are_weighed_while_there_is_time(
 ) -> None:
     saved = fit(named_graph)
     costs: list[float] = []
-    monkeypatch.setattr(module, "_seconds", lambda opened, degree: costs.append(degree) or degree)
+    monkeypatch.setattr(module, "_seconds", lambda replicas, degree: costs.append(degree) or degree)
     monkeypatch.setattr(module, "SECONDS", 20)
     content = made(saved, named_graph)
     spent = sum(row["degree"] for row in content["nodes"] if "support" in row)
@@ -175,7 +171,7 @@ def test_neighbours_are_weighed_while_there_is_time(
 def test_neighbours_and_seeds_make_a_node_dearer(named_graph: Graph, fit: Fit) -> None:
     statistics = ["attributes", "class_counts"]
     one, three = (
-        module.open_replicas(fit(named_graph, statistics=statistics, seeds=seeds), named_graph)
+        open_replicas(fit(named_graph, statistics=statistics, seeds=seeds), named_graph)
         for seeds in (1, 3)
     )
     assert module._seconds(one, 200) - module._seconds(one, 100) == pytest.approx(0.05)
@@ -189,7 +185,7 @@ def test_diffusion_makes_each_neighbour_dearer_up_to_those_computed_exactly(
         """What diffusion adds to the cost of a node."""
         given = [("attributes", name) for name in ("diffusion", "class_counts")]
         dear, cheap = (
-            module.open_replicas(fit(named_graph, statistics=own, seeds=seeds), named_graph)
+            open_replicas(fit(named_graph, statistics=own, seeds=seeds), named_graph)
             for own in given
         )
         return module._seconds(dear, degree) - module._seconds(cheap, degree)
@@ -216,22 +212,9 @@ def test_long_ids_make_the_list_shorter(
         test_mask=named_graph.splits.test if named_graph.splits else None,
     )
     saved = fit(long)
-    whole = len(as_json(dossier(saved, long, *told(long))))
+    whole = len(json.dumps(data_of(saved, long), separators=(",", ":")))
     monkeypatch.setattr(module, "LARGEST", whole - 1)
-    shorter = dossier(saved, long, *told(long))
+    shorter = data_of(saved, long)
     assert len(shorter["nodes"]) == 9
     monkeypatch.setattr(module, "LARGEST", 100)
-    assert dossier(saved, long, *told(long))["nodes"] == []
-
-
-def test_json_cannot_leave_its_element() -> None:
-    ids = ["</script><b>", "<!--", "a & b", "\u2028", "学生", "\ud800"]
-    text = as_json({"ids": ids})
-    assert text.isascii()
-    assert not set("<>&") & set(text)
-    assert json.loads(text) == {"ids": ids}
-
-
-def test_json_holds_no_value_that_a_browser_cannot_read() -> None:
-    with pytest.raises(ValueError, match="JSON"):
-        as_json({"probabilities": [float("nan")]})
+    assert data_of(saved, long)["nodes"] == []

@@ -10,8 +10,8 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from hpgmn.explain.opened import Opened, open_replicas
-from hpgmn.explain.without import statistics_without
+from hpgmn.explain.removal import statistics_without
+from hpgmn.explain.replicas import ReplicaView, open_replicas
 from hpgmn.graph import Array, Graph
 from hpgmn.statistics import LocalStatistics
 from hpgmn.training.saved import SavedModel
@@ -41,7 +41,9 @@ def cut(graph: Graph, node: int, gone: list[int]) -> Graph:
     )
 
 
-def recomputed(opened: Opened, node: int, gone: list[int], columns: Array | None = None) -> Any:
+def recomputed(
+    opened: ReplicaView, node: int, gone: list[int], columns: Array | None = None
+) -> Any:
     """All statistics built anew without the edges, labels fixed: the node's rows and logits."""
     graph = cut(opened.graph, node, gone)
     width = None if columns is None else opened.task.statistics._width
@@ -56,7 +58,7 @@ def recomputed(opened: Opened, node: int, gone: list[int], columns: Array | None
     return rows, logits
 
 
-def compare(opened: Opened, columns: Array | None = None, tolerance: float = 1e-5) -> int:
+def compare(opened: ReplicaView, columns: Array | None = None, tolerance: float = 1e-5) -> int:
     """Check every node with each of its neighbours, and with two at once; returns how many."""
     checked = 0
     both = opened.graph.adjacency("undirected")
