@@ -48,7 +48,6 @@ bench: $(DEV_READY) ## measure against the yardstick; HPGMN_DATA names the folde
 	$(BIN)/python lab/benchmarks/compare.py --data "$(HPGMN_DATA)"
 
 results: $(DEV_READY) ## write the result pages in docs/ from the records in lab/results
-	$(BIN)/python -m hpgmn_lab.reproduction.html lab/results/reproduction
 	$(BIN)/python -m hpgmn_lab.results.page
 	$(BIN)/python -m hpgmn_lab.bench.page
 

@@ -26,8 +26,8 @@ from hpgmn.base.errors import GraphError, SettingError
 from hpgmn.classifier import estimate_labels
 from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMNSettings
+from hpgmn.runs.fit import train_folder
 from hpgmn.runs.spec import RunSpec
-from hpgmn.runs.train import train_folder
 
 TINY: dict[str, Any] = {
     "hidden_dim": 6,

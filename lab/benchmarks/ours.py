@@ -32,8 +32,8 @@ from hpgmn.graph.datasets import load
 from hpgmn.models import find_model
 from hpgmn.models.shipped import read_config, settings_for
 from hpgmn.models.stage import ModelEntry, Replica, TrainingStage, TrainingTask, make_task
+from hpgmn.runs.fit import train_folder
 from hpgmn.runs.spec import RunSpec
-from hpgmn.runs.train import train_folder
 from hpgmn.training.numerics import run_training_thread
 from hpgmn.training.replicas import Progress, fit_replicas
 from hpgmn.training.state import TrainState

@@ -1,7 +1,8 @@
-"""Made-up records, as the tests of the results page need them."""
+"""Made-up records for the tests of tables and pages."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import zlib
 from collections.abc import Callable, Sequence
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 if TYPE_CHECKING:  # imported late: collecting tests stays quick
-    from hpgmn_lab.reproduction.cells import Cell, CellRecord
+    from hpgmn_lab.reproduction.cells import Cell, CellRecord, Records
     from hpgmn_lab.reproduction.plan import Experiment
 
 
@@ -23,11 +24,11 @@ def _write_run(
     scores: Sequence[float],
     *,
     splits: int = 10,
-    folder: str | None = None,
+    name: str | None = None,
     settings: dict[str, Any] | None = None,
     **changes: Any,
 ) -> Path:
-    """A run folder's metrics, made up around its test scores (percent)."""
+    """Append a run, made up around its test scores (percent), to ``runs.jsonl``."""
     from hpgmn.base.settings import make_settings, settings_dict
     from hpgmn.models import find_model
     from hpgmn.models.shipped import settings_for
@@ -57,27 +58,28 @@ def _write_run(
         },
         "created": "2030-01-02T03:04:05+00:00",
     }
-    path = results / "runs" / (folder or f"{graph}-{model}")
-    path.mkdir(parents=True)
-    (path / "metrics.json").write_text(json.dumps(metrics | changes))
+    path = results / "runs.jsonl"
+    results.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        run = {"name": name or f"{graph}-{model}", "record": metrics | changes}
+        file.write(json.dumps(run) + "\n")
     return path
 
 
-def _write_trials(results: Path, name: str, trials: Sequence[dict[str, Any]]) -> None:
-    (results / "search").mkdir(exist_ok=True)
+def _write_trials(results: Path, trials: Sequence[dict[str, Any]]) -> None:
     lines = [json.dumps(trial) for trial in trials]
-    (results / "search" / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    (results / "search.jsonl").write_text("\n".join(lines) + "\n")
 
 
 @pytest.fixture
 def write_run() -> Callable[..., Path]:
-    """Writes a run's metrics around its test scores (percent)."""
+    """Return a function that appends a run with given test scores (percent)."""
     return _write_run
 
 
 @pytest.fixture
 def write_trials() -> Callable[..., None]:
-    """Writes the trials of a search."""
+    """Return a function that writes trials."""
     return _write_trials
 
 
@@ -90,7 +92,7 @@ def _cells(text: str, *start: str) -> list[str]:
 
 @pytest.fixture
 def cells() -> Callable[..., list[str]]:
-    """Finds a line of a Markdown table by its first cells."""
+    """Return a function that finds a line of a Markdown table by its first cells."""
     return _cells
 
 
@@ -164,7 +166,7 @@ def _made_record(
         "peak_memory_mb": 345.6,
         "nodes": {part: [count] * len(cell.splits) for part, count in NODES.items()},
         "version": "9.8.7",
-        "config": about | {"settings": settings[0]},
+        "config": about | {"splits": list(cell.splits), "settings": settings[0]},
         "hardware": {"processor": "A Processor", "threads": 2, "device": "cpu", "torch": "2.0.1"},
         "created": created,
     }
@@ -183,7 +185,7 @@ def _made_record(
     if cell.trials:
         scored = {"val_score": [0.5] * len(cell.search_splits) * cell.search_seeds}
         trials = [scored | {"settings": own} for own in settings]
-        search = {"identity": "s", "best": 0, "seconds": 100.0, "trials": trials}
+        search = {"identity": "s", "defaults": {}, "best": 0, "seconds": 100.0, "trials": trials}
     return CellRecord(cell.as_dict(), "identity", search, metrics | changes)
 
 
@@ -206,17 +208,29 @@ def _write_facts(folder: Path, graph: str = "texas", **changes: Any) -> None:
 
 @pytest.fixture
 def make_record() -> Callable[..., CellRecord]:
-    """Makes a record around test scores (percent)."""
+    """Return a function that makes a record around test scores (percent)."""
     return _made_record
 
 
 @pytest.fixture
 def fill_cells() -> Callable[..., None]:
-    """Writes a record for every cell of an experiment."""
+    """Return a function that writes a record for every cell of an experiment."""
     return _fill
 
 
 @pytest.fixture
 def make_facts() -> Callable[..., None]:
-    """Writes the facts of a graph."""
+    """Return a function that writes the facts of a graph."""
     return _write_facts
+
+
+@pytest.fixture
+def as_records() -> Callable[..., Records]:
+    """Return a function that turns cell records into the records of a reproduction."""
+    from hpgmn_lab.reproduction.cells import Records
+
+    def collect(*records: CellRecord) -> Records:
+        contents = {record.name: dataclasses.asdict(record) for record in records}
+        return Records(Path("some/cells"), contents)
+
+    return collect

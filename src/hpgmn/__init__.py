@@ -18,53 +18,71 @@ if TYPE_CHECKING:
     from hpgmn.graph.splits import random_splits
     from hpgmn.graph.synthetic import trading_network
     from hpgmn.models.shipped import settings_for
+    from hpgmn.runs.compare import Comparison, compare
     from hpgmn.runs.portfolio import Choice, choose
+    from hpgmn.runs.run import Run, open_run
+    from hpgmn.runs.train import train
+    from hpgmn.runs.tune import TuneResult, tune
     from hpgmn.statistics import LocalStatistics
 
 _HOMES = {
     "Audit": "auditing",
     "Choice": "runs.portfolio",
+    "Comparison": "runs.compare",
     "Graph": "graph",
     "HPGMNClassifier": "classifier",
     "HPGMNError": "base.errors",
     "LocalStatistics": "statistics",
+    "Run": "runs.run",
     "Split": "graph",
     "Splits": "graph",
+    "TuneResult": "runs.tune",
     "audit": "auditing",
     "choose": "runs.portfolio",
+    "compare": "runs.compare",
     "from_networkx": "graph",
     "from_pyg": "graph",
     "from_tables": "graph",
     "load": "graph.datasets",
+    "open_run": "runs.run",
     "random_splits": "graph.splits",
     "read_graph": "graph.files",
     "settings_for": "models.shipped",
     "trading_network": "graph.synthetic",
+    "train": "runs.train",
+    "tune": "runs.tune",
     "write_graph": "graph.files",
 }
 
 __all__ = [
     "Audit",
     "Choice",
+    "Comparison",
     "Graph",
     "HPGMNClassifier",
     "HPGMNError",
     "LocalStatistics",
+    "Run",
     "Split",
     "Splits",
+    "TuneResult",
     "__version__",
     "audit",
     "choose",
+    "compare",
     "from_networkx",
     "from_pyg",
     "from_tables",
     "load",
     "nn",
+    "open_run",
     "random_splits",
     "read_graph",
     "settings_for",
     "trading_network",
+    "train",
     "transforms",
+    "tune",
     "write_graph",
 ]
 

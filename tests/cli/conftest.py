@@ -33,7 +33,7 @@ Tiny = Callable[..., list[str]]
 @pytest.fixture(autouse=True)
 def quick_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few nodes of a page have their neighbours taken away: tests train often."""
-    monkeypatch.setattr("hpgmn.explain.dossier.SECONDS", 0.1)
+    monkeypatch.setattr("hpgmn.explain.explorer.SECONDS", 0.1)
 
 
 def assignments(**changes: Any) -> list[str]:
@@ -90,7 +90,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], None]:
 
             yield asked
 
-        monkeypatch.setattr("hpgmn.cli.several.stop_on_signal", stop_on_signal)
+        monkeypatch.setattr("hpgmn.cli.console.stop_on_signal", stop_on_signal)
 
     return limit
 

@@ -13,15 +13,12 @@ import pytest
 from hpgmn.base.errors import SettingError
 from hpgmn.cli import console
 from hpgmn.cli.console import (
-    earlier_records,
-    note,
     refuse_url,
     set_up_logging,
     step_progress,
     stop_on_signal,
     training_progress,
 )
-from hpgmn.runs.folder import log_file, warnings_among
 from hpgmn.training.replicas import Progress
 
 STEP = Progress(batch=0, batches=2, stage="main", epoch=3, epochs=9, loss=0.5, val_score=0.75)
@@ -47,41 +44,17 @@ def test_setting_up_twice_does_not_double_the_lines(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err == "Warning: once\n"
 
 
-def test_a_log_begins_with_what_was_logged_before_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    set_up_logging()
-    note("columns were read")
-    logger.warning("a column was left out")
-    logger.warning("a column was left out")
-    assert capsys.readouterr().err == "columns were read\nWarning: a column was left out\n"
-    early = earlier_records()
-    for name in ("one", "two"):  # each model's log has the beginning, none has another's lines
-        with log_file(tmp_path / name, earlier_records()):
-            logger.warning("of %s", name)
-        lines = (tmp_path / name).read_text(encoding="utf-8").splitlines()
-        assert [line.split(maxsplit=2)[2] for line in lines] == [
-            "INFO columns were read",
-            "WARNING a column was left out",
-            "WARNING a column was left out",
-            f"WARNING of {name}",
-        ]
-    assert warnings_among(early) == ["a column was left out"]
-    set_up_logging()
-    assert earlier_records() == []
-
-
 def test_without_a_terminal_progress_is_a_line_now_and_then(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with training_progress("texas hpgmn") as report:
-        report(STEP)
+    with training_progress() as report:
+        report("texas hpgmn", STEP)
     assert capsys.readouterr().err == ""  # too soon
     monkeypatch.setattr(console, "PLAIN_SECONDS", -1.0)
-    with training_progress("texas hpgmn") as report:
-        report(ROWS)
-        report(STEP)
-        report(STEP)
+    with training_progress() as report:
+        report("texas hpgmn", ROWS)
+        report("texas hpgmn", STEP)
+        report("texas hpgmn", STEP)
     line = "texas hpgmn: batch 1/2 main epoch 3/9 loss 0.500 val 0.750\n"
     printed = capsys.readouterr()
     assert printed.err == "texas hpgmn: batch 1/2 diffusion 1,024/2,000 rows\n" + line * 2
@@ -95,14 +68,14 @@ def test_on_a_terminal_progress_is_a_bar(
     monkeypatch.setattr(
         console, "err", console.Console(stderr=True, force_terminal=True, width=120)
     )
-    with training_progress("texas hpgmn") as report:
-        report(ROWS)
+    with training_progress() as report:
+        report("texas hpgmn", ROWS)
         time.sleep(0.15)
         printed = capsys.readouterr()
-        for part in ("texas hpgmn: diffusion (1 of 2)", "1024/2000"):
+        for part in ("texas hpgmn: diffusion (1 of 2)", "1,024/2,000"):
             assert part in printed.err
         assert "nan" not in printed.err
-        report(STEP)
+        report("texas hpgmn", STEP)
         time.sleep(0.15)
     printed = capsys.readouterr()
     assert printed.out == ""

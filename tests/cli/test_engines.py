@@ -19,7 +19,7 @@ import pytest
 
 import hpgmn as package
 from hpgmn.base.errors import SettingError
-from hpgmn.cli.engines import check_engine, opened, tell_lost
+from hpgmn.cli.engines import check_engine, open_engine
 from hpgmn.engines import cluster
 from hpgmn.graph import Graph
 from hpgmn_lab import paper
@@ -60,11 +60,14 @@ def test_every_command_says_how_to_get_ray(
 
 
 def test_this_machine_is_there_at_once() -> None:
-    with opened("local", None, "cpu") as place:
+    with open_engine("local", None, "cpu") as place:
         assert (place.device, place.engine.workers, place.engine.is_local) == ("cpu", 1, True)
-    with opened("local", None, "cpu", 3) as place:
+    with open_engine("local", None, "cpu", 3) as place:
         assert place.engine.workers == 3
-    with pytest.raises(SettingError, match="Unknown device 'gpu'"), opened("local", None, "gpu"):
+    with (
+        pytest.raises(SettingError, match="Unknown device 'gpu'"),
+        open_engine("local", None, "gpu"),
+    ):
         pass
 
 
@@ -98,17 +101,11 @@ def test_a_cluster_takes_its_own_gpus(
 
     monkeypatch.setattr(cluster, "connected", connected)
     monkeypatch.setattr(cluster, "require_ray", lambda: None)
-    with opened("ray", "here:1", asked) as place:
+    with open_engine("ray", "here:1", asked) as place:
         assert place.device == device
         assert not place.engine.is_local
         assert place.engine.workers == (1 if device == "cuda" else 2)
     assert capsys.readouterr().err.startswith("Ray: 1 machine, 2 cores")
-
-
-def test_what_is_begun_again_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    tell_lost("cell")("texas-gcn-tuned")
-    words = "Warning: the machine or process of cell texas-gcn-tuned is lost; it is begun again.\n"
-    assert capsys.readouterr().err == words
 
 
 # With Ray.
@@ -187,7 +184,7 @@ def test_a_table_at_a_url_is_as_in_a_folder(
     assert (there / "table2.tex").exists()
     total = len(records[there])
     again = hpgmn(*command, url)
-    assert f"{total} of {total} cells are done already." in again.err
+    assert f"{total} of {total} cells are already finished." in again.err
 
 
 @pytest.mark.ray

@@ -16,13 +16,13 @@ import yaml
 
 import hpgmn as package
 from hpgmn.base.settings import make_settings, settings_dict
-from hpgmn.cli.tune import specification
 from hpgmn.graph import Graph
 from hpgmn.graph.files import write_graph
 from hpgmn.models import find_model
-from hpgmn.runs import tune as tuning
-from hpgmn.runs import tune_tasks as tuning_tasks
+from hpgmn.runs import tune as tuning_tasks
+from hpgmn.runs import tuning
 from hpgmn.runs.search import planned_trials
+from hpgmn.runs.tune import make_tune_spec
 
 Command = Callable[..., Any]
 Contents = Callable[[Path], dict[str, bytes | None]]
@@ -56,7 +56,9 @@ def test_a_search_looks_for_the_rarer_class(tmp_path: Path, small_graph: Graph) 
     write_graph(graph, tmp_path / "two.npz")
     for metric, expected in (("average_precision", "fraud"), ("accuracy", None)):
         asked = {"model": "mlp", "metric": metric}
-        spec, loaded, _ = specification(str(tmp_path / "two.npz"), asked, "cpu", None)
+        spec, loaded, _ = make_tune_spec(
+            str(tmp_path / "two.npz"), str(tmp_path / "two.npz"), asked, "cpu", None
+        )
         assert spec.positive == spec.identity(loaded).get("positive") == expected
 
 
@@ -213,7 +215,7 @@ def test_ctrl_c_keeps_what_is_done(
 
         yield asked
 
-    monkeypatch.setattr("hpgmn.cli.tune.stop_on_signal", stop_on_signal)
+    monkeypatch.setattr("hpgmn.cli.console.stop_on_signal", stop_on_signal)
     answer = tune("--trials", 5, *MLP)
     assert answer.code == 130
     assert "To go on, repeat the command." in answer.err
@@ -247,7 +249,7 @@ def test_a_search_in_which_nothing_can_be_trained_says_why(
 def test_dead_workers_are_told(
     tune: Command, options: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpgmn.runs.tune_tasks.tune_on", dying_workers)
+    monkeypatch.setattr("hpgmn.runs.tune.tune_on", dying_workers)
     answer = tune("--trials", 2, *MLP, "--workers", 2, *options)
     assert answer.code == 2
     assert "Warning: A worker died." in answer.err
@@ -258,15 +260,15 @@ def test_dead_workers_are_told(
 def test_dead_workers_are_told_when_the_time_is_over_too(
     tune: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpgmn.runs.tune_tasks.tune_on", dying_workers)
+    monkeypatch.setattr("hpgmn.runs.tune.tune_on", dying_workers)
     answer = tune("--trials", 2, *MLP, "--workers", 2, "--timeout", 1e-9)
     assert answer.code == 0
-    assert "The time is over: 0 of 2 trials are done." in answer.err
-    assert "Workers that died: 1. Take fewer --workers" in answer.err
+    assert "0 of 2 trials are done." in answer.err
+    assert "Workers that died: 1. Use fewer --workers" in answer.err
 
 
-def dying_workers(*_: Any, lost: Callable[[str], None], **__: Any) -> None:
-    lost("A worker died.")
+def dying_workers(*_: Any, on_lost: Callable[[str], None], **__: Any) -> None:
+    on_lost("A worker died.")
 
 
 def test_a_space_without_numbers_has_no_picture(tune: Command, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from hpgmn.graph.synthetic import trading_network
 from hpgmn.models import MODELS
 from hpgmn.models.stage import Replica
 from hpgmn.statistics import LocalStatistics, Statistic, StatisticsSettings
-from hpgmn.statistics.forms import FORMS, MEANS_FORMS
+from hpgmn.statistics.settings import FORMS, MEANS_FORMS
 from hpgmn.training import replay, stage_runner, trainer
 from hpgmn.training.numerics import deterministic_algorithms
 from hpgmn.training.replicas import Fitted, fit_replicas

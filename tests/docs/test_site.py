@@ -296,9 +296,9 @@ def command_of(words: list[str]) -> tuple[Any, list[str]]:
     command: Any = typer.main.get_command(lab_app if is_lab else make_app())
     rest = list(words)
     while getattr(command, "commands", None) and rest and not rest[0].startswith("-"):
-        if rest[0] not in command.commands:
+        command = command.get_command(None, rest.pop(0))  # some are built on request
+        if command is None:
             raise LookupError(f"hpgmn has no command '{' '.join(words)}'")
-        command = command.commands[rest.pop(0)]
     return command, rest
 
 

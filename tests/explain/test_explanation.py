@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
 from hpgmn.explain.explanation import (
     Explanation,
+    LabelCandidate,
     ModelExplanation,
     Neighbor,
     Pattern,
-    Wanted,
     Without,
 )
 
@@ -46,41 +47,48 @@ FOUND = Explanation(
     notes=("A note.",),
 )
 
-TEXT = """\
-Node 17 is 'student' (87 %). Mostly because of its neighbours' attributes, class by class (+1.20) \
-and its own attributes (+0.30).
 
-Share of each statistic in the log-probability (the mean train node has 29 %):
-  its neighbours' attributes, class by class  +1.20
-  its own attributes                          +0.30
-  how many neighbours of each class it has    0.00
-  which nodes it is linked to                 -0.40
-
-Memory patterns it attends to:
-  pattern 4: nodes of class 'student' 90 %, 'staff' 10 %; their out-neighbours 'staff' 80 %, \
-'student' 20 %; for example 17, 3  62 %
-
-What each neighbour adds to the probability:
-  a, known as 'staff'    +12.3 points
-  b, taken as 'student'  less than 0.1 points
-  c, of no known class   no change
-  d, taken as 'staff'    -3.1 points
-
-Without a, b it would still be 'student' (55 %).
-Without a, b, c it would be 'staff' (70 %).
-A note."""
+def rows_of(text: str, heading: str) -> list[list[str]]:
+    """The rows below a heading, columns apart."""
+    lines = text.splitlines()
+    start = next(n for n, line in enumerate(lines) if line.startswith(heading))
+    rows = lines[start + 1 :]
+    end = next((n for n, line in enumerate(rows) if not line.startswith("  ")), len(rows))
+    return [re.split(r"  +", row.strip()) for row in rows[:end]]
 
 
 def test_the_text_of_a_node() -> None:
-    assert str(FOUND) == TEXT
+    text = str(FOUND)
+    assert text.splitlines()[0].startswith("Node 17: 'student' (87 %).")
+    assert rows_of(text, "Contribution") == [
+        ["its neighbours' attributes, class by class", "+1.20"],
+        ["its own attributes", "+0.30"],
+        ["how many neighbours of each class it has", "0.00"],
+        ["which nodes it is linked to", "-0.40"],
+    ]
+    assert "29 %" in text  # of the mean train node
+    [[pattern, attention]] = rows_of(text, "Attention")
+    assert pattern.startswith("pattern 4: nodes of class 'student' 90 %, 'staff' 10 %; ")
+    assert "'staff' 80 %, 'student' 20 %; for example 17, 3" in pattern
+    assert attention == "62 %"
+    assert rows_of(text, "Effect") == [
+        ["a, label 'staff'", "+12.3 points"],
+        ["b, pseudo-label 'student'", "below 0.1 points"],
+        ["c, class unknown", "no change"],
+        ["d, pseudo-label 'staff'", "-3.1 points"],
+    ]
+    assert text.splitlines()[-3:] == [
+        "Without a, b: 'student' (55 %).",
+        "Without a, b, c: 'staff' (70 %).",
+        "A note.",
+    ]
 
 
-def test_the_train_label_and_the_lack_of_reasons_are_said() -> None:
+def test_the_summary_names_reasons_and_the_train_label() -> None:
+    assert "its own attributes (+0.30)" in FOUND.summary
     found = replace(FOUND, label="staff", statistics={"attributes": -0.2})
-    assert found.summary == (
-        "Node 17 is 'student' (87 %). No statistic speaks for it more than those of an average "
-        "train node. Its train label is 'staff'."
-    )
+    assert "its own attributes" not in found.summary
+    assert "Train label: 'staff'." in found.summary
 
 
 def test_a_node_of_which_little_is_known() -> None:
@@ -93,7 +101,7 @@ def test_a_node_of_which_little_is_known() -> None:
         turning=None,
         notes=(),
     )
-    assert str(found) == "Node 17 is 'student' (87 %)."
+    assert str(found) == "Node 17: 'student' (87 %)."
 
 
 def test_the_same_sentence_is_not_said_twice() -> None:
@@ -105,13 +113,9 @@ def test_of_many_neighbours_the_extremes_are_shown() -> None:
     many = tuple(Neighbor(f"n{k}", "staff", True, 0.1 - 0.01 * k) for k in range(20))
     gone = Without(tuple(one.node for one in many[:10]), "staff", FOUND.probabilities)
     lines = str(replace(FOUND, neighbors=many, without=gone)).splitlines()
-    start = lines.index("What each neighbour adds to the probability, the extremes of 20:")
-    shown = [line.split(",")[0].strip() for line in lines[start + 1 : start + 9]]
+    shown = [row[0].split(",")[0] for row in rows_of("\n".join(lines), "Effect")]
     assert shown == ["n0", "n1", "n2", "n3", "n4", "n17", "n18", "n19"]
-    assert lines[start + 9] == ""
-    assert any(
-        line.startswith("Without n0, n1, n2, n3, n4, n5, n6, n7 and 2 more it") for line in lines
-    )
+    assert any(line.startswith("Without n0, n1, n2, n3, n4, n5, n6, n7 and 2") for line in lines)
 
 
 def test_values_survive_json_and_cannot_be_changed() -> None:
@@ -131,7 +135,7 @@ def test_values_survive_json_and_cannot_be_changed() -> None:
 def test_html_says_the_same_and_names_never_become_markup() -> None:
     html = replace(FOUND, node="<b>17</b>")._repr_html_()
     assert "<b>17</b>" not in html
-    assert "Node &lt;b&gt;17&lt;/b&gt; is &#x27;student&#x27; (87 %)." in html
+    assert "Node &lt;b&gt;17&lt;/b&gt;: &#x27;student&#x27; (87 %)." in html
     assert html.count("<table>") == html.count("<caption>") == 3
     assert '<th scope="row">its own attributes</th><td>+0.30</td>' in html
     assert "<p>A note.</p>" in html
@@ -144,36 +148,24 @@ MODEL = ModelExplanation(
     patterns=(PATTERN, replace(PATTERN, number=2), replace(PATTERN, number=0, attention=0.0)),
     redundant=((2, 4),),
     unused=(0,),
-    label_next=(Wanted("x", "staff", 1.234, 7),),
+    label_next=(LabelCandidate("x", "staff", 1.234, 7),),
     notes=("A note.",),
 )
 
 
 def test_the_text_of_a_model() -> None:
-    row = (
-        "nodes of class 'student' 90 %, 'staff' 10 %; their out-neighbours 'staff' 80 %, "
-        "'student' 20 %; for example 17, 3  62 %"
-    )
-    assert (
-        str(MODEL)
-        == f"""\
-Model hpgmn. Its memory has 3 patterns: 1 unused, 1 redundant.
-
-Mean size of each statistic's share over 200 nodes:
-  how many neighbours of each class a node has  1.50
-  its own attributes                            0.25
-
-Memory patterns:
-  pattern 4: {row}
-
-Patterns that the same nodes attend to:
-  2, 4
-
-Nodes to label next:
-  1. x, now 'staff'  entropy 1.23, degree 7
-
-A note."""
-    )
+    text = str(MODEL)
+    assert text.startswith("Model hpgmn. Its memory has 3 patterns: 1 unused, 1 redundant.")
+    assert rows_of(text, "Mean absolute contribution over 200 nodes") == [
+        ["how many neighbours of each class a node has", "1.50"],
+        ["its own attributes", "0.25"],
+    ]
+    assert [row[0].split(":")[0] for row in rows_of(text, "Memory patterns")] == ["pattern 4"]
+    assert rows_of(text, "Redundant patterns") == [["2, 4"]]
+    assert rows_of(text, "Nodes to label next") == [
+        ["1. x, predicted 'staff'", "entropy 1.23, degree 7"]
+    ]
+    assert text.endswith("A note.")
 
 
 def test_the_html_and_values_of_a_model() -> None:
@@ -200,7 +192,7 @@ def test_fewer_neighbours_that_change_the_class_come_first() -> None:
     turning = Without(("a",), "staff", {"student": 0.4, "staff": 0.6, "faculty": 0.0})
     lines = str(replace(FOUND, turning=turning)).splitlines()
     assert lines[-3:] == [
-        "Without a it would be 'staff' (60 %).",
-        "Without a, b it would still be 'student' (55 %).",
+        "Without a: 'staff' (60 %).",
+        "Without a, b: 'student' (55 %).",
         "A note.",
     ]

@@ -1,18 +1,29 @@
-"""Explaining a whole model."""
+"""Explaining a whole model: shares, memory, map, and nodes to label next."""
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable
+from copy import copy
 
 import numpy as np
 import pytest
 
-from hpgmn.explain.labels import entropy, label_next
-from hpgmn.explain.model import explain_model
-from hpgmn.explain.opened import mean_probabilities, open_replicas
+import hpgmn.explain.model as module
+from hpgmn.explain.model import (
+    entropy,
+    explain_model,
+    label_next,
+    label_worth,
+    memory_map,
+    model_overview,
+    principal_axes,
+)
 from hpgmn.explain.patterns import describe_patterns
+from hpgmn.explain.replicas import mean_probabilities, memory_head, open_replicas
 from hpgmn.explain.shapley import statistic_shares
-from hpgmn.graph import Graph
+from hpgmn.graph import Array, Graph
 from hpgmn.training.saved import SavedModel
 
 Fit = Callable[..., SavedModel]
@@ -20,7 +31,7 @@ Fit = Callable[..., SavedModel]
 
 def test_a_model_is_explained_by_all_its_nodes(named_graph: Graph, fit: Fit) -> None:
     saved = fit(named_graph, seeds=2)
-    found = explain_model(saved, named_graph, wanted=4)
+    found = explain_model(saved, named_graph, candidates=4)
     opened = open_replicas(saved, named_graph)
     chances = mean_probabilities(opened)
     every = statistic_shares(opened, np.arange(18), chances.argmax(axis=1))
@@ -42,10 +53,10 @@ def test_a_model_is_explained_by_all_its_nodes(named_graph: Graph, fit: Fit) -> 
     outside = np.flatnonzero(~named_graph.split(0).train)
     degrees = np.diff(named_graph.adjacency("undirected").indptr)
     queries = opened[0].queries(outside).numpy()
-    wanted = label_next(chances, degrees, queries, outside, 4)
-    assert [one.node for one in found.label_next] == [f"account-{v}" for v in wanted]
-    assert [one.degree for one in found.label_next] == degrees[wanted].tolist()
-    unsure = entropy(chances)[wanted]
+    expected = label_next(chances, degrees, queries, outside, 4)
+    assert [one.node for one in found.label_next] == [f"account-{v}" for v in expected]
+    assert [one.degree for one in found.label_next] == degrees[expected].tolist()
+    unsure = entropy(chances)[expected]
     assert [one.entropy for one in found.label_next] == pytest.approx(unsure)
     assert any("mean of 2 seeds" in note for note in found.notes)
 
@@ -70,7 +81,7 @@ def test_nodes_without_a_label_are_wanted_first(small_graph: Graph, fit: Fit) ->
         val_mask=split.val,
         test_mask=np.zeros(18, bool),
     )
-    found = explain_model(fit(graph), graph, wanted=18)
+    found = explain_model(fit(graph), graph, candidates=18)
     assert {int(one.node) for one in found.label_next} == set(test.tolist())
 
 
@@ -86,6 +97,162 @@ def test_other_models_tell_what_they_can(small_graph: Graph, fit: Fit, model: st
 
 
 def test_nothing_is_wanted_where_every_node_was_trained_on(small_graph: Graph, fit: Fit) -> None:
-    saved = fit(small_graph)
+    saved = copy(fit(small_graph))  # without cached results
     saved.train_labels = small_graph.y[None]
     assert explain_model(saved, small_graph).label_next == ()
+
+
+def by_svd(rows: Array) -> Array:
+    axes: Array = np.linalg.svd(rows - rows.mean(axis=0), full_matrices=False)[2][:2].T
+    return np.asarray(axes * np.sign(axes[np.abs(axes).argmax(axis=0), [0, 1]]))
+
+
+@pytest.mark.parametrize("shape", [(30, 5), (6, 40), (2, 2), (7, 7)])
+def test_axes_are_those_of_the_singular_value_decomposition(shape: tuple[int, int]) -> None:
+    rows = np.random.default_rng(1).normal(size=shape) * np.arange(1, shape[1] + 1)
+    found = principal_axes(rows)
+    if shape[0] == 2:  # two points differ in one direction
+        assert not found[:, 1].any()
+        np.testing.assert_allclose(found[:, 0], by_svd(rows)[:, 0], atol=1e-8)
+    else:
+        np.testing.assert_allclose(found, by_svd(rows), atol=1e-8)
+
+
+@pytest.mark.parametrize("rows", [np.ones((4, 3)), np.ones((1, 3)), np.ones((3, 1))])
+def test_rows_without_difference_have_no_axes(rows: Array) -> None:
+    assert not principal_axes(rows).any()
+
+
+def test_a_single_column_is_the_only_axis() -> None:
+    assert principal_axes(np.array([[1.0], [3.0], [4.0]])).tolist() == [[1.0, 0.0]]
+
+
+def test_shares_by_class_are_means_over_its_sampled_nodes(named_graph: Graph, fit: Fit) -> None:
+    saved = fit(named_graph, seeds=2, statistics=("attributes", "class_counts"))
+    found = model_overview(open_replicas(saved, named_graph), saved.class_names, sample=11)
+    opened = open_replicas(saved, named_graph)
+    chances = mean_probabilities(opened)
+    nodes = np.random.default_rng(0).choice(18, 11, replace=False)
+    labels = chances[nodes].argmax(axis=1)
+    every = statistic_shares(opened, nodes, labels)
+    assert sum(one.nodes for one in found.shares_by_class) == 11
+    for one in found.shares_by_class:
+        own = [
+            share
+            for share, label in zip(every, labels, strict=True)
+            if named_graph.class_names[label] == one.name
+        ]
+        assert one.nodes == len(own) > 0
+        for name, value in one.statistics.items():
+            assert value == pytest.approx(sum(abs(share[name]) for share in own) / len(own))
+    assert (found.split, found.seeds) == (0, 2)
+
+
+def test_it_says_what_explain_says(named_graph: Graph, fit: Fit) -> None:
+    saved = fit(named_graph)
+    found = model_overview(open_replicas(saved, named_graph), saved.class_names).as_dict()
+    said = json.loads(json.dumps(found, allow_nan=False))
+    plain = json.loads(json.dumps(explain_model(saved, named_graph).as_dict()))
+    assert {name: said[name] for name in plain} == plain
+    assert said["class_names"] == ["student", "faculty", "staff"]
+
+
+@pytest.mark.parametrize("memory_dim", [None, 4])
+def test_map_places_queries_and_patterns_in_one_plane(
+    small_graph: Graph, fit: Fit, memory_dim: int | None
+) -> None:
+    [opened] = open_replicas(fit(small_graph, memory_dim=memory_dim), small_graph)
+    chances = mean_probabilities([opened])
+    found = memory_map(opened, chances)
+    queries = opened.queries(np.arange(18)).double().numpy()
+    head = memory_head(opened.stage.model)
+    assert head is not None
+    assert head.memory is not None
+    patterns = head.memory.patterns[0].detach().double().numpy()
+    axes = by_svd(queries)
+    singular = np.linalg.svd(queries - queries.mean(axis=0))[1] ** 2
+    np.testing.assert_allclose(found.node_variance, singular[:2] / singular.sum(), rtol=1e-6)
+    places = (queries - queries.mean(axis=0)) @ axes
+    np.testing.assert_allclose(found.nodes, places, rtol=1e-3, atol=1e-5)
+    ours = (patterns - patterns.mean(axis=0)) @ axes
+    np.testing.assert_allclose(found.patterns, ours, rtol=1e-3, atol=1e-5)
+    assert found.classes == tuple(chances.argmax(axis=1))
+    apart = patterns - patterns.mean(axis=0)
+    share = [sum((apart @ axes[:, i]) ** 2) / (apart**2).sum() for i in (0, 1)]
+    np.testing.assert_allclose(found.pattern_variance, share, rtol=1e-5)
+
+
+def test_large_graphs_are_sampled(small_graph: Graph, fit: Fit) -> None:
+    [opened] = open_replicas(fit(small_graph), small_graph)
+    chances = mean_probabilities([opened])
+    found = memory_map(opened, chances, shown=7)
+    nodes = sorted(np.random.default_rng(0).choice(18, 7, replace=False).tolist())
+    assert found.classes == tuple(chances[nodes].argmax(axis=1).tolist())
+    assert (len(found.nodes), found.all_nodes) == (7, 18)
+
+
+@pytest.mark.parametrize(("model", "changes"), [("gcn", {}), ("hpgmn", {"memory": False})])
+def test_what_a_model_has_not_is_left_out(
+    small_graph: Graph, fit: Fit, model: str, changes: dict[str, bool]
+) -> None:
+    saved = fit(small_graph, model, **changes)
+    found = model_overview(open_replicas(saved, small_graph), saved.class_names)
+    assert found.memory_map is None
+    assert found.as_dict()["map"] is None
+    assert found.explanation.patterns == ()
+    assert bool(found.shares_by_class) == (model == "hpgmn")
+
+
+def test_entropy_of_even_and_certain_rows() -> None:
+    found = entropy(np.array([[0.25] * 4, [1, 0, 0, 0]]))
+    assert found == pytest.approx([math.log(4), 0], abs=1e-9)
+
+
+def test_the_unsure_node_of_high_degree_comes_first() -> None:
+    chances = np.array([[0.5, 0.5], [0.9, 0.1], [0.5, 0.5], [0.99, 0.01]])
+    degrees = np.array([1, 9, 9, 9])
+    queries = np.eye(4)
+    assert label_next(chances, degrees, queries, np.arange(4), 4) == [2, 0, 1, 3]
+
+
+def test_a_twin_of_a_chosen_node_is_not_asked_for_before_others() -> None:
+    chances = np.array([[0.5, 0.5], [0.5, 0.5], [0.8, 0.2]])
+    queries = np.array([[1.0, 0], [1.0, 0], [0, 1]])
+    assert label_next(chances, np.array([3, 2, 1]), queries, np.arange(3), 3) == [0, 2, 1]
+
+
+def test_every_choice_is_the_best_of_its_step() -> None:
+    random = np.random.default_rng(0)
+    chances = random.dirichlet(np.ones(3), size=20)
+    degrees, queries = random.integers(0, 9, 20), random.normal(size=(12, 2))
+    candidates = np.arange(4, 16)
+    found = label_next(chances, degrees, queries, candidates, 5)
+    chosen: list[int] = []
+    for _ in range(5):
+        gains = {}
+        for place, node in enumerate(candidates.tolist()):
+            if node in chosen:
+                continue
+            unsure = -sum(p * math.log(p) for p in chances[node])
+            near = [math.dist(queries[place], queries[other - 4]) for other in chosen]
+            gains[node] = unsure * (1 + math.log(1 + degrees[node])) * min(near, default=1)
+        chosen.append(max(gains, key=gains.__getitem__))
+    assert found == chosen
+
+
+def test_no_more_than_there_are() -> None:
+    chances, none = np.array([[0.5, 0.5]]), np.array([], np.int64)
+    assert label_next(chances, np.array([1]), np.ones((1, 1)), np.array([0]), 3) == [0]
+    assert label_next(chances, np.array([1]), np.ones((0, 1)), none, 3) == []
+
+
+def test_of_many_candidates_the_most_worth_are_considered(
+    small_graph: Graph, fit: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = fit(small_graph)
+    monkeypatch.setattr(module, "CONSIDERED", 2)
+    chosen = explain_model(saved, small_graph).label_next
+    probabilities = mean_probabilities(open_replicas(saved, small_graph))
+    degrees = np.diff(small_graph.adjacency("undirected").indptr)
+    worth = np.where(small_graph.split(0).train, -1, label_worth(probabilities, degrees))
+    assert {int(one.node) for one in chosen} == set(np.argsort(-worth)[:2].tolist())

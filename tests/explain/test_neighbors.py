@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,17 +11,22 @@ import scipy.sparse as sp
 import torch
 
 import hpgmn.explain.neighbors as module
-import hpgmn.explain.without as without
+import hpgmn.explain.removal as without
+from hpgmn.classifier import HPGMNClassifier
 from hpgmn.explain.neighbors import (
+    RemovalEffects,
     Support,
     graph_without,
     neighbor_support,
     neighbors_of,
     probabilities_without,
+    removal_effects,
     turning_point,
 )
-from hpgmn.explain.opened import Opened, mean_probabilities, open_replicas
+from hpgmn.explain.replicas import ReplicaView, mean_probabilities, open_replicas
 from hpgmn.graph import Array, Graph
+from hpgmn.graph.datasets import load
+from hpgmn.graph.synthetic import trading_network
 from hpgmn.statistics import LocalStatistics
 from hpgmn.training.saved import SavedModel
 
@@ -28,7 +34,7 @@ Fit = Callable[..., SavedModel]
 Predicted = Callable[[SavedModel, Graph], Array]
 
 
-def recomputed(opened: list[Opened], node: int, gone: list[int]) -> Array:
+def recomputed(opened: list[ReplicaView], node: int, gone: list[int]) -> Array:
     """(C,) every statistic built anew without the edges, labels fixed; the calibrated mean."""
     found = []
     for one in opened:
@@ -82,7 +88,7 @@ def test_support_is_the_probability_with_minus_without(
         assert found.removed == min(2, (found.support > 0).sum())
         together = recomputed(opened, node, found.neighbors[: found.removed].tolist())
         np.testing.assert_allclose(found.without, together, atol=1e-5)
-        assert (found.rough, found.left_out) == (0, 0)
+        assert (found.approximate, found.left_out) == (0, 0)
 
 
 def test_a_neighbour_that_gives_the_class_away_supports_it(fit: Fit) -> None:
@@ -148,10 +154,10 @@ def test_of_many_neighbours_only_the_strongest_are_exact(
     assert dict(zip(found.neighbors.tolist(), found.support.tolist(), strict=True)) == (
         pytest.approx(wanted, abs=1e-6)
     )
-    assert found.rough == len(near) - 2
+    assert found.approximate == len(near) - 2
     assert (np.diff(found.support) <= 0).all()
     without_diffusion = open_replicas(fit(small_graph), small_graph)
-    assert neighbor_support(without_diffusion, 4, 1).rough == 0
+    assert neighbor_support(without_diffusion, 4, 1).approximate == 0
 
 
 @pytest.mark.parametrize("model", ["gcn", "hpgmn-appnp", "linkx"])
@@ -180,7 +186,7 @@ def test_other_models_are_asked_about_some_neighbours_only(
 ) -> None:
     opened = open_replicas(fit(small_graph, "gcn"), small_graph)
     count = neighbors_of(opened, 4).size
-    monkeypatch.setattr(module, "ASKED_AGAIN", 2)
+    monkeypatch.setattr(module, "RERUNS", 2)
     found = neighbor_support(opened, 4, 1)
     assert (found.neighbors.size, found.left_out) == (2, count - 2)
 
@@ -189,7 +195,7 @@ def test_other_models_are_asked_about_some_neighbours_only(
 
 
 def tried(
-    monkeypatch: pytest.MonkeyPatch, opened: list[Opened], turns_at: int, support: list[float]
+    monkeypatch: pytest.MonkeyPatch, opened: list[ReplicaView], turns_at: int, support: list[float]
 ) -> tuple[tuple[Array, Array] | None, list[int]]:
     """The turning point of a made-up model that changes its mind without so many neighbours."""
     sizes: list[int] = []
@@ -237,7 +243,7 @@ def test_replicas_share_their_diffusion_rows(
     walks: list[int] = []
     row = without.diffusion_row
 
-    def counted(opened: Opened, name: str, adjacency: sp.csr_array, node: int) -> Array:
+    def counted(opened: ReplicaView, name: str, adjacency: sp.csr_array, node: int) -> Array:
         walks.append(node)
         return row(opened, name, adjacency, node)
 
@@ -253,3 +259,68 @@ def test_replicas_share_their_diffusion_rows(
         axis=0,
     ) ** (1 / temperature)
     np.testing.assert_allclose(found, powers / powers.sum(axis=1, keepdims=True), atol=1e-6)
+
+
+def test_effects_are_falls_of_the_predicted_class(small_graph: Graph, fit: Fit) -> None:
+    opened = open_replicas(fit(small_graph), small_graph)
+    chances = mean_probabilities(opened)
+    found = removal_effects(opened, count=8, least=3, most=2, seed=1)
+    assert found.nodes.size == 8
+    assert len(set(found.nodes.tolist())) == 8
+    for node, named in zip(found.nodes.tolist(), found.named, strict=True):
+        assert neighbors_of(opened, node).size >= 3
+        label = int(chances[node].argmax())
+        support = neighbor_support(opened, node, label, most=2)
+        gone = support.neighbors[: support.removed]
+        without = probabilities_without(opened, node, [gone])[0, label]
+        assert named == pytest.approx(chances[node, label] - without, abs=1e-6)
+    again = removal_effects(opened, count=8, least=3, most=2, seed=1)
+    np.testing.assert_array_equal(again.drawn, found.drawn)
+
+
+def test_removing_all_neighbours_is_the_same_for_named_and_drawn(
+    small_graph: Graph, fit: Fit
+) -> None:
+    opened = open_replicas(fit(small_graph), small_graph)
+    found = removal_effects(opened, count=18, least=1, most=99)
+    chances = mean_probabilities(opened)
+    equal = 0
+    for place, node in enumerate(found.nodes.tolist()):
+        support = neighbor_support(opened, node, int(chances[node].argmax()), most=99)
+        if support.removed == support.neighbors.size:
+            equal += 1
+            assert found.named[place] == pytest.approx(found.drawn[place], abs=1e-6)
+    assert equal > 0
+    assert found.nodes.size == 17  # node 17 has no neighbour
+
+
+def test_difference_and_its_error_are_paired() -> None:
+    found = RemovalEffects(np.arange(4), np.array([4.0, 2, 3, 3]), np.array([1.0, 1, 0, 2]))
+    assert found.difference == pytest.approx(2)
+    assert found.standard_error == pytest.approx(np.std([3, 1, 3, 1], ddof=1) / 2)
+
+
+def check(model: HPGMNClassifier, graph: Graph) -> RemovalEffects:
+    found = removal_effects(open_replicas(model.saved_, graph), count=200, least=3)
+    assert found.nodes.size == 200
+    assert found.difference > 4 * found.standard_error
+    return found
+
+
+def test_named_neighbours_matter_on_the_built_in_graph() -> None:
+    graph = trading_network(seed=0).graph
+    model = HPGMNClassifier(seed=0, epochs=40, num_patterns=10).fit(graph)
+    found = check(model, graph)
+    assert found.named.mean() > 0.03
+
+
+def test_named_neighbours_matter_on_chameleon(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HPGMN_DATA", str(data_dir))
+    graph = load("chameleon")
+    model = HPGMNClassifier(
+        seed=0, neighbors="out", epochs=30, estimator_epochs=20, num_patterns=20, lr=0.02
+    )
+    found = check(model.fit(graph), graph)
+    assert found.named.mean() > 0.1

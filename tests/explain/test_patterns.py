@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from hpgmn.classifier import HPGMNClassifier
-from hpgmn.explain.opened import mean_probabilities, open_replicas
 from hpgmn.explain.patterns import Patterns, describe_patterns
+from hpgmn.explain.replicas import mean_probabilities, open_replicas
 from hpgmn.graph import Array, Graph
 from hpgmn.graph.synthetic import class_pattern, trading_network
 from hpgmn.training.saved import SavedModel

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import hpgmn.explain.shapley as module
-from hpgmn.explain.opened import (
-    Opened,
+from hpgmn.explain.replicas import (
+    ReplicaView,
     mean_log_probabilities,
     mean_probabilities,
     open_replicas,
@@ -88,7 +88,7 @@ def test_the_numbers_of_one_node_are_held_at_a_time(
     opened = open_replicas(fit(small_graph, seeds=2), small_graph)
     sizes: list[int] = []
 
-    def counted(replicas: Sequence[Opened], logits: torch.Tensor) -> torch.Tensor:
+    def counted(replicas: Sequence[ReplicaView], logits: torch.Tensor) -> torch.Tensor:
         sizes.append(logits.numel())
         return mean_log_probabilities(replicas, logits)
 

@@ -193,7 +193,7 @@ def test_a_saved_model_is_read_only_when_its_code_is_named(
     "change",
     [("relu()", "tanh()"), ("self.out(hidden)", "self.out(hidden) + self.out.bias")],
 )
-def test_a_model_whose_code_changed_is_refused(
+def test_a_model_whose_code_changed_is_rejected(
     write: Write, small_graph: Graph, tmp_path: Path, change: tuple[str, str]
 ) -> None:
     module = write(BODY)
@@ -209,7 +209,9 @@ def test_a_model_whose_code_changed_is_refused(
         SavedModel.read(path, name)
 
 
-def test_other_parameters_than_those_trained_are_refused(write: Write, small_graph: Graph) -> None:
+def test_parameters_that_differ_from_the_trained_ones_are_rejected(
+    write: Write, small_graph: Graph
+) -> None:
     name = f"{write(BODY)}:Net"
     entry = find_model(name)
     replicas = replicas_of(name)
@@ -259,7 +261,7 @@ def test_an_entry_may_be_named_instead_of_a_class(write: Write, small_graph: Gra
     assert torch.equal(fitted.logits, same.logits)
 
 
-def test_the_size_thought_of_covers_the_parameters(write: Write, small_graph: Graph) -> None:
+def test_the_size_estimate_covers_the_parameters(write: Write, small_graph: Graph) -> None:
     name = f"{write(BODY)}:Net"
     [replica] = replicas_of(name, 1, width=50)
     parameters = 5 * 50 + 50 + 50 * 3 + 3
@@ -284,7 +286,7 @@ def test_the_size_thought_of_covers_the_parameters(write: Write, small_graph: Gr
         ("1 / 0", "Net", r"Importing written_.* failed: ZeroDivisionError.*line 5"),
     ],
 )
-def test_what_cannot_be_used_is_refused(
+def test_unusable_modules_are_rejected(
     write: Write, body: str, attribute: str, message: str
 ) -> None:
     name = write(body)
@@ -327,7 +329,7 @@ def test_a_name_must_have_both_parts(name: str) -> None:
         ),
     ],
 )
-def test_a_module_that_misbehaves_is_told_where(
+def test_an_error_of_the_module_names_its_line(
     write: Write, small_graph: Graph, old: str, new: str, message: str
 ) -> None:
     name = f"{write(BODY.replace(old, new))}:Net"
@@ -364,7 +366,7 @@ def test_a_random_buffer_is_the_same_whatever_was_drawn_before(
     assert torch.equal(*found)
 
 
-def test_dropout_is_refused_where_the_module_takes_none(write: Write, small_graph: Graph) -> None:
+def test_dropout_is_rejected_where_the_module_takes_none(write: Write, small_graph: Graph) -> None:
     body = BODY.replace(",\n                 dropout=0.5", "")
     body = body.replace("self.dropout, self.slope", "self.rest, self.slope")
     body = body.replace("= dropout, slope", "= None, slope").replace("self.dropout", "0.0")

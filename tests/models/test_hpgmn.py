@@ -202,7 +202,7 @@ def test_a_trained_model_matches_the_equations_written_out(small_graph: Graph) -
         torch.testing.assert_close(found[r], expected, rtol=1e-4, atol=1e-4)
 
 
-def test_a_refined_model_rests_on_the_guesses_of_the_first(small_graph: Graph) -> None:
+def test_a_refined_model_uses_the_predictions_of_the_first(small_graph: Graph) -> None:
     """Two trainings by hand: the second's labels are the first's predictions."""
     settings = replace(PAPER, lr=0.05, refinement=True)
     task = task_of(small_graph, settings)
@@ -245,7 +245,7 @@ def test_a_refined_model_of_batches_predicts_as_one_of_all_nodes_with_its_parame
 
 
 @pytest.mark.parametrize("soft_counts", [False, True])
-def test_unsure_guesses_are_counted_nowhere(small_graph: Graph, soft_counts: bool) -> None:
+def test_uncertain_pseudo_labels_are_not_counted(small_graph: Graph, soft_counts: bool) -> None:
     """With confidence 1 only train labels are known: counts are those of train neighbours."""
     settings = replace(PAPER, label_confidence=1.0, statistics=("class_counts", "class_means"))
     settings = replace(settings, soft_counts=soft_counts)
@@ -288,7 +288,7 @@ def test_a_mean_over_neighbours_has_the_dropout_of_its_statistic(small_graph: Gr
         assert scales[f"neighbor_adjacency_{direction}"] == pytest.approx([4.0] * 2)
 
 
-def test_means_over_neighbours_are_refused_in_batches() -> None:
+def test_means_over_neighbours_are_rejected_in_batches() -> None:
     chosen = {"statistics": "attributes,neighbor_class_counts"}
     with pytest.raises(SettingError, match=r"neighbor_class_counts.*batch_size=0"):
         make_settings(HPGMNSettings, chosen | {"batch_size": 2})
@@ -586,7 +586,7 @@ def test_a_sketch_of_class_means_has_weights_for_its_own_columns(small_graph: Gr
     ],
     ids=len,
 )
-def test_the_memory_thought_of_covers_what_a_pass_keeps(
+def test_the_size_estimate_covers_what_a_pass_stores(
     small_graph: Graph, kinds: tuple[str, ...], unit_encodings: bool, hidden_dim: int
 ) -> None:
     settings = replace(TINY, statistics=kinds, neighbors="both", hidden_dim=hidden_dim)

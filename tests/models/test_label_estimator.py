@@ -38,7 +38,7 @@ def trained(task: TrainingTask) -> TrainState:
     return train(task, ESTIMATOR)
 
 
-def test_pseudo_labels_are_true_on_train_nodes_and_guesses_elsewhere(small_graph: Graph) -> None:
+def test_pseudo_labels_are_true_on_train_nodes_and_predicted_elsewhere(small_graph: Graph) -> None:
     task = task_of(small_graph, (0, 1))
     wrong = (small_graph.y + 1) % 3  # a guess that never is the true label
     logits = torch.eye(3)[torch.from_numpy(wrong)].expand(2, -1, -1)
@@ -56,7 +56,7 @@ def test_pseudo_labels_leave_the_train_labels_as_they_were() -> None:
     assert train_labels.tolist() == [[-1, 1, -1]]
 
 
-def test_a_guess_below_the_confidence_is_unknown_and_a_train_label_never() -> None:
+def test_a_prediction_below_the_confidence_is_unknown_and_a_train_label_never() -> None:
     logits = torch.tensor([[2.0, 0.0, 0.0], [0.1, 0.0, 0.0], [0.0, 5.0, 0.0]]).expand(4, 3, 3)
     train_labels = np.full((4, 3), -1)
     train_labels[:, 0] = 2
@@ -73,7 +73,7 @@ def test_shares_are_probabilities_and_certain_on_train_nodes() -> None:
     np.testing.assert_allclose(shares, [[[1 - sure, sure], [0.5, 0.5], [0, 1]]], rtol=1e-6)
 
 
-def test_the_shares_of_an_unsure_guess_are_zero_and_of_a_train_label_never() -> None:
+def test_the_shares_of_an_uncertain_node_are_zero_and_of_a_train_node_never() -> None:
     logits = torch.tensor([[2.0, 0.0, 0.0], [0.1, 0.0, 0.0], [0.0, 5.0, 0.0]]).expand(4, 3, 3)
     train_labels = np.full((4, 3), -1)
     train_labels[:, 0] = 2
@@ -169,7 +169,7 @@ def test_estimator_dropout_changes_training_but_not_evaluation(small_graph: Grap
 
 
 @pytest.mark.parametrize("missing", [0, 2])
-def test_a_class_without_train_nodes_is_never_the_true_label_given(
+def test_a_class_without_train_nodes_is_never_a_true_label(
     small_graph: Graph, missing: int
 ) -> None:
     split = small_graph.split(0)

@@ -241,7 +241,7 @@ def test_entropy_is_that_of_the_mean_use_of_each_pattern() -> None:
 
 
 @pytest.mark.parametrize("num_patterns", [1, 2, 7, 500])
-def test_entropy_is_lowest_when_all_patterns_are_used_alike(num_patterns: int) -> None:
+def test_entropy_is_lowest_when_all_patterns_are_used_equally(num_patterns: int) -> None:
     each_its_own = torch.eye(num_patterns).unsqueeze(0)
     spread = torch.full((1, 3, num_patterns), 1 / num_patterns)
     lowest = -math.log(num_patterns)
@@ -386,7 +386,7 @@ def test_penalties_are_of_the_query_after_its_map() -> None:
     torch.testing.assert_close(found, nearest)
 
 
-def test_details_and_penalties_are_given_only_when_asked_for() -> None:
+def test_details_and_penalties_are_returned_only_on_request() -> None:
     head = make_head()
     plain, full = head(QUERY), head(QUERY, details=True)
     assert plain.details == {}

@@ -258,7 +258,7 @@ def test_every_option_matches_dense_matrices_and_so_do_its_gradients(
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
 
 
-def test_mixing_weighs_every_power_alike_or_as_pagerank_does() -> None:
+def test_mixing_weights_are_equal_or_those_of_pagerank() -> None:
     np.testing.assert_allclose(mixing_weights("mean", 4, 0.3), [0.2] * 5)
     np.testing.assert_allclose(mixing_weights("ppr", 2, 0.3), [0.3, 0.21, 0.49])
 
@@ -281,9 +281,9 @@ def test_a_gcn_does_not_propagate_before_the_network(small_graph: Graph) -> None
 
 
 def test_a_gcn_mixes_no_rounds(small_graph: Graph) -> None:
-    with pytest.raises(SettingError, match="mixing=mean is for hpgmn-appnp"):
+    with pytest.raises(SettingError, match="mixing=mean needs an APPNP"):
         make_settings(MODELS["hpgmn-gcn"].settings, {"mixing": "mean"})
-    with pytest.raises(SettingError, match="mixing=mean is for hpgmn-appnp"):
+    with pytest.raises(SettingError, match="mixing=mean needs an APPNP"):
         encoder_of("gcn", small_graph, replace(TINY, mixing="mean"))
     assert make_settings(MODELS["hpgmn-appnp"].settings, {"mixing": "mean"}).mixing == "mean"
 
@@ -330,7 +330,7 @@ def test_another_graph_is_predicted_by_its_own_edges_and_nodes(
 
 @pytest.mark.parametrize("widths", [(32, 4), (4, 32)])
 @pytest.mark.parametrize("settings", [TINY, BEFORE, NORMED, replace(TINY, batch_norm=True)])
-def test_the_memory_thought_of_covers_what_a_pass_keeps(
+def test_the_size_estimate_covers_what_a_pass_stores(
     small_graph: Graph, settings: PropagatedSettings, widths: tuple[int, int]
 ) -> None:
     hidden, query = widths
@@ -417,7 +417,7 @@ def encoder_values(parameters: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_pretrained_encoder_is_kept_as_it_was_learned(small_graph: Graph, kind: str) -> None:
+def test_a_pretrained_encoder_stays_frozen(small_graph: Graph, kind: str) -> None:
     state, first = trained(small_graph, kind, replace(TINY, encoder="pretrained"))
     learned = encoder_values(state.done["pretraining"])
     assert len(learned) == 4
@@ -453,7 +453,7 @@ def test_a_finetuned_encoder_starts_from_what_was_learned(small_graph: Graph, ki
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_joint_encoder_starts_anew(small_graph: Graph, kind: str) -> None:
+def test_a_joint_encoder_starts_from_its_initial_values(small_graph: Graph, kind: str) -> None:
     settings = replace(TINY, encoder="joint", lr=1e-3, weight_decay=0.0)
     state, first = trained(small_graph, kind, settings)
     task = task_of(small_graph, settings)
@@ -487,7 +487,7 @@ def test_the_main_stage_takes_over_only_the_encoder(
     assert stage.frozen == (("encoder.",) if freedom == "pretrained" else ())
 
 
-def test_pretraining_goes_straight_to_a_linear_classifier(small_graph: Graph) -> None:
+def test_pretraining_has_a_linear_classifier(small_graph: Graph) -> None:
     state, _ = trained(small_graph, "gcn", TINY)
     task = task_of(small_graph, TINY)
     stage = stages("gcn")["pretraining"](task, {})

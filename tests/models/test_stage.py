@@ -153,9 +153,7 @@ def test_balanced_weights_give_every_class_the_same_share() -> None:
     np.testing.assert_allclose(balanced_weights(labels, 3), expected)
 
 
-def test_a_task_has_weights_of_train_nodes_only_where_asked(
-    small_graph: Graph, task: TrainingTask
-) -> None:
+def test_a_task_has_class_weights_only_where_set(small_graph: Graph, task: TrainingTask) -> None:
     assert task.class_weights is None
     settings = TrainSettings(class_weights="balanced")
     weighted = task_of(small_graph, Replica(0, 0, settings), Replica(1, 0, settings))

@@ -33,7 +33,7 @@ KILLED = (-signal.SIGKILL, -signal.SIGXFSZ)
 LEAST_ROOM = 2048
 """Bytes. What a command prints goes to files, too, and has to have room."""
 BEFORE = """
-import hpgmn.explain.dossier as dossier
+import hpgmn.explain.explorer as dossier
 dossier.SECONDS = 0.05
 """
 """Few nodes of a page have their neighbours taken away, as in the tests of the commands."""

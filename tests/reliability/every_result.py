@@ -23,7 +23,7 @@ from hpgmn.graph.files import read_graph, write_graph
 from hpgmn.graph.synthetic import trading_network
 from hpgmn.models import MODELS, find_model
 from hpgmn.models.stage import Replica
-from hpgmn.statistics.forms import FORMS, MEANS_FORMS
+from hpgmn.statistics.settings import FORMS, MEANS_FORMS
 from hpgmn.training.replicas import fit_replicas
 
 WIDTHS = {"hidden_dim": 8, "query_dim": 8, "estimator_hidden": 8, "num_patterns": 4}
@@ -112,8 +112,7 @@ def of_library(graph: Graph, seed: int) -> dict[str, str]:
     """The classifier, the portfolio, an audit and an explanation."""
     from hpgmn.auditing.whole import audit
     from hpgmn.classifier import HPGMNClassifier
-    from hpgmn.runs.members import Member
-    from hpgmn.runs.portfolio import choose
+    from hpgmn.runs.portfolio import Member, choose
 
     model = HPGMNClassifier(seed=seed, epochs=3, estimator_epochs=3, hidden_dim=4).fit(graph, 0)
     short = {"epochs": 3, "hidden_dim": 4}
@@ -160,13 +159,13 @@ def of_commands(graph: Graph, folder: Path) -> dict[str, str]:
 
 def _quiet() -> None:
     """No pages and pictures: they cost seconds, and hold times."""
-    import hpgmn.cli.several
-    import hpgmn.cli.tune
     import hpgmn.runs.report_data
+    import hpgmn.runs.train
+    import hpgmn.runs.tune
 
-    hpgmn.cli.several.explain_and_report = lambda *_: None
+    hpgmn.runs.train.explain_run = lambda *_: None
     hpgmn.runs.report_data.write_report = lambda *_: None
-    hpgmn.cli.tune._draw = lambda *_: False
+    hpgmn.runs.tune.draw = lambda *_: False
 
 
 def _said(words: list[str]) -> str:

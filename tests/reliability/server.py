@@ -30,9 +30,10 @@ LOADED = (
         "hpgmn.classifier",
         "hpgmn.statistics",
     ),
-    *("hpgmn.runs.train", "hpgmn.runs.explorer", "hpgmn.runs.understanding"),
-    *("hpgmn.runs.report_data", "hpgmn_lab.reproduction.html", "hpgmn_lab.reproduction.tasks"),
-    *("hpgmn.runs.tune_tasks", "hpgmn.shards", "matplotlib.figure"),
+    *("hpgmn.runs.train", "hpgmn.runs.understanding"),
+    *("hpgmn.runs.report_data", "hpgmn_lab.reproduction.documents"),
+    "hpgmn_lab.reproduction.tasks",
+    *("hpgmn.runs.tune", "hpgmn.shards", "matplotlib.figure"),
     *("matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg"),
 )
 SEARCH = ("optuna", "optuna.importance", "sqlalchemy.dialects.sqlite", "alembic.command")

@@ -22,9 +22,9 @@ from hpgmn.cli import main
 from hpgmn.graph import Graph
 from hpgmn.graph.files import write_graph
 from hpgmn.models import MODELS
+from hpgmn.runs.fit import train_folder
 from hpgmn.runs.folder import prepare_folder
 from hpgmn.runs.spec import RunSpec
-from hpgmn.runs.train import train_folder
 from hpgmn.training.checkpoint import _checksum
 
 TINY = {

@@ -22,7 +22,7 @@ from hpgmn.runs.predictions import guessed_labels, used_ids
 from hpgmn.runs.report_data import read_report_data
 from hpgmn.shards import Shards, shard
 from hpgmn.statistics import StatisticsSettings
-from hpgmn.statistics.entries import draft, publish, read_entry, save_array
+from hpgmn.statistics.cache import entry_draft, publish, read_entry, save_array
 from hpgmn.training.checkpoint import read_tensors, write_tensors
 from hpgmn.training.saved import SavedModel
 from hpgmn_lab.reproduction.cells import CellRecord, read_cell, write_cell
@@ -87,7 +87,7 @@ def metrics(graph: Graph, folder: Path) -> tuple[Path, Read]:
 
 
 def entry(graph: Graph, folder: Path) -> tuple[Path, Read]:
-    with draft(folder, KEY) as place:
+    with entry_draft(folder, KEY) as place:
         said = {"rows": save_array(place / "rows.npy", np.random.default_rng(0).random((20, 5)))}
         publish(place, KEY, {"kind": "rows"}, said)
     return folder / KEY / "rows.npy", lambda path: read_entry(folder, KEY)["rows"].tobytes()

@@ -145,13 +145,12 @@ def test_tables_hold_names_whole(hostile: Path, tmp_path: Path) -> None:
 
 
 def test_markdown_cells_stay_cells() -> None:
-    from hpgmn_lab.reproduction.documents import Document
-    from hpgmn_lab.reproduction.grids import Grid, Words
-    from hpgmn_lab.reproduction.writers import markdown
+    from hpgmn_lab.rendering import frame
+    from hpgmn_lab.reproduction.documents import Document, Grid, markdown
 
     evil = f"a|b {SCRIPT} 1 < 2"
-    grid = Grid("g", evil, ("x", "y"), ((Words(evil), Words(evil, f" / {evil}", True)),), False)
-    text = markdown(Document("g", evil, (evil, grid), None, 0))
+    grid = Grid("g", evil, frame(("x", "y"), [(evil, f"**{evil}** / {evil}")]))
+    text = markdown(Document("g", evil, evil, "hpgmn", (grid,)))
     assert "<script" not in text
     assert "1 < 2" in text
     [row] = [line for line in text.splitlines() if line.startswith("| a")]
@@ -216,18 +215,18 @@ def test_notebooks_and_the_page_of_a_reproduction_show_names_as_text(
     page: Page, hostile: Path
 ) -> None:
     from hpgmn import HPGMNClassifier, load
-    from hpgmn_lab.reproduction.documents import Document
-    from hpgmn_lab.reproduction.grids import Grid, Heading, Items, Words
-    from hpgmn_lab.reproduction.html import build_page
+    from hpgmn_lab.rendering import frame
+    from hpgmn_lab.reproduction.documents import Document, Grid
+    from hpgmn_lab.reproduction.documents import page as reproduction_page
 
     graph = load(hostile / FOLDER)
     model = HPGMNClassifier.load(hostile / "run")
     evil = SCRIPT + IMAGE
-    grid = Grid("g", evil, (evil, "b"), ((Words(evil), Words(evil, f" / {evil}", True)),), True)
-    blocks = (evil, grid, Heading(evil), Items((f"`{evil}`",)))
+    grid = Grid("g", evil, frame((evil, "b"), [(evil, f"**{evil}**")]), True, evil)
+    document = Document("g", evil, f"`{evil}`", evil, (grid,), missing=(evil,))
     shown: list[Any] = [graph, model, model.explain(graph), model.explain(graph, SCRIPT)]
     contents = [one._repr_html_() for one in shown]
-    for content in (*contents, build_page([Document("g", evil, blocks, None, 0)])):
+    for content in (*contents, reproduction_page([document])):
         page.set_content(content)
         assert_unharmed(page)
     page.set_content(contents[0])

@@ -58,7 +58,7 @@ SMALL = ("convert", "convert to a folder", "predict", "predict parquet")
 WRITES = {"tune": (20, 4096)} | dict.fromkeys(SMALL, (1, 2048))
 """Touch and bytes at which one of its files is cut; those of others are larger."""
 BEFORE = """
-import hpgmn.explain.dossier as dossier
+import hpgmn.explain.explorer as dossier
 dossier.SECONDS = 0.02
 from hpgmn_lab import paper
 paper.TABLE_2 = {"gcn": paper.TABLE_2["gcn"]}
@@ -340,11 +340,11 @@ def test_a_cache_that_cannot_be_written_stops_no_training(
         cache = disk(8192, "ro") if kind == "read-only" else disk(4)
         if kind == "full":
             (cache / "ballast").write_bytes(bytes(3000))
-    worth = "from hpgmn.statistics import cache\ncache.WORTH_SECONDS = -1.0\n"
+    worth = "from hpgmn.statistics import cache\ncache.MIN_SECONDS = -1.0\n"
     words = [word.format(out=tmp_path) for word in COMMANDS["train"]]
     options = {"before": BEFORE + worth, "environment": {"HPGMN_CACHE": str(cache)}}
     answer = commands(*words, "--set", "statistics=attributes,diffusion", folder=place, **options)
     assert answer.code == 0, answer.err
     assert (tmp_path / "run" / "report.html").exists()
     if kind != "full":  # an entry too large for the disk is not worth a line
-        assert f"Statistics are not kept in '{cache}'" in answer.err
+        assert f"Statistics are not cached in '{cache}'" in answer.err

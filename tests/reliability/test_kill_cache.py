@@ -19,7 +19,7 @@ import torch
 import hpgmn
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.statistics import LocalStatistics, cache
-cache.WORTH_SECONDS = -1.0
+cache.MIN_SECONDS = -1.0
 cache.MEMORY_SHARE = 1e-9
 graph = hpgmn.trading_network(num_nodes=300, seed=3).graph
 settings = HPGMNSettings(

@@ -16,10 +16,10 @@ import optuna
 import pytest
 
 import hpgmn as package
-from hpgmn.cli.tune import specification
 from hpgmn.graph import Graph
 from hpgmn.runs.search import run_trials
-from hpgmn.runs.tune import Tuning
+from hpgmn.runs.tune import make_tune_spec
+from hpgmn.runs.tuning import Tuning
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]
 
@@ -116,7 +116,9 @@ def told(answer: Any) -> str:
 def without_history(folder: Path) -> list[dict[str, Any]]:
     """Place → what a sampler draws there that knows of no trials before."""
     asked = {"model": "mlp", "set": list(FIXED)}
-    spec, graph, _ = specification(str(folder / "small.npz"), asked, "cpu", None)
+    spec, graph, _ = make_tune_spec(
+        str(folder / "small.npz"), str(folder / "small.npz"), asked, "cpu", None
+    )
     tuning = Tuning(optuna.create_study(direction="maximize"), spec, graph)
     return [tuning.begin(place).user_attrs["settings"] for place in range(TRIALS)]
 

@@ -102,7 +102,7 @@ def test_files_that_are_replaced_are_not_written_through(
 def test_a_link_in_the_cache_is_dropped_and_not_what_it_leads_to(
     tmp_path: Path, outside: Path
 ) -> None:
-    from hpgmn.statistics.entries import drop, read_entry
+    from hpgmn.statistics.cache import drop, read_entry
 
     key = "a" * 40
     cache = tmp_path / "cache"

@@ -40,7 +40,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     options = [word for name, value in QUICK.items() for word in ("--set", f"{name}={value}")]
     words = ["train", str(folder / "graph.npz"), "--model", "hpgmn", "--splits", "0", *options]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hpgmn.cli.several.explain_and_report", lambda *_: None)
+        patch.setattr("hpgmn.runs.train.explain_run", lambda *_: None)
         assert main([*words, "--device", "cpu", "--out", str(folder / "run")]) == 0
     yield folder / "run"
     shutil.rmtree(folder)
@@ -169,7 +169,7 @@ def filled_study(path: Path, graph: Graph, count: int) -> Any:
     from optuna.distributions import CategoricalDistribution, distribution_to_json
 
     from hpgmn.runs.study import claim, open_study
-    from hpgmn.runs.tune import Choices, TuneSpec
+    from hpgmn.runs.tuning import Choices, TuneSpec
 
     spec = TuneSpec(str(path.with_name("graph.npz")), splits=(0,), fixed={"epochs": 2})
     with open_study(path) as study:
@@ -213,7 +213,7 @@ def test_a_long_search_suggests_its_next_trial_within_a_second(tmp_path: Path, s
     work; reading all trials once for each of them would take a quarter of an hour.
     """
     from hpgmn.runs.study import open_study
-    from hpgmn.runs.tune import Choices, Tuning
+    from hpgmn.runs.tuning import Choices, Tuning
 
     write_graph(trading_network(num_nodes=100, seed=0).graph, tmp_path / "graph.npz")
     graph = read_graph(tmp_path / "graph.npz")

@@ -20,7 +20,7 @@ from hpgmn.cli import main
 from hpgmn.graph import Graph
 from hpgmn.graph.files import write_graph
 from hpgmn.models import MODELS
-from hpgmn.statistics.local import scaled_attributes
+from hpgmn.statistics.scaling import scaled_attributes
 from hpgmn.training.saved import SavedModel
 
 OUT_OF_REACH = 3e37

@@ -21,14 +21,14 @@ from hpgmn.base.files import CELL_FORMAT, GRAPH_FORMAT, RUN_FORMAT, STUDY_FORMAT
 from hpgmn.cli import main
 from hpgmn.runs.report_data import write_report
 from hpgmn.runs.study import claim, open_study
-from hpgmn_lab.results.records import read_records
+from hpgmn_lab.records import read_runs
 
 OLD = Path(__file__).parent / "old_run"
 
 
 @pytest.fixture(autouse=True)
 def _no_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpgmn.cli.several.explain_and_report", lambda *_: None)
+    monkeypatch.setattr("hpgmn.runs.train.explain_run", lambda *_: None)
 
 
 @pytest.fixture
@@ -296,7 +296,7 @@ def test_the_readers_of_runs_refuse_newer_ones(old: Path) -> None:
         write_report(old / "finished")
     newer_metrics(old)
     with pytest.raises(HPGMNError, match="was written by a newer hpgmn"):
-        read_records(old)
+        read_runs(old)
 
 
 def test_the_record_of_a_newer_cell_is_not_done_again(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ SET = [word for name, value in TINY.items() for word in ("--set", f"{name}={valu
 
 @pytest.fixture(autouse=True)
 def _no_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpgmn.cli.several.explain_and_report", lambda *_: None)
+    monkeypatch.setattr("hpgmn.runs.train.explain_run", lambda *_: None)
     monkeypatch.setattr("hpgmn.runs.report_data.write_report", lambda *_: None)
 
 
@@ -118,8 +118,8 @@ def test_a_config_is_enough(
 def test_a_choice_is_not_made_again(
     home: Path, monkeypatch: pytest.MonkeyPatch, lasting: Callable[[Any], Any]
 ) -> None:
-    from hpgmn.runs import members as portfolio_members
-    from hpgmn.runs.members import Member
+    from hpgmn.runs import portfolio as portfolio_members
+    from hpgmn.runs.portfolio import Member
 
     quick = {"epochs": 3, "hidden_dim": 4}
     members = (Member("one", "mlp", quick), Member("two", "gcn", quick))

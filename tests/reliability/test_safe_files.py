@@ -39,7 +39,7 @@ from hpgmn.base.parsing import read_json
 from hpgmn.runs.report_data import build_report
 from hpgmn.shards import Shards
 from hpgmn.shards.files import RowFile, small_array
-from hpgmn.statistics.entries import read_entry
+from hpgmn.statistics.cache import read_entry
 from hpgmn.training.saved import SavedModel
 
 def entry(path):
@@ -266,14 +266,15 @@ def shards(folder: Path) -> Files:
 
 def entries(folder: Path) -> Files:
     """Harmful arrays in the cache, under descriptions that fit them."""
-    from hpgmn.statistics.entries import _checksum, publish
+    from hpgmn.base.files import file_checksum
+    from hpgmn.statistics.cache import publish
 
     for count, (name, content) in enumerate(harmful_arrays(folder).items()):
         place, key = folder / f"draft {name}", f"{count:040x}"
         place.mkdir()
         path = place / "a.npy"
         path.write_bytes(content)
-        said = {"bytes": len(content), "crc32": _checksum(path), "shape": [4], "dtype": "<f8"}
+        said = {"bytes": len(content), "crc32": file_checksum(path), "shape": [4], "dtype": "<f8"}
         assert publish(place, key, {}, {"a": said})
         yield f"{name} in the cache", "entry", folder / key
 

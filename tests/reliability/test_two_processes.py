@@ -21,7 +21,7 @@ SAME = ("model.safetensors", "predictions.parquet", "history.jsonl")
 """What has the same bytes, whoever wrote it."""
 # The state is saved after each epoch.
 BEFORE = """
-import hpgmn.explain.dossier as dossier
+import hpgmn.explain.explorer as dossier
 import hpgmn.training.replicas as replicas
 dossier.SECONDS = 0.02
 replicas.SAVE_SECONDS = -1.0
@@ -186,7 +186,7 @@ import numpy as np, os, torch
 import hpgmn
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.statistics import LocalStatistics, cache
-cache.WORTH_SECONDS = -1.0
+cache.MIN_SECONDS = -1.0
 graph = hpgmn.read_graph("g.npz")
 settings = HPGMNSettings(statistics=("diffusion",), neighbors="undirected")
 built = LocalStatistics(graph).build(graph.y[None], graph.num_classes, [settings])

@@ -18,18 +18,20 @@ from hpgmn.base.settings import settings_dict
 from hpgmn.graph import Graph
 from hpgmn.models.baselines.mlp import MLPSettings
 from hpgmn.runs import folder as module
+from hpgmn.runs.fit import train_folder
 from hpgmn.runs.folder import (
-    bring_back,
-    drop,
+    backup_note,
+    create_backup,
+    drop_backup,
     finished_run,
-    kept_words,
     log_file,
     prepare_folder,
-    set_aside,
+    record_log,
+    restore_backup,
+    warnings_among,
 )
 from hpgmn.runs.metrics import read_metrics
 from hpgmn.runs.spec import RunSpec
-from hpgmn.runs.train import train_folder
 
 SPEC = RunSpec(
     "small", "mlp", settings_dict(MLPSettings(hidden_dim=4, epochs=2)), splits=(0, 1), seeds=2
@@ -109,7 +111,7 @@ STEPS = ("write_text", "write_config", "shutil.rmtree")
 @pytest.mark.parametrize(
     ("step", "is_finished"),
     [
-        ("set_aside", True),
+        ("create_backup", True),
         *((step, is_finished) for step in STEPS for is_finished in (True, False)),
     ],
 )
@@ -224,7 +226,7 @@ def test_files_of_others_are_neither_drafts_nor_nothing(small_graph: Graph, tmp_
 # Replacing a finished run.
 
 
-NAMES = ("done", "model", "config")
+NAMES = ("metrics.json", "model.safetensors", "config.yaml")
 
 
 def written(folder: Path, word: str) -> None:
@@ -235,30 +237,30 @@ def written(folder: Path, word: str) -> None:
 def test_files_are_kept_without_room_and_brought_back(tmp_path: Path) -> None:
     written(tmp_path, "old")
     (tmp_path / "other").write_text("mine")
-    set_aside(tmp_path, NAMES)
+    create_backup(tmp_path)
     place = tmp_path / ".replaced"
-    assert {path.name for path in place.iterdir()} == {"done", "model"}
-    assert (place / "model").stat().st_nlink == 2  # the same file, not a copy
-    assert str(place) in kept_words(tmp_path)
+    assert {path.name for path in place.iterdir()} == {"metrics.json", "model.safetensors"}
+    assert (place / "model.safetensors").stat().st_nlink == 2  # the same file, not a copy
+    assert str(place) in backup_note(tmp_path)
     for name in NAMES[:2]:
         (tmp_path / name).unlink()
-    (tmp_path / "model").write_text("new")
-    bring_back(tmp_path, NAMES)
+    (tmp_path / "model.safetensors").write_text("new")
+    restore_backup(tmp_path)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
-        "done": "old done",
-        "model": "old model",
+        "metrics.json": "old metrics.json",
+        "model.safetensors": "old model.safetensors",
         "other": "mine",
     }
-    assert kept_words(tmp_path) == ""
-    bring_back(tmp_path, NAMES)  # nothing is aside: nothing changes
-    assert (tmp_path / "model").read_text() == "old model"
+    assert backup_note(tmp_path) == ""
+    restore_backup(tmp_path)  # nothing is aside: nothing changes
+    assert (tmp_path / "model.safetensors").read_text() == "old model.safetensors"
 
 
 def test_a_file_that_says_finished_is_the_last_to_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written(tmp_path, "old")
-    set_aside(tmp_path, NAMES)
+    create_backup(tmp_path)
     order, real = [], os.replace
 
     def replace(source: Path, target: Path) -> None:
@@ -266,8 +268,8 @@ def test_a_file_that_says_finished_is_the_last_to_come_back(
         order.append(target.name)
 
     monkeypatch.setattr(os, "replace", replace)
-    bring_back(tmp_path, NAMES)
-    assert order == ["model", "done"]
+    restore_backup(tmp_path)
+    assert order == ["model.safetensors", "metrics.json"]
 
 
 def test_a_file_system_without_links_has_copies(
@@ -278,20 +280,20 @@ def test_a_file_system_without_links_has_copies(
 
     monkeypatch.setattr(os, "link", refused)
     written(tmp_path, "old")
-    set_aside(tmp_path, NAMES)
-    assert (tmp_path / ".replaced" / "model").stat().st_nlink == 1
-    assert (tmp_path / ".replaced" / "model").read_text() == "old model"
+    create_backup(tmp_path)
+    assert (tmp_path / ".replaced" / "model.safetensors").stat().st_nlink == 1
+    assert (tmp_path / ".replaced" / "model.safetensors").read_text() == "old model.safetensors"
 
 
 def test_the_latest_finished_run_is_the_one_that_is_kept(tmp_path: Path) -> None:
     written(tmp_path, "first")
-    set_aside(tmp_path, NAMES)
+    create_backup(tmp_path)
     for name in NAMES[:2]:
         (tmp_path / name).unlink()
     written(tmp_path, "second")  # and was killed before the first could be dropped
-    set_aside(tmp_path, NAMES)
-    assert (tmp_path / ".replaced" / "done").read_text() == "second done"
-    drop(tmp_path)
+    create_backup(tmp_path)
+    assert (tmp_path / ".replaced" / "metrics.json").read_text() == "second metrics.json"
+    drop_backup(tmp_path)
     assert not (tmp_path / ".replaced").exists()
 
 
@@ -319,3 +321,24 @@ def test_the_log_file_holds_everything_that_is_logged(
     with log_file(path):  # a resumed run goes on with the same file
         logger.info("again")
     assert len(path.read_text(encoding="utf-8").splitlines()) == 3
+
+
+def test_a_log_begins_with_what_was_logged_before_it(tmp_path: Path) -> None:
+    with record_log() as records:
+        logger.info("columns were read")
+        logger.warning("a column was left out")
+        logger.warning("a column was left out")
+        early = tuple(records)
+        for name in ("one", "two"):  # each log has the beginning, none has another's lines
+            with log_file(tmp_path / name, early):
+                logger.warning("of %s", name)
+            lines = (tmp_path / name).read_text(encoding="utf-8").splitlines()
+            assert [line.split(maxsplit=2)[2] for line in lines] == [
+                "INFO columns were read",
+                "WARNING a column was left out",
+                "WARNING a column was left out",
+                f"WARNING of {name}",
+            ]
+    assert warnings_among(early) == ["a column was left out"]
+    logger.warning("later")
+    assert len(records) == 5

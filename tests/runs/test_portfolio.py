@@ -14,10 +14,18 @@ import pytest
 from hpgmn import HPGMNClassifier
 from hpgmn import choose as public_choose
 from hpgmn.base.errors import HPGMNError
+from hpgmn.base.settings import make_settings
 from hpgmn.graph import Graph
+from hpgmn.models import find_model
 from hpgmn.runs import portfolio
-from hpgmn.runs.members import Member
-from hpgmn.runs.portfolio import Choice, choose, splits_to_try
+from hpgmn.runs.portfolio import (
+    Choice,
+    Member,
+    choose,
+    members_for,
+    portfolio_members,
+    splits_to_try,
+)
 from hpgmn.runs.search import run_trials
 from hpgmn.training.replicas import Progress
 
@@ -313,14 +321,14 @@ def test_a_member_far_behind_is_given_up(
     small_graph: Graph, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No training can catch up with a best score that is out of reach."""
-    monkeypatch.setattr(portfolio, "FIRST_EPOCHS", 3)
-    monkeypatch.setattr(portfolio, "HOPELESS", -1.0)
+    monkeypatch.setattr(portfolio, "MIN_EPOCHS", 3)
+    monkeypatch.setattr(portfolio, "MAX_GAP", -1.0)
     rows = choose(small_graph, [0, 1], members=(OUT, PLAIN)).as_dict()["members"]
     assert rows[0]["failure"] is None
     assert rows[1]["failure"].startswith("after 3 epochs it has ")
     assert rows[1]["val_score"] == []
     assert "'plain' is left out of the portfolio: after 3 epochs" in caplog.text
-    monkeypatch.setattr(portfolio, "HOPELESS", 1.0)
+    monkeypatch.setattr(portfolio, "MAX_GAP", 1.0)
     rows = choose(small_graph, [0, 1], members=(OUT, PLAIN)).as_dict()["members"]
     assert [row["failure"] for row in rows] == [None, None]
 
@@ -333,3 +341,75 @@ def test_a_score_that_is_no_number_never_wins(small_graph: Graph) -> None:
     assert portfolio._best(rows, small_graph)["name"] == "high"
     with pytest.raises(HPGMNError, match="No member"):
         portfolio._best([rows[0] | {"failure": "x"}], small_graph)
+
+
+# Members.
+
+MEMBERS = portfolio_members()
+Ring = Callable[..., Graph]
+
+
+@pytest.mark.parametrize("members", [portfolio_members(), portfolio_members(True)])
+def test_every_member_has_a_name_of_its_own_and_settings_that_its_model_takes(
+    members: tuple[Member, ...],
+) -> None:
+    assert len({member.name for member in members}) == len(members)
+    made = [make_settings(find_model(one.model).settings, one.settings) for one in members]
+    assert len({repr(settings) for settings in made}) == len(members)
+
+
+def test_the_portfolio_covers_directions_statistics_and_encoders() -> None:
+    settings = [
+        make_settings(find_model(one.model).settings, one.settings) for one in portfolio_members()
+    ]
+    own = [one for one in settings if hasattr(one, "statistics")]
+    assert {one.neighbors for one in own} == {"out", "undirected", "both"}
+    assert any(one.statistics == ("attributes",) for one in own)
+    assert any("adjacency" in one.statistics for one in own)
+    assert any("diffusion" in one.statistics for one in own)
+    assert any({"adjacency", "diffusion"}.isdisjoint(one.statistics[1:]) for one in own)
+    assert max(one.weight_decay for one in own) >= 100 * min(one.weight_decay for one in own)
+    assert any(member.model == "hpgmn-appnp" for member in portfolio_members())
+    assert 8 <= len(portfolio_members()) <= 14
+
+
+def test_a_directed_graph_gets_the_whole_portfolio(ring: Ring) -> None:
+    assert members_for(ring(12)) == (portfolio_members(), None)
+
+
+def test_where_edges_run_both_ways_no_two_members_are_the_same(ring: Ring) -> None:
+    members, note = members_for(ring(12, both_ways=True))
+    shapes = [
+        (one.model, {k: v for k, v in one.settings.items() if k != "neighbors"})
+        for one in members
+        if one.settings.get("neighbors", "both") != "both"
+    ]
+    assert all(shape not in shapes[:place] for place, shape in enumerate(shapes))
+    assert len(members) < len(portfolio_members())
+    assert note is not None
+    assert (
+        f"{len(portfolio_members()) - len(members)} of {len(portfolio_members())} members" in note
+    )
+
+
+def test_weights_added_in_both_directions_are_another_graph(ring: Ring) -> None:
+    twin = ring(12, both_ways=True)
+    weights = np.arange(1, 25, dtype=np.float32)
+    weighted = Graph(twin.x, twin.edge_index, twin.y, edge_weight=weights, directed=True)
+    assert members_for(weighted) == (portfolio_members(), None)
+    once = Graph(twin.x, ring(12).edge_index, twin.y, directed=False)
+    assert members_for(once)[0] == members_for(twin)[0]
+
+
+def test_a_large_graph_gets_batches_and_says_so(
+    ring: Ring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(portfolio_members, "LARGE_NODES", 12)
+    assert members_for(ring(12))[0] == portfolio_members()
+    members, note = members_for(ring(13))
+    assert members == portfolio_members(True)
+    assert note is not None
+    assert "more than 12 nodes" in note
+    assert f"{len(portfolio_members(True))} members" in note
+    own = [one for one in portfolio_members(True) if one.model == "hpgmn"]
+    assert all(one.settings["batch_size"] > 0 for one in own)

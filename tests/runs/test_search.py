@@ -15,9 +15,8 @@ from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.models.stage import Replica
-from hpgmn.runs.literature import literature
 from hpgmn.runs.search import append_record, best_trials, planned_trials, run_trials, sample_trials
-from hpgmn.runs.spaces import space_for
+from hpgmn.runs.spaces import literature, space_for
 from hpgmn.training.replicas import fit_replicas
 
 SPACE: dict[str, list[Any]] = {

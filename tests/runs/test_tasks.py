@@ -16,10 +16,10 @@ from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.graph import Graph
 from hpgmn.models import find_model
 from hpgmn.runs import tasks as run_tasks
+from hpgmn.runs.fit import train_folder
 from hpgmn.runs.folder import PORTFOLIO_FILE, prepare_folder
 from hpgmn.runs.spec import RunSpec
 from hpgmn.runs.tasks import run_on, write_files
-from hpgmn.runs.train import train_folder
 
 
 def specification(model: str, **settings: Any) -> RunSpec:

@@ -1,376 +1,177 @@
-"""One run: its specification, and what may influence it."""
+"""``hpgmn.train``: what is trained, where it is written, and how it is resumed."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
-import torch
 
-from hpgmn.base.calibration import fit_temperature
-from hpgmn.base.errors import HPGMNError
-from hpgmn.base.settings import read_yaml, settings_dict
-from hpgmn.graph import Graph, Split
-from hpgmn.models.hpgmn import HPGMNSettings
-from hpgmn.models.stage import Replica
-from hpgmn.runs import train as module
-from hpgmn.runs.folder import prepare_folder, write_config
-from hpgmn.runs.metrics import read_metrics
-from hpgmn.runs.predictions import roles
-from hpgmn.runs.spec import RunSpec
-from hpgmn.runs.train import train_folder
-from hpgmn.training.checkpoint import read_tensors, write_tensors
-from hpgmn.training.replicas import Fitted
-from hpgmn.training.saved import SavedModel
+import hpgmn
+from hpgmn.base.errors import HPGMNError, SettingError
+from hpgmn.graph import Graph
+from hpgmn.graph.files import write_graph
+from hpgmn.runs.monitor import InterruptedRunError
+from hpgmn.runs.spec import check_run
+from hpgmn.runs.train import default_folder, folder_name, read_options, uses_portfolio
 
-TINY = HPGMNSettings(
-    hidden_dim=4,
-    num_patterns=3,
-    estimator_hidden=4,
-    estimator_epochs=3,
-    epochs=4,
-    patience=0,
-    neighbors="undirected",
-    statistics=("attributes", "class_counts", "class_means", "diffusion"),
-)
-SPEC = RunSpec("small", "hpgmn", settings_dict(TINY), splits=(0, 1), seeds=2)
+SHORT = {"epochs": 3, "estimator_epochs": 3, "hidden_dim": 4, "num_patterns": 3}
 
 
-def with_labels(graph: Graph, y: np.ndarray) -> Graph:
-    assert graph.splits is not None
-    masks = {f"{part}_mask": getattr(graph.splits, part) for part in ("train", "val", "test")}
-    return Graph(graph.x, graph.edge_index, y, name=graph.name, **masks)
+def train(graph: Any, out: Path, **options: Any) -> hpgmn.Run:
+    values: dict[str, Any] = {"splits": 0, "settings": SHORT, "device": "cpu", "report": False}
+    return hpgmn.train(graph, out=out, **(values | options))
+
+
+@pytest.fixture
+def graph_file(small_graph: Graph, tmp_path: Path) -> Path:
+    path = tmp_path / "small.npz"
+    write_graph(small_graph, path)
+    return path
 
 
 def stop_at(epoch: int) -> Callable[[], bool]:
-    """Stops a training after so many epochs."""
-    asked = count(1)
-    return lambda: next(asked) == epoch
+    polls = count(1)
+    return lambda: next(polls) == epoch
 
 
-def test_a_run_leaves_no_state_behind(small_graph: Graph, tmp_path: Path) -> None:
-    metrics = train_folder(SPEC, small_graph, tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {
-        *("config.yaml", "metrics.json", "history.jsonl", "predictions.parquet"),
-        "model.safetensors",
-    }
-    assert read_metrics(tmp_path / "metrics.json") == metrics
+def test_a_graph_in_memory_is_stored_with_its_run(small_graph: Graph, tmp_path: Path) -> None:
+    run = train(small_graph, tmp_path / "run")
+    assert run.metrics["val_score"]
+    (tmp_path / "run").rename(tmp_path / "moved")
+    opened = hpgmn.open_run(tmp_path / "moved")
+    close = {"atol": 1e-6}
+    np.testing.assert_allclose(opened.predict().probabilities, run.predict().probabilities, **close)
+    assert opened.metrics == json.loads(json.dumps(run.metrics))
 
 
-def test_the_same_specification_gives_the_same_result(small_graph: Graph, tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    one = train_folder(SPEC, small_graph, tmp_path / "a")
-    other = train_folder(SPEC, small_graph, tmp_path / "b")
-    for name in ("model.safetensors", "predictions.parquet", "history.jsonl"):
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-    assert one["test_score"] == other["test_score"]
-
-
-def test_test_labels_change_nothing_but_test_scores(small_graph: Graph, tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    spec = replace(SPEC, splits=(0,))
-    y, test = small_graph.y.copy(), small_graph.split(0).test
-    y[test] = (y[test] + 1) % 3
-    before = train_folder(spec, small_graph, tmp_path / "a")
-    after = train_folder(spec, with_labels(small_graph, y), tmp_path / "b")
-    assert before["val_score"] == after["val_score"]
-    assert before["epochs"] == after["epochs"]
-    chances = pq.read_table(tmp_path / "b" / "predictions.parquet").to_pylist()
-    guesses = np.array([int(row["prediction"]) for row in chances]).reshape(2, 18)
-    expected = (guesses[:, test] == y[test]).mean(axis=1)
-    assert after["test_score"] == pytest.approx(expected, abs=1e-6)
-    for name in ("model.safetensors", "history.jsonl"):
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-    columns = ["node", "role", "prediction", "probability_0", "probability_1", "probability_2"]
-    tables = [
-        pq.read_table(tmp_path / name / "predictions.parquet", columns=columns) for name in "ab"
-    ]
-    assert tables[0].equals(tables[1])
-
-
-def test_replicas_come_split_by_split_with_seeds_inside(small_graph: Graph, tmp_path: Path) -> None:
-    train_folder(replace(SPEC, splits=(1, 0)), small_graph, tmp_path)
-    table = pq.read_table(tmp_path / "predictions.parquet")
-    pairs = list(zip(table["split"].to_pylist(), table["seed"].to_pylist(), strict=True))
-    assert list(dict.fromkeys(pairs)) == [(1, 0), (1, 1), (0, 0), (0, 1)]
-
-
-def test_the_area_is_reported_beside_the_accuracy(small_graph: Graph, tmp_path: Path) -> None:
-    graph = with_labels(small_graph, small_graph.y % 2)
-    metrics = train_folder(replace(SPEC, metric="roc_auc"), graph, tmp_path)
-    assert metrics["metric"] == "roc_auc"
-    assert metrics["test_score_mean"] != metrics["test_accuracy_mean"]
-    table = pq.read_table(tmp_path / "predictions.parquet").to_pylist()
-    tested = [row for row in table if row["role"] == "test" and row["split"] == row["seed"] == 0]
-    pairs = [
-        (a["probability_1"] > b["probability_1"]) + 0.5 * (a["probability_1"] == b["probability_1"])
-        for a in tested
-        for b in tested
-        if (a["label"], b["label"]) == ("1", "0")
-    ]
-    assert pairs
-    assert metrics["test_score"][0] == pytest.approx(np.mean(pairs), abs=1e-6)
-
-
-def test_a_stopped_run_goes_on_and_counts_its_time(small_graph: Graph, tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        train_folder(SPEC, small_graph, tmp_path, should_stop=stop_at(5))
-    assert (tmp_path / "state" / "state-000.safetensors").exists()
-    spent = module._elapsed(tmp_path / "state")
-    assert spent > 0
-    told: list[Any] = []
-    metrics = train_folder(SPEC, small_graph, tmp_path, report=told.append)
-    assert len(told) == 3 + 4 - 5
-    assert metrics["seconds"] >= spent
-    (tmp_path / "other").mkdir()
-    assert (
-        train_folder(SPEC, small_graph, tmp_path / "other")["test_score"] == metrics["test_score"]
-    )
-
-
-def test_a_run_that_goes_on_with_other_versions_says_so_and_keeps_the_first(
-    small_graph: Graph,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+def test_a_graph_file_and_the_same_graph_in_memory_give_the_same_scores(
+    small_graph: Graph, graph_file: Path, tmp_path: Path
 ) -> None:
-    def config() -> dict[str, Any]:
-        return dict(read_yaml(tmp_path / "config.yaml"))
-
-    monkeypatch.setattr(module, "made_with", lambda *_: {"torch": "1.0"})
-    with pytest.raises(KeyboardInterrupt):
-        train_folder(SPEC, small_graph, tmp_path, should_stop=stop_at(5))
-    with pytest.raises(KeyboardInterrupt):  # nothing has changed
-        train_folder(SPEC, small_graph, tmp_path, should_stop=lambda: True)
-    assert "torch" not in caplog.text
-    monkeypatch.setattr(module, "made_with", lambda *_: {"torch": "2.0"})
-    metrics = train_folder(SPEC, small_graph, tmp_path)
-    assert config()["made_with"] == {"torch": "1.0"}
-    (told,) = [line for line in caplog.messages if "torch" in line]
-    assert "was trained with torch 1.0 (now 2.0)" in told
-    assert told in metrics["warnings"]
+    by_name = train(str(graph_file), tmp_path / "file")
+    in_memory = train(small_graph, tmp_path / "memory")
+    assert by_name.metrics["test_score"] == in_memory.metrics["test_score"]
+    assert by_name.metrics["config"]["graph"] == str(graph_file)
 
 
-def test_a_run_that_was_never_begun_is_made_with_what_is_there_now(
+def test_a_run_is_checked_once(
     small_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_config(tmp_path, SPEC, {"torch": "1.0"})
-    monkeypatch.setattr(module, "made_with", lambda *_: {"torch": "2.0"})
-    assert not any(
-        "torch" in line for line in train_folder(SPEC, small_graph, tmp_path)["warnings"]
+    checks: list[Any] = []
+
+    def counted(*arguments: Any) -> Any:
+        checks.append(arguments)
+        return check_run(*arguments)
+
+    monkeypatch.setattr("hpgmn.runs.train.check_run", counted)
+    monkeypatch.setattr("hpgmn.runs.fit.check_run", counted)
+    run = train(small_graph, tmp_path / "run")
+    assert len(checks) == 1
+    assert run.metrics["warnings"] == list(dict.fromkeys(run.metrics["warnings"])) != []
+
+
+def test_an_interrupted_run_is_resumed(small_graph: Graph, tmp_path: Path) -> None:
+    whole = train(small_graph, tmp_path / "whole")
+    with pytest.raises(InterruptedRunError) as stopped:
+        train(small_graph, tmp_path / "run", should_stop=stop_at(2))
+    assert stopped.value.folder == tmp_path / "run"
+    with pytest.raises(HPGMNError, match="exists") as refused:
+        train(small_graph, tmp_path / "run")
+    assert refused.value.remedy is not None
+    assert refused.value.remedy.option == "resume"
+    run = train(small_graph, tmp_path / "run", resume=True)
+    assert run.metrics["test_score"] == whole.metrics["test_score"]
+    np.testing.assert_array_equal(run.predict().probabilities, whole.predict().probabilities)
+
+
+def test_a_finished_run_is_replaced_on_request_only(small_graph: Graph, tmp_path: Path) -> None:
+    train(small_graph, tmp_path / "run")
+    with pytest.raises(HPGMNError, match="exists"):
+        train(small_graph, tmp_path / "run")
+    again = train(small_graph, tmp_path / "run", overwrite=True, seeds=2)
+    assert again.metrics["seeds"] == 2
+    assert not (tmp_path / "run" / ".replaced").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "option"),
+    [({"resume": True, "out": None}, "out"), ({"resume": True, "overwrite": True}, "resume")],
+)
+def test_resume_needs_a_folder_and_nothing_to_replace(
+    small_graph: Graph, tmp_path: Path, options: dict[str, Any], option: str
+) -> None:
+    with pytest.raises(SettingError) as refused:
+        hpgmn.train(small_graph, **({"out": tmp_path / "run"} | options))
+    assert refused.value.remedy is not None
+    assert refused.value.remedy.option == option
+
+
+def test_without_a_graph_there_is_nothing_to_train() -> None:
+    with pytest.raises(SettingError, match="No graph"):
+        hpgmn.train()
+
+
+def test_a_run_is_trained_again_by_its_config(small_graph: Graph, tmp_path: Path) -> None:
+    first = train(small_graph, tmp_path / "run")
+    again = hpgmn.train(
+        config=tmp_path / "run" / "config.yaml", out=tmp_path / "again", report=False
     )
-    assert read_yaml(tmp_path / "config.yaml")["made_with"] == {"torch": "2.0"}
+    assert again.metrics["test_score"] == first.metrics["test_score"]
 
 
-@pytest.mark.parametrize("place", ["write_history", "write_predictions", "_metrics"])
-def test_a_crash_after_training_costs_no_training(
-    small_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+def test_progress_and_remarks_reach_the_callbacks(graph_file: Path, tmp_path: Path) -> None:
+    epochs: list[tuple[str, str]] = []
+    train(graph_file, tmp_path / "run", progress=lambda task, now: epochs.append((task, now.stage)))
+    assert ("small hpgmn", "estimator") in epochs
+    assert ("small hpgmn", "main") in epochs
+
+
+def test_a_config_of_another_model_is_refused() -> None:
+    with pytest.raises(SettingError, match="The config is of hpgmn, not of gcn"):
+        read_options("paper", model="gcn")
+
+
+def test_a_config_never_imports_code(graph_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("model: trap:Net\nsettings: {}\n")
+    with pytest.raises(SettingError) as refused:
+        hpgmn.train(graph_file, config=tmp_path / "config.yaml")
+    assert refused.value.remedy is not None
+    assert refused.value.remedy.value == "trap:Net"
+
+
+def test_default_folders_name_graph_and_model() -> None:
+    assert default_folder("texas", "own.module:Net").name.startswith("texas-own.module-Net-")
+    assert folder_name("a.b:Net") == "a.b-Net"
+
+
+@pytest.mark.parametrize(
+    ("source", "requested", "named", "settings", "expected"),
+    [
+        ("my-folder", None, {"config": None}, None, True),
+        ("minesweeper", None, {}, None, True),
+        ("texas", None, {}, None, False),
+        ("texas", True, {}, None, True),
+        ("my-folder", False, {}, None, False),
+        ("my-folder", None, {"config": "paper"}, None, False),
+        ("my-folder", None, {"model": "mlp"}, None, False),
+        ("my-folder", None, {}, {"lr": 1}, False),
+        ("my-folder", True, {}, {"lr": 1}, True),
+    ],
+)
+def test_a_portfolio_is_tried_where_nothing_else_gives_settings(
+    source: str,
+    requested: bool | None,
+    named: dict[str, Any],
+    settings: dict[str, Any] | None,
+    expected: bool,
 ) -> None:
-    class Crash(Exception):
-        pass
-
-    def crash(*_: object) -> None:
-        raise Crash
-
-    for name in ("whole", "crashed"):
-        (tmp_path / name).mkdir()
-    train_folder(SPEC, small_graph, tmp_path / "whole")
-    with monkeypatch.context() as patch:
-        patch.setattr(module, place, crash)
-        with pytest.raises(Crash):
-            train_folder(SPEC, small_graph, tmp_path / "crashed")
-    assert not (tmp_path / "crashed" / "metrics.json").exists()
-    told: list[Any] = []
-    train_folder(SPEC, small_graph, tmp_path / "crashed", report=told.append)
-    assert told == []
-    for name in ("model.safetensors", "predictions.parquet", "history.jsonl"):
-        assert (tmp_path / "whole" / name).read_bytes() == (
-            tmp_path / "crashed" / name
-        ).read_bytes()
-    assert not (tmp_path / "crashed" / "state").exists()
+    assert uses_portfolio(source, requested, named, settings) is expected
 
 
-def test_a_run_does_not_go_on_from_a_state_that_says_nothing(
-    small_graph: Graph, tmp_path: Path
-) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        train_folder(SPEC, small_graph, tmp_path, should_stop=lambda: True)
-    path = tmp_path / "state" / "state-000.safetensors"
-    write_tensors(path, read_tensors(path)[0], {})
-    with pytest.raises(HPGMNError, match=r"state-000\.safetensors is damaged .*--overwrite"):
-        train_folder(SPEC, small_graph, tmp_path)
-
-
-def test_the_state_of_another_run_is_refused(small_graph: Graph, tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        train_folder(SPEC, small_graph, tmp_path, should_stop=lambda: True)
-    with pytest.raises(HPGMNError, match="was started with other settings"):
-        train_folder(replace(SPEC, settings=SPEC.settings | {"lr": 0.5}), small_graph, tmp_path)
-
-
-def test_history_holds_no_number_that_json_does_not_know(tmp_path: Path) -> None:
-    inf, nan = float("inf"), float("nan")
-    nothing = torch.empty(0)
-    history = {
-        "loss": torch.tensor([[1.0, 0.5], [nan, 0.25], [2.0, nan]]),
-        "val_loss": torch.tensor([[inf, 0.5], [nan, nan], [1.0, nan]]),
-        "val_score": torch.tensor([[0.5, 0.5], [0.5, 0.5], [1.0, nan]]),
-    }
-    replicas = [Replica(0, 0, None), Replica(3, 0, None)]
-    fitted = Fitted(replicas, {}, nothing, nothing, nothing, {}, {"main": history}, {})
-    module.write_history(tmp_path / "history.jsonl", fitted.replicas, fitted.history)
-
-    def refuse(constant: str) -> None:
-        raise AssertionError(constant)
-
-    lines = (tmp_path / "history.jsonl").read_text().splitlines()
-    rows = [json.loads(line, parse_constant=refuse) for line in lines]
-    keys = ("split", "epoch", "loss", "val_loss", "val_score")
-    assert [tuple(row[key] for key in keys) for row in rows] == [
-        (0, 1, 1.0, None, 0.5),
-        (0, 3, 2.0, 1.0, 1.0),
-        (3, 1, 0.5, 0.5, 0.5),
-        (3, 2, 0.25, None, 0.5),
-    ]
-
-
-# Probabilities.
-
-
-def chances_of(folder: Path) -> np.ndarray:
-    """(R, N, C) the probabilities in predictions.parquet."""
-    table = pq.read_table(folder / "predictions.parquet")
-    columns = [table[f"probability_{number}"].to_numpy() for number in range(3)]
-    return np.stack(columns, axis=-1).reshape(-1, 18, 3)
-
-
-def test_probabilities_are_scaled_by_temperatures_of_the_validation_nodes(
-    small_graph: Graph, tmp_path: Path
-) -> None:
-    for name in ("scaled", "plain"):
-        (tmp_path / name).mkdir()
-    scaled = train_folder(SPEC, small_graph, tmp_path / "scaled")
-    plain = train_folder(replace(SPEC, calibrate=False), small_graph, tmp_path / "plain")
-    assert plain["calibration"]["temperature"] == [1.0] * 4
-    assert plain["calibration"]["mean_temperature"] == [1.0] * 2
-    before, after = chances_of(tmp_path / "plain"), chances_of(tmp_path / "scaled")
-    guesses = [
-        pq.read_table(tmp_path / name / "predictions.parquet")["prediction"]
-        for name in ("plain", "scaled")
-    ]
-    assert guesses[0].equals(guesses[1])
-    found = scaled["calibration"]["temperature"]
-    for row, temperature in enumerate(found):
-        val = small_graph.split(row // 2).val
-        logs = np.log(before[row].astype(np.float64))
-        assert temperature == pytest.approx(
-            fit_temperature(logs[val], small_graph.y[val]), rel=1e-3
-        )
-        powers = np.exp(logs / temperature)
-        np.testing.assert_allclose(
-            after[row], powers / powers.sum(axis=1, keepdims=True), atol=1e-5
-        )
-    for key in ("test_score", "val_score", "ensemble", "test_accuracy_mean"):
-        assert scaled[key] == plain[key]
-    one, other = scaled["calibration"], plain["calibration"]
-    for key in ("ece", "nll", "brier", "ece_equal_mass"):
-        assert one[f"{key}_before"] == other[f"{key}_before"] == other[f"{key}_after"]
-    assert one["nll_after"] != one["nll_before"]
-    saved = SavedModel.read(tmp_path / "scaled" / "model.safetensors")
-    assert saved.temperatures == found
-    means = scaled["calibration"]["mean_temperature"]
-    assert saved.mean_temperatures == [means[0], means[0], means[1], means[1]]
-
-
-def test_the_errors_are_those_of_the_predictions_on_test_nodes(
-    small_graph: Graph, tmp_path: Path
-) -> None:
-    """Errors are of each run; bins and coverage of the average over a split's two seeds."""
-    found = train_folder(SPEC, small_graph, tmp_path)["calibration"]
-    chances, y = chances_of(tmp_path), small_graph.y
-    losses, confidences, hits = [], [], []
-    for row in range(4):
-        test = small_graph.split(row // 2).test
-        own = chances[row][test]
-        losses.append(-np.log(own[np.arange(6), y[test]]).mean())
-    assert found["nll_after"] == pytest.approx(losses, rel=1e-4)
-    assert found["nll_after_mean"] == pytest.approx(np.mean(losses), rel=1e-4)
-    saved = SavedModel.read(tmp_path / "model.safetensors")
-    for split in range(2):
-        test = small_graph.split(split).test
-        own = saved.choose([2 * split, 2 * split + 1]).mean_probabilities(small_graph).numpy()[test]
-        confidences += own.max(axis=1).tolist()
-        hits += (own.argmax(axis=1) == y[test]).tolist()
-    last = found["coverage"][-1]
-    assert (last["coverage"], last["accuracy"]) == (1.0, pytest.approx(np.mean(hits)))
-    assert last["threshold"] == pytest.approx(min(confidences), rel=1e-5)
-    assert sum(own["count"] for own in found["reliability"]) == 12
-
-
-def test_the_temperature_of_an_older_config_is_fitted() -> None:
-    content = SPEC.as_dict()
-    del content["calibrate"]
-    assert RunSpec.from_dict(content) == SPEC
-    assert not RunSpec.from_dict(content | {"calibrate": False}).calibrate
-
-
-# What the predictions say about nodes.
-
-
-def test_roles_are_names() -> None:
-    split = Split(*(np.array(part, bool) for part in ([1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0])))
-    assert roles(split).tolist() == ["train", "val", "test", "unlabelled"]
-
-
-# Seeds averaged.
-
-
-@pytest.mark.parametrize(("splits", "seeds", "size"), [((1, 0), 3, 3), ((1,), 7, 5), ((0,), 2, 2)])
-def test_probabilities_averaged_over_seeds_are_scored_beside_the_runs(
-    small_graph: Graph, tmp_path: Path, splits: tuple[int, ...], seeds: int, size: int
-) -> None:
-    spec = replace(SPEC, splits=splits, seeds=seeds, calibrate=False)
-    prepare_folder(tmp_path / "run", spec, resume=False, overwrite=False)
-    metrics = train_folder(spec, small_graph, tmp_path / "run")
-    rows = pq.read_table(tmp_path / "run" / "predictions.parquet").to_pylist()
-    expected = []
-    for split in splits:
-        hits = []
-        for node in {row["node"] for row in rows if (row["split"], row["role"]) == (split, "test")}:
-            own = [row for row in rows if (row["split"], row["node"]) == (split, node)]
-            sums = [
-                sum(row[f"probability_{k}"] for row in own if row["seed"] < size) for k in "012"
-            ]
-            hits.append(int(np.argmax(sums)) == int(own[0]["label"]))
-        expected.append(np.mean(hits))
-    found = metrics["ensemble"]
-    assert found["seeds"] == size
-    assert found["test_score"] == pytest.approx(expected)
-    assert found["test_score_mean"] == pytest.approx(np.mean(expected))
-    deviation = np.std(expected, ddof=1) if len(expected) > 1 else 0.0
-    assert found["test_score_std"] == pytest.approx(deviation)
-
-
-def test_one_seed_is_no_average(small_graph: Graph, tmp_path: Path) -> None:
-    spec = replace(SPEC, seeds=1)
-    prepare_folder(tmp_path / "run", spec, resume=False, overwrite=False)
-    assert "ensemble" not in train_folder(spec, small_graph, tmp_path / "run")
-
-
-def test_without_test_nodes_there_is_no_average(small_graph: Graph, tmp_path: Path) -> None:
-    assert small_graph.splits is not None
-    empty = np.zeros_like(small_graph.splits.test)
-    graph = small_graph.with_splits(
-        replace(small_graph.splits, test=empty)  # as in a graph whose other labels are unknown
-    )
-    prepare_folder(tmp_path / "run", SPEC, resume=False, overwrite=False)
-    assert "ensemble" not in train_folder(SPEC, graph, tmp_path / "run")
+def test_a_portfolio_and_a_named_model_exclude_each_other() -> None:
+    with pytest.raises(SettingError, match="model and config"):
+        uses_portfolio("x", True, {"model": "mlp", "config": "paper"}, None)

@@ -1,8 +1,9 @@
-"""The files about graph and model that a run leaves for its report."""
+"""What a run records about graph and model for its report."""
 
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,11 @@ from hpgmn.base.settings import settings_dict
 from hpgmn.explain import explain_model
 from hpgmn.graph import Graph
 from hpgmn.models import find_model
-from hpgmn.runs import understanding
+from hpgmn.runs import understanding as module
+from hpgmn.runs.fit import train_folder
 from hpgmn.runs.folder import prepare_folder
 from hpgmn.runs.spec import RunSpec
-from hpgmn.runs.train import train_folder
-from hpgmn.runs.understanding import audited, made, understood, write_understanding
+from hpgmn.runs.understanding import computed, understand
 from hpgmn.training.saved import SavedModel
 
 SETTINGS = settings_dict(
@@ -30,106 +31,121 @@ SPEC = RunSpec("small", "hpgmn", SETTINGS, splits=(1, 0), seeds=2)
 
 
 @pytest.fixture
-def trained(small_graph: Graph, tmp_path: Path) -> Path:
-    prepare_folder(tmp_path / "run", SPEC, resume=False, overwrite=False)
-    train_folder(SPEC, small_graph, tmp_path / "run")
-    return tmp_path / "run"
+def model(small_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SavedModel:
+    monkeypatch.setattr("hpgmn.explain.explorer.SECONDS", 0.1)
+    return trained(SPEC, small_graph, tmp_path)
 
 
-def read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+def trained(spec: RunSpec, graph: Graph, folder: Path) -> SavedModel:
+    prepare_folder(folder / "run", spec, resume=False, overwrite=False)
+    train_folder(spec, graph, folder / "run")
+    return SavedModel.read(folder / "run" / "model.safetensors")
 
 
-def test_both_files_are_about_the_first_split(small_graph: Graph, trained: Path) -> None:
+def plain(content: object) -> Any:
+    return json.loads(json.dumps(content))
+
+
+def test_everything_is_about_the_first_split(small_graph: Graph, model: SavedModel) -> None:
     steps: list[str] = []
-    write_understanding(SPEC, small_graph, trained, lambda what, done, total: steps.append(what))
-    assert steps == ["Audit of the graph", "What the model has learned"]
-    expected = audit(small_graph, 1, training=False).as_dict()
-    assert read(trained / "audit.json") == json.loads(json.dumps(expected))
-    found = read(trained / "understanding.json")
-    saved = SavedModel.read(trained / "model.safetensors")
-    first = [place for place, one in enumerate(saved.replicas) if one.split == 1]
-    said = json.loads(json.dumps(explain_model(saved.choose(first), small_graph).as_dict()))
-    assert {name: found[name] for name in said} == said
-    assert (found["split"], found["seeds"], len(found["map"]["nodes"])) == (1, 2, 18)
+    found = understand(SPEC, small_graph, model, steps.append)
+    assert len(steps) == 3
+    assert plain(found.audit) == plain(audit(small_graph, 1, training=False).as_dict())
+    chosen = model.choose([r for r, one in enumerate(model.replicas) if one.split == 1])
+    explained = plain(explain_model(chosen, small_graph).as_dict())
+    overview = plain(found.overview)
+    assert {name: overview[name] for name in explained} == explained
+    assert (overview["split"], overview["seeds"], len(overview["map"]["nodes"])) == (1, 2, 18)
+
+    explorer = found.explorer
+    assert (explorer["split"], explorer["seeds"]) == (1, 2)
+    mean, split = chosen.mean_probabilities(small_graph).numpy(), small_graph.split(1)
+    for name, row in zip(explorer["ids"], explorer["nodes"], strict=True):
+        assert row["probabilities"] == pytest.approx(mean[int(name)], abs=1e-5)
+        assert getattr(split, row["role"])[int(name)]
+        assert row["label"] == small_graph.y[int(name)]
 
 
-def test_the_same_run_gives_the_same_files(small_graph: Graph, trained: Path) -> None:
-    pages = []
-    for _ in range(2):
-        write_understanding(SPEC, small_graph, trained)
-        pages.append(
-            [(trained / f"{name}.json").read_bytes() for name in ("audit", "understanding")]
-        )
-    assert pages[0] == pages[1]
+def test_files_are_reproducible(small_graph: Graph, model: SavedModel, tmp_path: Path) -> None:
+    contents = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        understand(SPEC, small_graph, model).write(tmp_path / name)
+        contents.append({path.name: path.read_text() for path in (tmp_path / name).iterdir()})
+    assert contents[0] == contents[1]
+    assert set(contents[0]) == {"audit.json", "understanding.json", "explorer.json"}
+
+
+def test_the_model_is_opened_once(
+    small_graph: Graph, model: SavedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    original = module.open_replicas
+
+    def count(*arguments: Any) -> Any:
+        calls.append(arguments)
+        return original(*arguments)
+
+    monkeypatch.setattr(module, "open_replicas", count)
+    understand(SPEC, small_graph, model)
+    assert len(calls) == 1
 
 
 def test_large_graphs_are_left_out(
-    small_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_graph: Graph, model: SavedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(understanding, "LARGEST_AUDIT", 18 + small_graph.num_listed_edges - 1)
-    monkeypatch.setattr(understanding, "LARGEST_OVERVIEW", 17)
-    assert "`hpgmn audit small --no-training`" in audited(SPEC, small_graph)["left_out"]
-    assert f"`hpgmn explain {tmp_path}`" in understood(SPEC, small_graph, tmp_path)["left_out"]
+    monkeypatch.setattr(module, "LARGEST_AUDIT", 18 + small_graph.num_listed_edges - 1)
+    monkeypatch.setattr(module, "LARGEST_OVERVIEW", 17)
+    found = understand(SPEC, small_graph, model)
+    assert "hpgmn audit" in found.audit["left_out"]
+    assert "hpgmn explain" in found.overview["left_out"]
+    assert found.explorer == {}
 
 
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        (HPGMNError("No numbers."), "No numbers."),
-        (MemoryError(), "There was too little memory left to describe the model."),
-        (torch.OutOfMemoryError(), "There was too little memory left to describe the model."),
-    ],
-)
-def test_a_model_that_cannot_be_described_leaves_its_reason(
+@pytest.mark.parametrize("name", ["audit", "model_overview", "explorer_data"])
+@pytest.mark.parametrize("error", [HPGMNError("No numbers."), MemoryError()])
+def test_what_cannot_be_computed_leaves_its_reason(
     small_graph: Graph,
-    trained: Path,
+    model: SavedModel,
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
     error: Exception,
-    words: str,
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(understanding, "model_overview", fail)
-    assert understood(SPEC, small_graph, trained) == {"left_out": words}
+    monkeypatch.setattr(module, name, fail)
+    with caplog.at_level(logging.WARNING):
+        found = understand(SPEC, small_graph, model)
+    left_out = {
+        "audit": found.audit.get("left_out", ""),
+        "model_overview": found.overview.get("left_out", ""),
+        "explorer_data": "" if found.explorer else caplog.text,
+    }
+    reason = "No numbers." if isinstance(error, HPGMNError) else "memory"
+    for part, text in left_out.items():
+        assert (reason in text) == (part == name)
 
 
-def test_an_audit_that_cannot_be_made_leaves_its_reason(
-    small_graph: Graph, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(understanding, "audit", fail)
-    reason = "There was too little memory left to audit the graph."
-    assert audited(SPEC, small_graph) == {"left_out": reason}
-
-
-def test_want_of_memory_is_known_by_what_torch_raises() -> None:
+def test_lack_of_memory_is_recognised_by_what_torch_raises() -> None:
     def allocate() -> dict[str, Any]:
         return {"size": torch.empty(2**60, dtype=torch.int8)}
 
-    with pytest.raises(RuntimeError):
-        allocate()
-    reason = "There was too little memory left to count."
-    assert made(allocate, "count") == {"left_out": reason}
+    assert "memory" in computed(allocate, "count")["left_out"]
 
-
-def test_other_errors_are_not_hidden() -> None:
     def fail() -> dict[str, Any]:
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
     with pytest.raises(RuntimeError, match="shapes"):
-        made(fail, "count")
+        computed(fail, "count")
 
 
-def test_other_models_are_described_as_far_as_they_can(small_graph: Graph, tmp_path: Path) -> None:
+def test_other_models_are_described_as_far_as_possible(small_graph: Graph, tmp_path: Path) -> None:
     settings = settings_dict(find_model("mlp").settings(epochs=2))
     spec = replace(SPEC, model="mlp", settings=settings)
-    prepare_folder(tmp_path, spec, resume=False, overwrite=True)
-    train_folder(spec, small_graph, tmp_path)
-    found = understood(spec, small_graph, tmp_path)
-    assert (found["map"], list(found["patterns"]), found["statistics"]) == (None, [], {})
-    assert found["label_next"]
+    found = understand(spec, small_graph, trained(spec, small_graph, tmp_path))
+    overview = found.overview
+    assert (overview["map"], list(overview["patterns"]), overview["statistics"]) == (None, [], {})
+    assert overview["label_next"]
+    assert found.explorer["nodes"]

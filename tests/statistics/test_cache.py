@@ -22,14 +22,22 @@ import scipy.sparse as sp
 import torch
 
 import hpgmn
+from hpgmn.base.digests import array_digest
 from hpgmn.base.errors import HPGMNError
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.models.stage import Replica
-from hpgmn.statistics import LocalStatistics, Statistic, StatisticsSettings, cache, entries, local
-from hpgmn.statistics.cache import Recipe, StatisticsCache, circumstances, digest
-from hpgmn.statistics.entries import ABOUT
+from hpgmn.statistics import (
+    LocalStatistics,
+    Statistic,
+    StatisticsSettings,
+    cache,
+    definitions,
+    push,
+    sketch,
+)
+from hpgmn.statistics.cache import ENTRY_FILE, Recipe, StatisticsCache, rounding_environment
 from hpgmn.training.numerics import run_training_thread
 from hpgmn.training.replicas import Fitted, fit_replicas
 
@@ -42,7 +50,7 @@ WORK: dict[str, np.ndarray] = {"rows": np.arange(12, dtype=np.float32).reshape(3
 @pytest.fixture
 def keep_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep what takes no time, too."""
-    monkeypatch.setattr(cache, "WORTH_SECONDS", -1.0)
+    monkeypatch.setattr(cache, "MIN_SECONDS", -1.0)
 
 
 @pytest.fixture
@@ -62,7 +70,7 @@ def keys(folder: Path) -> set[str]:
 
 
 def never() -> Any:
-    raise AssertionError("computed again")
+    raise AssertionError("recomputed")
 
 
 # Where.
@@ -106,11 +114,11 @@ def test_digests_tell_values_shapes_and_types_apart() -> None:
         *(values[:0], values[:0].astype(np.float32), np.array(["ab", "c"]), np.array(["a", "bc"])),
         *(np.zeros(2), -np.zeros(2), None),
     ]
-    found = [digest(array) for array in arrays]
+    found = [array_digest(array) for array in arrays]
     assert len(set(found)) == len(arrays)
-    np.testing.assert_array_equal(found, [digest(array) for array in arrays])
+    np.testing.assert_array_equal(found, [array_digest(array) for array in arrays])
     every_second = np.arange(12, dtype=np.int32)[::2]
-    assert digest(every_second) == digest(every_second.copy())
+    assert array_digest(every_second) == array_digest(every_second.copy())
 
 
 def test_a_key_changes_with_everything_it_is_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,10 +135,10 @@ def test_a_key_changes_with_everything_it_is_made_of(monkeypatch: pytest.MonkeyP
     found.add(run_training_thread(lambda _: RECIPE.key()))
     monkeypatch.setattr(cache, "CACHE_VERSION", cache.CACHE_VERSION + 1)
     found.add(RECIPE.key())
-    for name, value in cache._surroundings().items():
-        changed = cache._surroundings() | {name: f"{value}0"}
+    for name, value in cache._environment().items():
+        changed = cache._environment() | {name: f"{value}0"}
         with monkeypatch.context() as patch:
-            patch.setattr(cache, "_surroundings", lambda changed=changed: changed)
+            patch.setattr(cache, "_environment", lambda changed=changed: changed)
             found.add(RECIPE.key())
     assert len(found) == len(recipes) + 2 + 6
     assert all(re.fullmatch("[0-9a-f]{40}", key) for key in found)
@@ -155,17 +163,18 @@ def test_a_key_is_the_same_in_another_process() -> None:
 def test_changed_code_is_noticed(tmp_path: Path) -> None:
     inner = tmp_path / "statistics"
     inner.mkdir()
-    files = [inner / "push.py", inner / "sketch.py", tmp_path / "sparse.py"]
-    found = {cache._code(inner)}
+    (tmp_path / "base").mkdir()
+    files = [inner / "push.py", inner / "sketch.py", tmp_path / "base" / "sparse.py"]
+    found = {cache._code_digest(inner)}
     for path in files:
         path.write_text("a = 1\n")
-        found.add(cache._code(inner))
+        found.add(cache._code_digest(inner))
     for path in files:
         path.write_text("a = 2\n")
-        found.add(cache._code(inner))
+        found.add(cache._code_digest(inner))
     assert len(found) == 7
     (tmp_path / "graph.py").write_text("no part of it")
-    assert cache._code(inner) in found
+    assert cache._code_digest(inner) in found
 
 
 def test_kinds_of_processors_are_told_apart_and_their_clocks_are_not(tmp_path: Path) -> None:
@@ -188,20 +197,20 @@ def test_threads_and_devices_count_where_rounding_depends_on_them(
     names = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
     for name in names:
         monkeypatch.delenv(name, raising=False)
-    found = [circumstances(CPU)]
+    found = [rounding_environment(CPU)]
     for name in names:
         monkeypatch.setenv(name, "3")
-        found.append(circumstances(CPU))
+        found.append(rounding_environment(CPU))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 17)
-    found.append(circumstances(CPU))
+    found.append(rounding_environment(CPU))
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: 99)
-    found.append(circumstances(CPU))
+    found.append(rounding_environment(CPU))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "A card")
-    found.append(circumstances(torch.device("cuda")))
+    found.append(rounding_environment(torch.device("cuda")))
     assert "A card" in found[-1]
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
-    found.append(circumstances(torch.device("cuda")))
+    found.append(rounding_environment(torch.device("cuda")))
     assert len({tuple(one) for one in found}) == len(found)
 
 
@@ -215,7 +224,7 @@ def test_what_took_long_is_read_the_next_time(
     first = StatisticsCache.of_user().arrays(RECIPE, lambda: WORK)
     assert keys(folder) == {RECIPE.key()}
     place = folder / RECIPE.key()
-    assert f"Test, 0.0 MiB, kept in the cache, {place}." in caplog.messages
+    assert f"Test, 0.0 MiB, stored in the cache, {place}." in caplog.messages
     caplog.clear()
     again = StatisticsCache.of_user().arrays(RECIPE, never, never)
     assert caplog.messages == [f"Test, 0.0 MiB, read from the cache, {place}."]
@@ -223,7 +232,7 @@ def test_what_took_long_is_read_the_next_time(
         np.testing.assert_array_equal(found, WORK["rows"])
         assert found.ctypes.data % 64 == 0
         assert found.flags.writeable
-    about = json.loads((place / ABOUT).read_text())
+    about = json.loads((place / ENTRY_FILE).read_text())
     assert about["about"]["kind"] == "Test"
     assert about["about"]["parameters"] == {"teleport": 0.15}
     assert about["arrays"]["rows"]["shape"] == [3, 4]
@@ -280,7 +289,7 @@ def test_off_keeps_and_reads_nothing(
     assert list(tmp_path.iterdir()) == [folder]
 
 
-@pytest.mark.parametrize("name", [ABOUT, "rows.npy"])
+@pytest.mark.parametrize("name", [ENTRY_FILE, "rows.npy"])
 def test_a_damaged_entry_is_dropped_and_computed_again(
     folder: Path, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
@@ -294,7 +303,7 @@ def test_a_damaged_entry_is_dropped_and_computed_again(
         np.testing.assert_array_equal(found["rows"], WORK["rows"])
         [record] = [one for one in caplog.records if one.levelno >= logging.WARNING]
         assert f"'{path.parent}' is damaged" in record.getMessage()
-        assert "computed again" in record.getMessage()
+        assert "recomputed" in record.getMessage()
         kept.arrays(RECIPE, never)  # whole again
     assert keys(folder) == {RECIPE.key()}
 
@@ -305,11 +314,11 @@ def test_an_entry_of_strange_content_is_dropped(folder: Path) -> None:
         place = folder / RECIPE.key()
         place.mkdir(parents=True)
         (place / "rows.npy").write_bytes(b"x")
-        text = entries._sealed({"key": RECIPE.key(), "arrays": arrays})
-        (place / ABOUT).write_text(text)
+        text = cache._entry_text({"key": RECIPE.key(), "arrays": arrays})
+        (place / ENTRY_FILE).write_text(text)
         np.testing.assert_array_equal(kept.arrays(RECIPE, lambda: WORK)["rows"], WORK["rows"])
         kept.arrays(RECIPE, never)
-        entries.drop(place)
+        cache.drop(place)
 
 
 def test_eviction_keeps_what_was_written_last(
@@ -318,7 +327,7 @@ def test_eviction_keeps_what_was_written_last(
     kept = StatisticsCache.of_user()
     recipes = [replace(RECIPE, kind=f"Number {number}") for number in range(5)]
     big = {"rows": np.zeros(100_000, np.uint8)}
-    monkeypatch.setattr(entries, "LIMIT_BYTES", 250_000)
+    monkeypatch.setattr(cache, "LIMIT_BYTES", 250_000)
     for recipe in recipes:
         kept.arrays(recipe, lambda: big)
     assert keys(folder) == {recipe.key() for recipe in recipes[-2:]}
@@ -329,15 +338,15 @@ def test_eviction_keeps_what_was_written_last(
 def test_the_limit_holds_for_writers_at_the_same_time(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(entries, "LIMIT_BYTES", 150_000)
+    monkeypatch.setattr(cache, "LIMIT_BYTES", 150_000)
     big, other = {"rows": np.zeros(100_000, np.uint8)}, replace(RECIPE, kind="Other")
-    save = entries.save_array
+    save = cache.save_array
 
     def save_beside_another(path: Path, array: np.ndarray) -> dict[str, Any]:
         with monkeypatch.context() as patch:
             patch.setattr(cache, "save_array", save)
             StatisticsCache.of_user().arrays(other, lambda: big)
-        os.utime(folder / other.key() / ABOUT, (1, 1))
+        os.utime(folder / other.key() / ENTRY_FILE, (1, 1))
         return save(path, array)
 
     with monkeypatch.context() as patch:
@@ -359,7 +368,7 @@ def test_one_who_was_faster_is_kept(folder: Path, caplog: pytest.LogCaptureFixtu
     again = StatisticsCache.of_user().arrays(RECIPE, never)
     np.testing.assert_array_equal(again["rows"], theirs["rows"])
     assert keys(folder) == {RECIPE.key()}
-    assert sum("kept in the cache" in line for line in caplog.messages) == 1
+    assert sum("stored in the cache" in line for line in caplog.messages) == 1
 
 
 # A folder that cannot be used.
@@ -388,8 +397,8 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(
         found = StatisticsCache.of_user().arrays(RECIPE, lambda: big)
     np.testing.assert_array_equal(found["rows"], big["rows"])
     assert warnings_of(caplog) == [
-        f"Statistics are not kept in '{folder}' (File too large). Set HPGMN_CACHE to a folder "
-        "that you may write to and that has room, or to off."
+        f"Statistics are not cached in '{folder}' (File too large). Set HPGMN_CACHE to a "
+        "writable folder with free space, or to off."
     ]
     assert keys(folder) == set()
 
@@ -401,7 +410,7 @@ def test_a_folder_that_cannot_be_made_is_one_line(
     found = StatisticsCache.of_user().arrays(RECIPE, lambda: WORK)
     np.testing.assert_array_equal(found["rows"], WORK["rows"])
     [line] = warnings_of(caplog)
-    assert line.startswith(f"Statistics are not kept in '{folder}' (File exists).")
+    assert line.startswith(f"Statistics are not cached in '{folder}' (File exists).")
 
 
 @contextmanager
@@ -432,7 +441,7 @@ def test_a_folder_without_permission_is_one_line_and_left_alone(
     finally:
         folder.chmod(0o700)
     [line] = warnings_of(caplog)
-    assert line.startswith(f"Statistics are not kept in '{folder}' (Permission denied).")
+    assert line.startswith(f"Statistics are not cached in '{folder}' (Permission denied).")
     assert keys(folder) == {RECIPE.key()}
     StatisticsCache.of_user().arrays(RECIPE, never)
 
@@ -484,7 +493,7 @@ def test_rows_beyond_memory_are_a_mapped_entry(
     again = StatisticsCache.of_user().rows(RECIPE, SHAPE, never)
     np.testing.assert_array_equal(again, EXPECTED)
     assert keys(folder) == {RECIPE.key()}
-    assert "Test take 0.0 MiB and go into a file, for 0.0 MiB of memory are free." in caplog.text
+    assert "Test take 0.0 MiB and are computed into a file: 0.0 MiB of memory" in caplog.text
 
 
 def test_half_of_the_free_memory_may_be_taken(
@@ -515,7 +524,7 @@ def test_rows_beyond_memory_and_cache_leave_no_file(
     if why == "no folder":
         (tmp_path / "cache").write_text("a file")
     if why == "too large":
-        monkeypatch.setattr(entries, "LIMIT_BYTES", 10)
+        monkeypatch.setattr(cache, "LIMIT_BYTES", 10)
     found = StatisticsCache(folder).rows(RECIPE, SHAPE, fill)
     np.testing.assert_array_equal(found, EXPECTED)
     assert isinstance(file_behind(found), np.memmap)
@@ -533,7 +542,7 @@ def test_rows_that_fit_nowhere_are_refused_with_a_remedy(
         StatisticsCache(tmp_path / "cache").rows(RECIPE, SHAPE, never)
     message = str(caught.value)
     assert f"'{tmp_path / 'cache'}' (0.0 MiB free)" in message
-    for remedy in ("Set HPGMN_CACHE to a folder on a disk", "fewer splits", "leave class_means"):
+    for remedy in ("Set HPGMN_CACHE to a folder", "fewer splits", "leave class_means"):
         assert remedy in message
     assert keys(tmp_path / "cache") == set()
 
@@ -610,8 +619,14 @@ def rows_of(statistic: Statistic) -> np.ndarray:
 
 
 def forbid_computing(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("largest_entries", "dense_arrays", "sketch", "class_mean_rows", "prepare_push"):
-        monkeypatch.setattr(local, name, lambda *_, **__: never())
+    computing = {
+        definitions: ("dense_arrays", "class_mean_rows"),
+        push: ("largest_entries", "prepare_push"),
+        sketch: ("sketch",),
+    }
+    for module, names in computing.items():
+        for name in names:
+            monkeypatch.setattr(module, name, lambda *_, **__: never())
 
 
 @pytest.mark.parametrize("scaling", ["raw", "unit"])
@@ -764,9 +779,9 @@ def test_each_array_of_a_graph_is_hashed_once(
 
     def counted(array: Any) -> str:
         hashed.append(id(array))
-        return digest(array)
+        return array_digest(array)
 
-    monkeypatch.setattr(cache, "digest", counted)
+    monkeypatch.setattr(cache, "array_digest", counted)
     statistics = LocalStatistics(small_graph)
     labels = np.stack([small_graph.y, small_graph.y])
     for settings in (*FORMS.values(), replace(FORMS["topk"], teleport=0.3), FORMS["half"]):
@@ -803,8 +818,8 @@ def test_a_statistic_of_another_graphs_columns_is_read(
 def test_progress_of_the_push_is_told(small_graph: Graph) -> None:
     told: list[tuple[str, int, int]] = []
     statistics = LocalStatistics(small_graph)
-    statistics.progress = lambda *about: told.append(about)
-    statistics.build(small_graph.y[None], 3, [FORMS["topk"]])
+    with statistics.reporting(lambda *about: told.append(about)):
+        statistics.build(small_graph.y[None], 3, [FORMS["topk"]])
     assert told == [("diffusion", 18, 18)]
 
 

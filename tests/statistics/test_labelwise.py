@@ -22,13 +22,11 @@ from hpgmn.statistics.labelwise import (
     class_counts,
     class_mean_rows,
     class_means,
-    dense_lengths,
-    inverse_or_zero,
     one_hot,
-    row_lengths,
     scaled_counts,
     sparse_class_means,
 )
+from hpgmn.statistics.scaling import row_lengths
 
 NUM_CLASSES = 4  # labels are below 3: nobody has class 3
 
@@ -283,12 +281,6 @@ def test_row_lengths_match_a_loop(case: Case) -> None:
     assert row_lengths(matrix) == pytest.approx(expected, rel=1e-6)
 
 
-def test_inverse_of_zero_is_zero() -> None:
-    found = inverse_or_zero(np.array([4.0, 0.0, 0.5], np.float32))
-    assert found.tolist() == [0.25, 0.0, 2.0]
-    assert found.dtype == np.float32
-
-
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 def test_large_attributes_have_rows_of_unit_length(kind: str) -> None:
     edges = sp.csr_array(np.float32([[0, 1, 1], [0, 0, 1], [0, 0, 0]]))
@@ -299,41 +291,6 @@ def test_large_attributes_have_rows_of_unit_length(kind: str) -> None:
     expected = class_means(edges, x, labels, 2).toarray()
     lengths = np.linalg.norm(expected, axis=1, keepdims=True)
     np.testing.assert_allclose(rows, expected / np.where(lengths > 0, lengths, 1), atol=1e-3)
-
-
-def with_odd_rows(*odd: float) -> np.ndarray:
-    """Ordinary rows, of which every third is empty; the last ones are of the given size."""
-    rows = np.random.default_rng(3).normal(size=(3000, 7)).astype(np.float32)
-    rows[::3] = 0
-    for place, size in enumerate(odd, 1):
-        rows[-place] = np.float32(size) * np.array([3, 0, 0, -4, 0, 0, 0], np.float32)
-    return rows
-
-
-@pytest.mark.parametrize("odd", [(), (1e25, 1e-25, 5e37)])
-def test_empty_and_odd_rows_leave_the_bits_of_others_alone(odd: tuple[float, ...]) -> None:
-    rows = with_odd_rows(*odd)
-    usual = slice(0, len(rows) - len(odd))
-    plain = sp.csr_array(rows[usual])
-    of_sparse = np.sqrt(np.asarray(plain.multiply(plain).sum(axis=1)).reshape(-1))
-    of_dense = np.sqrt(np.square(rows[usual]).sum(axis=-1))
-    for found, expected in (
-        (row_lengths(sp.csr_array(rows)), of_sparse),
-        (dense_lengths(rows), of_dense),
-    ):
-        assert found.dtype == (np.float64 if odd else np.float32)
-        assert found[usual].tolist() == expected.tolist()
-        assert found[len(rows) - len(odd) :] == pytest.approx([5 * size for size in odd[::-1]])
-        scale = np.zeros_like(expected)
-        scale[expected > 0] = np.float32(1) / expected[expected > 0]
-        assert inverse_or_zero(found)[usual].tobytes() == scale.tobytes()
-
-
-def test_zeros_that_are_stored_are_no_odd_rows() -> None:
-    rows = sp.csr_array(with_odd_rows())
-    rows.data[rows.indptr[1] : rows.indptr[2]] = 0
-    assert row_lengths(rows).dtype == np.float32
-    assert row_lengths(rows)[1] == 0
 
 
 def test_one_large_node_leaves_the_class_means_of_others_alone() -> None:

@@ -26,13 +26,13 @@ from hpgmn.statistics import (
     Statistic,
     StatisticsSettings,
     base_name,
-    forms,
+    definitions,
+    diffusion_forms,
     local,
     statistic_names,
 )
 from hpgmn.statistics.diffusion import DenseDiffusion, ImplicitDiffusion
 from hpgmn.statistics.labelwise import FactoredMeans
-from hpgmn.statistics.local import scaled_attributes
 from hpgmn.statistics.operators import (
     DenseRows,
     Grouped,
@@ -42,6 +42,8 @@ from hpgmn.statistics.operators import (
     SparseReplicaRows,
     SparseRows,
 )
+from hpgmn.statistics.scaling import scaled_attributes
+from hpgmn.statistics.settings import MEANS_FORMS
 
 NUM_CLASSES = 4  # labels are below 3: nobody has class 3
 PLAIN = StatisticsSettings(  # whatever the defaults are
@@ -387,7 +389,7 @@ def test_automatic_class_means_are_dense_up_to_the_limit(
     size = 2 * graph.num_nodes * 3 * graph.num_features * 4  # R·N·C·F floats
     found = []
     for limit in (size, size - 1):
-        monkeypatch.setattr(forms, "MEANS_LIMIT_BYTES", limit)
+        monkeypatch.setattr(definitions, "MEANS_LIMIT_BYTES", limit)
         built = LocalStatistics(graph).build(labels, 3, [settings] * 2)["class_means"]
         found.append(type(built))
     assert found == ([FactoredMeans] * 2 if sparse else [ReplicaRows, FactoredMeans])
@@ -405,7 +407,7 @@ def test_class_means_take_the_form_they_are_told(small_graph: Graph, sparse: boo
         "sketch": ReplicaRows,
         "factored": FactoredMeans,
     }
-    assert tuple(kinds) == forms.MEANS_FORMS
+    assert tuple(kinds) == MEANS_FORMS
     for form, kind in kinds.items():
         settings = replace(PLAIN, statistics=("class_means",), class_means_form=form)
         built = LocalStatistics(graph).build(graph.y[None], 3, [settings])
@@ -417,12 +419,12 @@ def test_automatic_diffusion_is_dense_up_to_the_limit(
 ) -> None:
     settings = replace(PLAIN, statistics=("diffusion",))
     size = small_graph.num_nodes**2 * 4
-    caplog.set_level("INFO", logger="hpgmn.statistics.forms")
+    caplog.set_level("INFO", logger="hpgmn.statistics.definitions")
     for limit, kind, word in (
         (size, DenseDiffusion, "dense"),
         (size - 1, ImplicitDiffusion, "implicit"),
     ):
-        monkeypatch.setattr(forms, "DENSE_LIMIT_BYTES", limit)
+        monkeypatch.setattr(diffusion_forms, "DENSE_LIMIT_BYTES", limit)
         built = LocalStatistics(small_graph).build(small_graph.y[None], 3, [settings])
         assert isinstance(built["diffusion"], kind)
         assert caplog.messages[-1].startswith(f"Diffusion of 18 nodes: {word} form, 0.1 MiB; a ")
@@ -681,18 +683,19 @@ def test_a_statistic_and_its_mean_over_neighbours_are_built_once(
 
     def noted(name: str, own: Callable[..., Any]) -> Callable[..., Any]:
         def build(*given: Any) -> Any:
-            built.append(f"{name} {given[1]}")
+            built.append(f"{name} {given[1].mode}")
             return own(*given)
 
         return build
 
-    for name in ("_class_means", "_class_counts"):
-        monkeypatch.setattr(LocalStatistics, name, noted(name, getattr(LocalStatistics, name)))
+    for definition in (definitions.ClassMeans, definitions.ClassCounts):
+        name = definition.__name__
+        monkeypatch.setattr(definition, "build", noted(name, definition.build))
     labels = np.stack([small_graph.y, np.roll(small_graph.y, 1)])
     settings = [replace(PLAIN, statistics=kinds, neighbors=one) for one in neighbors]
     found = LocalStatistics(small_graph).build(labels, 3, settings)
     modes = {mode for one in neighbors for mode in (("out", "in") if one == "both" else (one,))}
-    wanted = [f"{name} {mode}" for name in ("_class_counts", "_class_means") for mode in modes]
+    wanted = [f"{name} {mode}" for name in ("ClassCounts", "ClassMeans") for mode in modes]
     assert sorted(built) == sorted(wanted)
     nodes = torch.arange(small_graph.num_nodes)
     for kind in kinds:  # the same as each built alone

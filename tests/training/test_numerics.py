@@ -27,7 +27,7 @@ from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph.synthetic import trading_network
 from hpgmn.models import MODELS
 from hpgmn.models.stage import Replica, make_task
-from hpgmn.statistics.on_device import class_means_on_device
+from hpgmn.statistics.labelwise import class_means_on_device
 from hpgmn.training.numerics import (
     deterministic_algorithms,
     matmul_precision,

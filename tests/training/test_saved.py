@@ -23,7 +23,7 @@ from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.models.propagated import PropagatedSettings
 from hpgmn.models.stage import Replica
-from hpgmn.statistics import forms
+from hpgmn.statistics import definitions, diffusion_forms
 from hpgmn.training.checkpoint import _checksum
 from hpgmn.training.replicas import Fitted, fit_replicas
 from hpgmn.training.saved import SavedModel
@@ -248,7 +248,7 @@ def test_a_model_keeps_the_sketch_of_class_means_that_auto_took(
 ) -> None:
     settings = replace(TINY, statistics=("class_means",), batch_size=3, class_means_dim=4)
     with monkeypatch.context() as patch:
-        patch.setattr(forms, "ROWS_LIMIT_BYTES", 0)
+        patch.setattr(definitions, "ROWS_LIMIT_BYTES", 0)
         model, fitted = trained(small_graph, settings)
     model.write(tmp_path / "m.safetensors")
     found = SavedModel.read(tmp_path / "m.safetensors")
@@ -297,8 +297,8 @@ def test_a_sketch_that_auto_took_is_kept_for_every_other_graph(
     monkeypatch: pytest.MonkeyPatch, small_graph: Graph
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(forms, "DENSE_LIMIT_BYTES", 0)
-        patch.setattr(forms, "IMPLICIT_LIMIT", 0)
+        patch.setattr(diffusion_forms, "DENSE_LIMIT_BYTES", 0)
+        patch.setattr(diffusion_forms, "IMPLICIT_LIMIT", 0)
         model, fitted = trained(small_graph)
     assert {replica.settings.diffusion_form for replica in model.replicas} == {"sketch"}
     assert {replica.settings.diffusion_form for replica in fitted.replicas} == {"auto"}
@@ -311,8 +311,8 @@ def test_a_model_on_rows_of_nodes_takes_no_sketch_of_a_larger_graph(
 ) -> None:
     model, fitted = trained(small_graph)
     assert {replica.settings.diffusion_form for replica in model.replicas} == {"auto"}
-    monkeypatch.setattr(forms, "DENSE_LIMIT_BYTES", 0)
-    monkeypatch.setattr(forms, "IMPLICIT_LIMIT", 0)
+    monkeypatch.setattr(diffusion_forms, "DENSE_LIMIT_BYTES", 0)
+    monkeypatch.setattr(diffusion_forms, "IMPLICIT_LIMIT", 0)
     torch.testing.assert_close(model.logits(small_graph), fitted.logits, atol=1e-5, rtol=1e-4)
 
 

@@ -23,8 +23,8 @@ def test_both_variants_are_trained_on_the_same_splits(
     path = tmp_path / "own.npz"
     write_graph(small_graph, path)
     monkeypatch.setattr(batches, "settings_for", lambda name: SHORT)
-    options: dict[str, Any] = {"graphs": [str(path)], "batch_size": 2, "factors": [1.0, 0.5]}
-    record = batches.measure(call, seeds=2, changes={"dropout": "0.1"}, **options)
+    options: dict[str, Any] = {"graphs": str(path), "batch_size": 2, "lr_factors": "1,0.5"}
+    record = batches.measure(call, seeds=2, set_=["dropout=0.1"], **options)
     content = record["graphs"]["own"]
     full, batched = (content["runs"][name] for name in (batches.BASE, batches.BATCHED))
     changed = {key for key, value in full["settings"].items() if batched["settings"][key] != value}
@@ -71,7 +71,7 @@ def test_tables_of_a_record(batches_record: dict[str, Any]) -> None:
     ]
 
 
-@pytest.mark.parametrize("factors", [[1.0, 0.0], []])
-def test_learning_rate_factors_are_positive(call: Call, factors: list[float]) -> None:
-    with pytest.raises(SettingError, match="--lr-factors takes numbers above 0"):
-        batches.measure(call, factors=factors, changes={})
+@pytest.mark.parametrize("factors", ["1,0", ""])
+def test_learning_rate_factors_are_positive(call: Call, factors: str) -> None:
+    with pytest.raises(SettingError, match="--lr-factors takes numbers"):
+        batches.measure(call, lr_factors=factors)

@@ -62,7 +62,7 @@ def test_both_sides_alternate(call: Call, here: list[str], monkeypatch: pytest.M
         return {"models": result, "cores_taken_by_others": 0.5}
 
     monkeypatch.setattr(deterministic, "train_models", train_models)
-    record = deterministic.measure(call, models=["mlp"], nodes=200, epochs=7, repeats=3)
+    record = deterministic.measure(call, models="mlp", nodes=200, epochs=7, repeats=3)
     assert order == [False, True, True, False, False, True]
     assert here == ["deterministic"] * 6
     assert deterministic.ratios(record) == {"mlp": 1.5}
@@ -85,7 +85,7 @@ def test_table_and_summary_of_a_record(deterministic_record: dict[str, Any]) -> 
     }
 
 
-@pytest.mark.parametrize("models", [["gnc"], []])
-def test_models_must_exist(call: Call, models: list[str]) -> None:
+@pytest.mark.parametrize("models", ["gnc", ""])
+def test_models_must_exist(call: Call, models: str) -> None:
     with pytest.raises(HPGMNError, match=r"gnc|--models"):
         deterministic.measure(call, models=models)

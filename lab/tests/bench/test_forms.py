@@ -19,6 +19,8 @@ SHORT = {
     **{"diffusion_topk": 8, "diffusion_dim": 16, "neighbors": "undirected"},
 }
 
+ASSIGNMENTS = [f"{key}={value}" for key, value in SHORT.items()]
+
 
 @pytest.fixture
 def source(tmp_path: Path) -> str:
@@ -48,8 +50,8 @@ def test_errors_are_those_against_the_inverse() -> None:
 
 
 def test_every_form_is_trained_on_the_same_splits(call: Call, source: str) -> None:
-    options: dict[str, Any] = {"graphs": [source], "error_graphs": [source], "splits": [0, 2]}
-    record = forms.measure(call, seeds=2, changes=SHORT, **options)
+    options: dict[str, Any] = {"graphs": source, "error_graphs": source, "splits": "0,2"}
+    record = forms.measure(call, seeds=2, set_=ASSIGNMENTS, **options)
     content = record["graphs"]["own"]
     assert list(content["runs"]) == ["dense", "topk", "sketch"]
     for form, runs in content["runs"].items():
@@ -65,7 +67,7 @@ def test_every_form_is_trained_on_the_same_splits(call: Call, source: str) -> No
     assert [row[0] for row in bars.rows] == ["own, topk minus dense", "own, sketch minus dense"]
 
 
-@pytest.mark.parametrize(("dropouts", "expected"), [((0.5, 0.0), [0.5, 0.0]), ((), [0.6])])
+@pytest.mark.parametrize(("dropouts", "expected"), [("0.5,0", [0.5, 0.0]), ("", [0.6])])
 def test_the_dropout_of_each_form_is_selected(
     call: Call, source: str, monkeypatch: pytest.MonkeyPatch, dropouts: Any, expected: Any
 ) -> None:
@@ -77,8 +79,8 @@ def test_the_dropout_of_each_form_is_selected(
         return {}
 
     monkeypatch.setattr(forms, "train_variants", train_variants)
-    options: dict[str, Any] = {"graphs": [source], "error_graphs": [], "dropouts": dropouts}
-    forms.measure(call, changes=SHORT, **options)
+    options: dict[str, Any] = {"graphs": source, "error_graphs": "", "dropouts": dropouts}
+    forms.measure(call, set_=ASSIGNMENTS, **options)
     assert rates == dict.fromkeys(("dense", "topk", "sketch"), expected)
 
 
@@ -107,4 +109,4 @@ def test_tables_of_a_record(forms_record: dict[str, Any]) -> None:
 
 def test_the_form_itself_is_no_option(call: Call, source: str) -> None:
     with pytest.raises(SettingError, match="diffusion_form"):
-        forms.measure(call, graphs=[source], changes={"diffusion_form": "topk"})
+        forms.measure(call, graphs=source, set_=["diffusion_form=topk"])

@@ -9,25 +9,23 @@ import pytest
 
 from hpgmn.base.errors import SettingError
 from hpgmn_lab.bench import growth
-from hpgmn_lab.bench.graphs import GraphSpec
 from hpgmn_lab.bench.process import ProcessFailed
 from hpgmn_lab.bench.records import Call
 
 from .conftest import growth_size
 
-FEW = {"epochs": 2, "estimator_epochs": 1, "hidden_dim": 8, "num_patterns": 4}
-SPEC = GraphSpec(nodes=200, degree=4.0, attributes=4)
+FEW = ["estimator_epochs=1", "hidden_dim=8", "num_patterns=4"]
 
 
-def measure(call: Call, sizes: list[int], **more: Any) -> dict[str, Any]:
-    return growth.measure(call, sizes, graph=SPEC, changes=FEW, **more)
+def measure(call: Call, nodes: str, **more: Any) -> dict[str, Any]:
+    return growth.measure(call, nodes, degree=4.0, attributes=4, epochs=2, set_=FEW, **more)
 
 
 def test_stages_add_up_to_the_whole_run(
     call: Call, here: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     started = time.perf_counter()
-    record = measure(call, [200, 400], repeats=3)
+    record = measure(call, "200,400", repeats=3)
     elapsed = time.perf_counter() - started
     assert here == [*["graph", *["growth"] * 3] * 2]
     assert [size["nodes"] for size in record["sizes"]] == [200, 400]
@@ -60,7 +58,7 @@ def test_a_failing_size_ends_the_benchmark(call: Call, monkeypatch: pytest.Monke
         return original(path, **more)
 
     monkeypatch.setattr(growth, "run_stages", run_stages)
-    record = measure(call, [200, 400, 800])
+    record = measure(call, "200,400,800")
     assert [size["nodes"] for size in record["sizes"]] == [200, 400]
     assert record["sizes"][1]["failed"] == "out of memory"
     runs, costs, bars = growth.tables(record)
@@ -69,7 +67,7 @@ def test_a_failing_size_ends_the_benchmark(call: Call, monkeypatch: pytest.Monke
     assert len(costs.columns) == 2
     assert [row[-1] for row in bars.rows] == [record["sizes"][1]["failed"]] * 2
     with pytest.raises(ProcessFailed):  # nothing was measured
-        measure(call, [400])
+        measure(call, "400")
 
 
 def test_the_bars_of_a_record(growth_record: dict[str, Any]) -> None:
@@ -123,7 +121,7 @@ def test_tables_show_seconds_costs_and_ratios(growth_record: dict[str, Any]) -> 
     assert bars.rows[0][-1] == "short by 0.10 ×"
 
 
-@pytest.mark.parametrize("sizes", [[400, 200], [200, 200]])
-def test_sizes_must_increase(call: Call, sizes: list[int]) -> None:
+@pytest.mark.parametrize("sizes", ["400,200", "200,200"])
+def test_sizes_must_increase(call: Call, sizes: str) -> None:
     with pytest.raises(SettingError, match="--nodes takes increasing sizes"):
         measure(call, sizes)

@@ -12,22 +12,22 @@ from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.graph import Graph
 from hpgmn.graph.files import write_graph
 from hpgmn_lab.bench import peers
-from hpgmn_lab.bench.graphs import GraphSpec
 from hpgmn_lab.bench.process import ProcessFailed
 from hpgmn_lab.bench.records import Call
 
-FEW = {"hpgmn": {"estimator_epochs": 1, "hidden_dim": 8, "num_patterns": 4}}
-SPEC = GraphSpec(nodes=200, degree=4.0, attributes=4)
+FEW = ["hpgmn.estimator_epochs=1", "hpgmn.hidden_dim=8", "hpgmn.num_patterns=4"]
 
 
 def measure(call: Call, **more: Any) -> dict[str, Any]:
     options: dict[str, Any] = {
-        "graph": SPEC,
-        "models": ["mlp", "pyg-mlp"],
+        "nodes": 200,
+        "degree": 4.0,
+        "attributes": 4,
+        "models": "mlp,pyg-mlp",
         "trials": 2,
         "epochs": 2,
         "peer_epochs": 3,
-        "changes": FEW,
+        "set_": FEW,
     }
     return peers.measure(call, **options | more)
 
@@ -53,7 +53,7 @@ def test_every_model_has_its_trials_on_the_same_graph(call: Call, here: list[str
 def test_another_graph_may_be_named(call: Call, small_graph: Graph, tmp_path: Path) -> None:
     path = tmp_path / "mine.npz"
     write_graph(small_graph, path)
-    record = measure(call, graph=str(path), models=["mlp"], split=1)
+    record = measure(call, graph=str(path), models="mlp", split=1)
     assert record["graph"] == {"name": "mine"}
     assert record["models"]["mlp"]["nodes"] == 18
     with pytest.raises(HPGMNError, match="has splits 0 to 1"):
@@ -71,7 +71,7 @@ def test_the_other_models_continue_when_one_fails(
     monkeypatch.setattr(peers, "run_task", run_task)
     monkeypatch.setattr(peers, "generate", lambda *_: {"path": "p", "parameters": {}} | BEST)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    record = measure(call, models=["mlp", "pyg-gcn", "gcn"], limit=10.0)
+    record = measure(call, models="mlp,pyg-gcn,gcn", limit=10.0)
     assert record["models"] == {
         "hpgmn": {"limit": 10.0, "timeout": 140.0},
         "mlp": {"failed": "out of memory"},
@@ -151,8 +151,8 @@ def test_tables_show_the_memory_of_a_gpu_and_trials_that_were_not_begun(
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"models": ["gcm"]}, "Unknown model 'gcm'. Did you mean 'gcn'"),
-        ({"changes": {"mlp": {"lr": "fast"}}}, "'lr'"),
+        ({"models": "gcm"}, "Unknown model 'gcm'. Did you mean 'gcn'"),
+        ({"set_": ["mlp.lr=fast"]}, "'lr'"),
     ],
 )
 def test_invalid_options_are_refused_before_any_work(

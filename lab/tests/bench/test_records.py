@@ -25,7 +25,6 @@ from hpgmn_lab.bench.records import (
     read_record,
     read_records,
     reuse,
-    verdict,
     write_record,
 )
 
@@ -56,19 +55,6 @@ def test_the_most_cores_taken_of_any_measurement_counts() -> None:
     parts = [{"cores_taken_by_others": None}, {"inner": {"cores_taken_by_others": 0.3}}, 5]
     assert cores_taken({"repeats": parts, "cores_taken_by_others": 0.2}) == 0.3
     assert cores_taken({"repeats": [1.0, "x"]}) is None
-
-
-@pytest.mark.parametrize(
-    ("value", "required", "at_most", "text"),
-    [
-        (10.0, 10.0, False, "reached"),
-        (9.5, 10.0, False, "short by 0.50"),
-        (1.5, 1.5, True, "reached"),
-        (1.75, 1.5, True, "short by 0.25"),
-    ],
-)
-def test_verdict(value: float, required: float, at_most: bool, text: str) -> None:
-    assert verdict(value, required, at_most=at_most) == text
 
 
 def test_bars_show_value_requirement_and_verdict() -> None:

@@ -13,16 +13,14 @@ import torch
 
 from hpgmn.shards.files import are_whole
 from hpgmn_lab.bench import shards
-from hpgmn_lab.bench.graphs import GraphSpec
 from hpgmn_lab.bench.process import ProcessFailed
 from hpgmn_lab.bench.records import Call
 
-SPEC = GraphSpec(nodes=300, degree=4.0, attributes=4)
-FEW = {"epochs": 2, "hidden_dim": 4, "num_patterns": 3, "batch_size": 32, "diffusion_dim": 16}
+FEW = ["epochs=2", "hidden_dim=4", "num_patterns=3", "batch_size=32", "diffusion_dim=16"]
 
 
 def measure(call: Call) -> dict[str, Any]:
-    return shards.measure(call, ranges=2, graph=SPEC, changes=FEW, sample=10)
+    return shards.measure(call, nodes=300, degree=4.0, attributes=4, ranges=2, sample=10, set_=FEW)
 
 
 @pytest.mark.slow

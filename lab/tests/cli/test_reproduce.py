@@ -14,7 +14,7 @@ import pytest
 import hpgmn as package
 from hpgmn.graph import Graph
 from hpgmn_lab import paper
-from hpgmn_lab.reproduction import plan, todo
+from hpgmn_lab.reproduction import plan, tasks
 
 Command = Callable[..., Any]
 Records = Callable[[Path], dict[str, Any]]
@@ -74,7 +74,7 @@ def test_everything_quickly_on_small_graphs(hpgmn: Command, data: Path, records:
     assert not [*folder.glob("work/*"), *folder.glob("search/*")]
     again = hpgmn("reproduce", "all", *QUICK)
     assert again.code == 0
-    assert f"{len(names)} of {len(names)} cells are done already." in again.err
+    assert f"{len(names)} of {len(names)} cells are already finished." in again.err
     assert again.out == answer.out
     assert records(folder) == found
 
@@ -127,7 +127,7 @@ def test_a_line_for_each_cell_and_a_table_of_means(hpgmn: Command, records: Reco
     assert "another plan" not in written  # what work records is what tables expect
     rows = [line for line in answer.out.splitlines() if " ± " in line]
     assert [row.split("  ")[0] for row in rows] == [
-        *("gcn", "hpgmn", "hpgmn, shipped", "hpgmn, shipped, 5 seeds averaged")
+        *("gcn", "hpgmn", "hpgmn, shipped (larger search)", "hpgmn, shipped, 5 seeds averaged")
     ]
 
 
@@ -152,11 +152,11 @@ def test_the_means_as_json(hpgmn: Command, records: Records) -> None:
 def test_table_1_shows_ours_and_the_printed(hpgmn: Command) -> None:
     answer = hpgmn("reproduce", "table1", "--out", "out")
     assert answer.code == 0, answer.err
-    assert "Left out: wisconsin, cornell-geomgcn," in answer.err
+    assert "Skipping graphs without a local copy: wisconsin, cornell-geomgcn," in answer.err
     assert "hpgmn datasets --download NAME" in answer.err
-    (row,) = [line for line in answer.out.splitlines() if line.startswith(" texas ")]
-    assert row.split()[1:3] == ["18", "(183)"]
-    assert "texas, nodes: printed 183; the graph has 18." in answer.out
+    row = next(line for line in answer.out.splitlines() if line.startswith("texas "))
+    assert row.split()[1:5] == ["18", "/", "183", "≠"]
+    assert "printed 183; the graph has 18" in answer.out
     content = json.loads(hpgmn("reproduce", "table1", "--out", "out", "--json").out)
     assert set(content["facts"]) == {"texas", "cora"}
     assert content["facts"]["texas"]["printed"]["edges"] == 309
@@ -178,13 +178,13 @@ def test_a_damaged_graph_fails_its_cells_alone(hpgmn: Command, data: Path, few: 
     assert " –" in answer.out
 
 
-def test_an_error_nobody_foresaw_is_shown_whole_and_ends_with_1(
+def test_an_unexpected_error_prints_its_traceback_and_exits_with_1(
     hpgmn: Command, data: Path, few: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*arguments: Any) -> None:
         raise ZeroDivisionError("something new")
 
-    monkeypatch.setattr(todo, "do_cell", fail)
+    monkeypatch.setattr(tasks, "do_cell", fail)
     answer = hpgmn("reproduce", "table2", *QUICK, "--out", "out")
     assert answer.code == 1
     assert "Traceback" in answer.err
@@ -210,10 +210,10 @@ def test_tables_and_the_page_are_written_and_named(hpgmn: Command, data: Path) -
         (("tabel2",), "Unknown experiment 'tabel2'. Did you mean 'table2'?"),
         (("table2", "--device", "gpu"), "Unknown device 'gpu'."),
         (("table2", "--workers", "0"), "--workers must be at least 1 (got 0)."),
-        (("table3", "--out", "out"), "None of the graphs is on this machine: cora, citeseer"),
+        (("table3", "--out", "out"), "No graph has a local copy: cora, citeseer"),
     ],
 )
-def test_mistakes_get_one_sentence(
+def test_user_errors_are_one_line(
     hpgmn: Command, data: Path, words: tuple[str, ...], message: str
 ) -> None:
     (data / "cora.npz").unlink()
@@ -224,10 +224,10 @@ def test_mistakes_get_one_sentence(
 
 
 @pytest.mark.usefixtures("few", "data")
-def test_an_interrupted_reproduction_says_how_to_go_on(
+def test_an_interrupted_reproduction_can_be_continued(
     hpgmn: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    genuine = todo.do_cell
+    genuine = tasks.do_cell
 
     def interrupted(cell: Any, *arguments: Any) -> Any:
         if cell.variant == "shipped":
@@ -235,12 +235,12 @@ def test_an_interrupted_reproduction_says_how_to_go_on(
         return genuine(cell, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(todo, "do_cell", interrupted)
+        patch.setattr(tasks, "do_cell", interrupted)
         answer = hpgmn("reproduce", "table2", *QUICK, "--out", "out")
     assert answer.code == 130
-    assert "2 of 4 cells are done. To go on, repeat the command." in answer.err
+    assert "2 of 4 cells are finished. Repeat the command to continue." in answer.err
     assert "Interrupted." in answer.err
     answer = hpgmn("reproduce", "table2", *QUICK, "--out", "out")
     assert answer.code == 0
-    assert "2 of 4 cells are done already." in answer.err
+    assert "2 of 4 cells are already finished." in answer.err
     assert "3 of 4 texas-hpgmn-shipped" in answer.err

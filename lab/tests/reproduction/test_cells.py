@@ -1,4 +1,4 @@
-"""Cells and their records: what makes an identity, and what a damaged file is taken for."""
+"""Cells and their records."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ from pathlib import Path
 from hpgmn_lab.reproduction.cells import (
     Cell,
     CellRecord,
+    Records,
+    collect_cells,
     identity,
+    main,
     read_cell,
     record_path,
+    restore_cells,
     write_cell,
 )
 
@@ -46,3 +50,40 @@ def test_a_missing_or_damaged_record_is_none(tmp_path: Path) -> None:
     for text in ("", "{", "[]", "{}", '{"cell": 1}'):
         record_path(tmp_path, CELL.name).write_text(text, encoding="utf-8")
         assert read_cell(tmp_path, CELL.name) is None
+
+
+def test_records_are_read_from_a_folder_or_a_file(tmp_path: Path) -> None:
+    folder, path = tmp_path / "cells", tmp_path / "all.jsonl"
+    record = CellRecord(CELL.as_dict(), "abc", None, {"test_score": [0.1, 1 / 3]})
+    write_cell(folder, record)
+    (folder / "damaged.json").write_text("{")
+    assert collect_cells(folder, path) == 1
+    for source in (folder, path):
+        records = Records.read(source)
+        assert records.cell(CELL.name) == record
+        assert records.cell("damaged") is None
+    assert Records.read(tmp_path / "none.jsonl").contents == {}
+
+
+def test_collected_records_replace_those_of_the_same_name(tmp_path: Path) -> None:
+    folder, path = tmp_path / "cells", tmp_path / "all.jsonl"
+    for variant, score in (("b", 0.1), ("a", 0.2), ("b", 0.3)):
+        cell = dataclasses.replace(CELL, variant=variant)
+        write_cell(folder, CellRecord(cell.as_dict(), "abc", None, {"test_score": [score]}))
+        collect_cells(folder, path)
+        record_path(folder, cell.name).unlink()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(line["name"], line["record"]["metrics"]["test_score"]) for line in lines] == [
+        ("texas-hpgmn-a", [0.2]),
+        ("texas-hpgmn-b", [0.3]),
+    ]
+
+
+def test_restored_files_are_those_collected(tmp_path: Path) -> None:
+    folder, path = tmp_path / "cells", tmp_path / "all.jsonl"
+    write_cell(folder, CellRecord(CELL.as_dict(), "abc", None, {"test_score": [0.1]}))
+    main(["collect", str(folder), str(path)])
+    main(["restore", str(path), str(tmp_path / "new")])
+    [own] = (tmp_path / "new").iterdir()
+    assert own.read_bytes() == record_path(folder, CELL.name).read_bytes()
+    assert restore_cells(tmp_path / "none.jsonl", tmp_path / "empty") == 0

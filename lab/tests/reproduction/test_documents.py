@@ -1,51 +1,63 @@
-"""What a document says, line by line, against scores written down here."""
+"""Documents line by line, against scores written down here, and their files."""
 
 from __future__ import annotations
 
-import dataclasses
+import csv as csv_module
+import io
+import re
 from collections.abc import Callable, Sequence
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
-from hpgmn_lab.reproduction import documents
-from hpgmn_lab.reproduction.cells import Cell, CellRecord, write_cell
-from hpgmn_lab.reproduction.documents import NO_GRAPH, TITLES, Document, document
-from hpgmn_lab.reproduction.grids import Grid, Heading, Items, Picture
+from hpgmn.base.errors import HPGMNError
+from hpgmn_lab.records import score_text
+from hpgmn_lab.rendering import frame
+from hpgmn_lab.reproduction.cells import CellRecord, Records, write_cell
+from hpgmn_lab.reproduction.documents import (
+    Document,
+    Grid,
+    csv,
+    document,
+    latex,
+    main,
+    markdown,
+    page,
+    write_documents,
+)
 from hpgmn_lab.reproduction.plan import EXPERIMENTS, QUICK, Budget, Experiment, experiment
 
 MakeRecord = Callable[..., CellRecord]
 Fill = Callable[..., None]
 SMALL = Budget(trials=2, splits=4, seeds=2)
 TEXAS = Budget(trials=2, splits=4, graphs=("texas",))
+EVIL = "<script>x</script>"
 
 
-def grid_of(found: Document, label: str) -> Grid:
-    return next(block for block in found.blocks if isinstance(block, Grid) and block.label == label)
+def grid_of(found: Document, name: str) -> Grid:
+    return next(grid for grid in found.grids if grid.name == name)
 
 
-def row_of(found: Document, label: str, row: str) -> list[str]:
-    rows = {words[0].text: words for words in grid_of(found, label).rows}
-    return [words.text + words.rest for words in rows[row][1:]]
+def row_of(found: Document, name: str, row: str) -> list[str]:
+    rows = {
+        cells[0]: list(cells[1:]) for cells in grid_of(found, name).frame.itertuples(index=False)
+    }
+    return rows[row]
 
 
-def sentences(found: Document) -> list[str]:
-    lists = [block for block in found.blocks if isinstance(block, Items)]
-    plain = [block for block in found.blocks if isinstance(block, str)]
-    return [*plain, *(one for block in lists for one in block.sentences)]
-
-
-def write(folder: Path, plan: Experiment, make: MakeRecord, **scores: Sequence[float]) -> None:
+def write(folder: Path, plan: Experiment, make: MakeRecord, **scores: Sequence[float]) -> Records:
     cells = {cell.name.replace("-", "_"): cell for cell in plan.cells}
     for name, values in scores.items():
         write_cell(folder, make(cells[name], values))
+    return Records.read(folder)
 
 
 @pytest.fixture
 def table2(tmp_path: Path, make_record: MakeRecord) -> Document:
     """HP-GMN near its printed 85.1, GCN above its 59.5, MLP below its 80.8."""
     plan = experiment("table2", TEXAS)
-    write(
+    records = write(
         tmp_path,
         plan,
         make_record,
@@ -55,165 +67,86 @@ def table2(tmp_path: Path, make_record: MakeRecord) -> Document:
         texas_hpgmn_shipped=[90.0, 90.0, 90.0, 90.0],
         texas_hpgmn_ensemble=[91.0] * 20,
     )
-    return document(plan, tmp_path)
+    return document(plan, records)
 
 
-def test_a_cell_shows_ours_and_the_printed_number(table2: Document) -> None:
-    assert row_of(table2, "table2", "hpgmn") == ["85.0 ± 0.8 / 85.1 ± 4.2"]
+def test_a_cell_shows_our_score_and_the_printed_number(table2: Document) -> None:
+    assert row_of(table2, "table2", "hpgmn") == ["**85.0 ± 0.8** / 85.1 ± 4.2"]
     assert row_of(table2, "table2", "gcn") == ["61.0 ± 1.2 / 59.5 ± 7.1"]
     assert row_of(table2, "table2", "mlp") == ["70.0 ± 0.0 / 80.8 ± 7.0 ↓"]
-    assert row_of(table2, "table2", "mmp") == ["– / 77.6 ± 6.0"]
-    bold = [row[0].text for row in grid_of(table2, "table2").rows if row[1].is_bold]
-    assert bold == ["hpgmn"]
-
-
-def test_rows_beyond_the_paper_are_labelled(table2: Document) -> None:
-    labels = [row[0].text for row in grid_of(table2, "table2").rows]
-    assert labels[8:] == [
-        "hpgmn",
-        "hpgmn, shipped (larger search)",
-        "hpgmn, shipped, 5 seeds averaged",
-        "best published elsewhere",
-        "HP-GMN minus that",
-        "HP-GMN, shipped, minus that",
-        "HP-GMN, seeds averaged, minus that",
-    ]
+    assert row_of(table2, "table2", "mixhop") == ["– / 78.7 ± 6.3"]
+    label = "hpgmn, shipped (larger search)"
+    assert row_of(table2, "table2", label) == ["90.0 ± 0.0 / 85.1 ± 4.2"]
     assert row_of(table2, "table2", "best published elsewhere") == ["89.2, M2M-GNN"]
     assert row_of(table2, "table2", "HP-GMN minus that") == ["-4.2"]
     assert row_of(table2, "table2", "HP-GMN, shipped, minus that") == ["+0.8"]
-    assert row_of(table2, "table2", "HP-GMN, seeds averaged, minus that") == ["+2.8"]
 
 
-def test_differences_validation_and_cost(table2: Document) -> None:
-    # differences -24, -25, -24, -23: s² = 2/3; t(0.975, 3) = 3.1824; √((1/4 + 20/48) · 2/3) = 2/3
-    assert row_of(table2, "table2-differences", "gcn") == ["-24.0 (-26.1 to -21.9)"]
+def test_rank_and_reached_numbers(table2: Document) -> None:
+    [difference] = row_of(table2, "table2-differences", "mlp")
+    assert row_of(table2, "table2-standing", "texas")[:3] == ["hpgmn", "1 of 3", "mlp"]
+    assert difference.startswith("**-15.0 (")  # the interval excludes zero
     assert row_of(table2, "table2-differences", "hpgmn") == ["reference"]
-    assert row_of(table2, "table2-differences", "mmp") == ["–"]
+    assert row_of(table2, "table2-reached", "hpgmn") == ["1 of 1", "–"]
+    assert row_of(table2, "table2-reached", "other models") == ["1 of 2", "mlp on texas 10.80"]
+
+
+def test_validation_and_cost(table2: Document) -> None:
     assert row_of(table2, "table2-validation", "gcn") == ["63.0 (+2.0)"]
     assert row_of(table2, "table2-cost", "gcn") == ["4 runs, 112 s, 346 MB, 2 trials"]
-    ensemble = row_of(table2, "table2-cost", "hpgmn, shipped, 5 seeds averaged")
-    assert ensemble == ["4 averages, 12 s, 346 MB, settings as shipped"]
-    shipped = row_of(table2, "table2-cost", "hpgmn, shipped (larger search)")
-    assert shipped == ["4 runs, 12 s, 346 MB, settings as shipped"]
-    caption = grid_of(table2, "table2-cost").caption
-    assert caption.endswith("the search behind those is not in the seconds.")
-    assert "averaged" not in str(grid_of(table2, "table2-validation").rows)
+    label = "hpgmn, shipped, 5 seeds averaged"
+    assert row_of(table2, "table2-cost", label) == ["4 averages, 12 s, 346 MB"]
 
 
-def test_memory_of_a_gpu_is_called_so(table2: Document) -> None:
-    assert table2.table is not None
-    [line] = [line for line in table2.table.lines if line.label == "gcn"]
-    [entry] = line.entries.values()
-    assert entry.record is not None
-    hardware = {**entry.record.metrics["hardware"], "device": "A GPU"}
-    record = dataclasses.replace(
-        entry.record, metrics={**entry.record.metrics, "hardware": hardware}
-    )
-    words = documents._cost_words(dataclasses.replace(entry, record=record))
-    assert words.text + words.rest == "4 runs, 112 s, 346 MB of the GPU, 2 trials"
+def test_made_from(table2: Document) -> None:
+    assert row_of(table2, "table2-made", "3") == [
+        *("6, 0 failed", "3", "5 min 00 s", "5", "1 min 02 s"),
+        *("hpgmn 9.8.7, torch 2.0.1", "A Processor, 2 threads", "2030-01-02"),
+    ]
 
 
-def test_summary_counts_what_is_reached(table2: Document) -> None:
-    said = sentences(table2)
-    assert (
-        "With as many trials for all, HP-GMN is first in 1 of 1 columns. The interval of its "
-        "distance to the best other model is above zero in 1 (texas) and below zero in none."
-    ) in said
-    assert "hpgmn: the paper's number is reached in 1 of 1 columns." in said
-    assert "Other models reach 1 of the 2 numbers that the paper prints for them." in said
-    assert any(one.startswith("6 of 11 cells have no record yet (–): texas-mixhop") for one in said)
+def test_missing_and_outdated_cells_are_named(
+    tmp_path: Path, make_record: MakeRecord, table2: Document
+) -> None:
+    assert (table2.count, table2.total, len(table2.missing)) == (5, 11, 6)
+    assert "texas-bmgcn-tuned" in table2.missing
+    assert "6 of 11 have no record yet: texas-mixhop-tuned" in markdown(table2)
+    other = experiment("table2", Budget(trials=2, splits=2, graphs=("texas",)))
+    found = document(other, Records.read(tmp_path))
+    assert len(found.outdated) == 5
+    assert "5 of 11 have a record of another plan" in markdown(found)
 
 
-def test_summary_says_where_hpgmn_is_behind(tmp_path: Path, make_record: MakeRecord) -> None:
-    plan = experiment("table2", TEXAS)
-    scores = {"texas_hpgmn_tuned": [80.0, 81.0, 80.0, 81.0], "texas_mlp_tuned": [90.0] * 4}
-    write(tmp_path, plan, make_record, **scores)
-    assert (
-        "With as many trials for all, HP-GMN is first in 0 of 1 columns. The interval of its "
-        "distance to the best other model is above zero in none and below zero in 1 (texas)."
-    ) in sentences(document(plan, tmp_path))
-
-
-def test_summary_names_what_is_short(tmp_path: Path, make_record: MakeRecord) -> None:
-    plan = experiment("table2", TEXAS)
-    write(tmp_path, plan, make_record, texas_hpgmn_tuned=[80.0, 81.0, 80.0, 81.0])
-    said = sentences(document(plan, tmp_path))
-    assert ("hpgmn: the paper's number is reached in 0 of 1 columns; short: texas by 4.60.") in said
-    assert not any(one.startswith("With as many trials") for one in said)
-
-
-def test_slip_of_the_paper_is_told_where_both_columns_stand(tmp_path: Path) -> None:
-    said = " ".join(sentences(document(experiment("table2"), tmp_path)))
-    assert "the same numbers of mixhop, gcn-jk, appnp for chameleon and squirrel" in said
-    assert "slip" not in " ".join(sentences(document(experiment("table2", TEXAS), tmp_path)))
-
-
-def test_citation_graphs_name_both_references(tmp_path: Path, make_record: MakeRecord) -> None:
-    plan = experiment("table3", Budget(trials=1, seeds=2, graphs=("cora", "pubmed")))
-    for cell in plan.cells:
-        better = (cell.graph == "cora") == (cell.model == "hpgmn-gcn")
-        write_cell(tmp_path, make_record(cell, mean=80.0, val=9.0 if better else 1.0))
-    caption = grid_of(document(plan, tmp_path), "table3-differences").caption
-    assert "hpgmn-gcn or hpgmn-appnp (the better one by validation)" in caption
-
-
-def test_variants_have_intervals(tmp_path: Path, make_record: MakeRecord) -> None:
+def test_figure_has_its_picture_intervals_and_differences(
+    tmp_path: Path, make_record: MakeRecord
+) -> None:
     plan = experiment("figure3", TEXAS)
-    write(
+    records = write(
         tmp_path,
         plan,
         make_record,
-        texas_hpgmn_shipped=[84.0, 85.0, 86.0, 85.0],
-        texas_hpgmn_without_kpattern=[60.0, 60.0, 62.0, 62.0],
+        texas_hpgmn_shipped=[80.0, 82.0, 84.0, 86.0],
+        texas_hpgmn_without_kpattern=[60.0, 61.0, 61.0, 62.0],
     )
-    found = document(plan, tmp_path)
-    # 61 ± t(0.975, 3) · 1.1547 / 2
-    assert row_of(found, "figure3", "without K-pattern") == [
-        "61.0 ± 1.2",
-        "59.2 to 62.8",
-        "-24.0 (-26.1 to -21.9)",
-    ]
+    found = document(plan, records)
+    score, interval, difference = row_of(found, "figure3", "without K-pattern")
+    assert score == "61.0 ± 0.8"
+    assert interval == "59.7 to 62.3"  # 61 ± t(0.975, 3) · 0.8165 / 2
+    assert difference.startswith("**-22.0 (")
     assert row_of(found, "figure3", "without both") == ["–", "–", "–"]
-    assert row_of(found, "figure3-validation", "without K-pattern") == ["63.0 (+2.0)"]
-    cost = row_of(found, "figure3-cost", "without K-pattern")
-    assert cost == ["4 runs, 12 s, 346 MB, settings as shipped"]
-    picture = next(block for block in found.blocks if isinstance(block, Picture))
-    assert picture.sentence.endswith("texas: full 85.0 ± 0.8, without K-pattern 61.0 ± 1.2.")
+    assert "without K-pattern 61.0 ± 0.8" in found.picture
+    assert "](pictures/figure3.svg)" in markdown(found, pictures="pictures/")
+    assert "\\includegraphics[width=\\linewidth]{figure3.png}" in latex(found)
 
 
-def test_stand_ins_follow_from_the_settings(tmp_path: Path) -> None:
-    def changed(*statistics: str) -> list[str]:
-        plan = experiment("table4", TEXAS)
-        full = plan.rows[0].cells["texas"]
-        for cell in plan.cells:
-            cell.settings["statistics"] = tuple(  # type: ignore[index]
-                one
-                for one in statistics
-                if cell is full or one.replace("_", "-") not in cell.variant
-            )
-        return [one for one in sentences(document(plan, tmp_path)) if one.startswith("In ours")]
-
-    every = ("attributes", "class_counts", "class_means")
-    assert changed(*every, "diffusion") == []
-    assert changed(*every, "diffusion", "adjacency") == [
-        "In ours on texas, adjacency rows stand beside diffusion; 'without diffusion' has neither."
-    ]
-    assert changed("attributes", "class_counts", "adjacency") == [
-        "In ours on texas, adjacency rows stand in place of diffusion; 'without diffusion' has "
-        "neither.",
-        "In ours on texas, the full model lacks what 'without class means' removes: both are the "
-        "same.",
-        "In ours on texas, the full model lacks what 'without diffusion' removes: both are the "
-        "same.",
-    ]
-
-
-def test_table4_shows_what_the_paper_prints(tmp_path: Path, fill_cells: Fill) -> None:
+def test_table_4_names_the_statistics_of_each_row(tmp_path: Path, fill_cells: Fill) -> None:
     plan = experiment("table4", TEXAS)
     fill_cells(tmp_path, plan, {"texas-hpgmn": 80.0})
-    shown = row_of(document(plan, tmp_path), "table4", "without attributes")[0]
-    assert shown.endswith(" / 70.3 ± 5.5")
-    assert len(grid_of(document(plan, tmp_path), "table4-validation").rows) == 5
+    found = document(plan, Records.read(tmp_path))
+    assert row_of(found, "table4", "without attributes")[0].endswith(" / 70.3 ± 5.5")
+    [full] = row_of(found, "table4-statistics", "full")
+    [without] = row_of(found, "table4-statistics", "without attributes")
+    assert full == f"attributes, {without}"
 
 
 @pytest.mark.parametrize("name", ["options", "citation-options"])
@@ -222,7 +155,7 @@ def test_an_option_that_changes_nothing_is_as_shipped(
 ) -> None:
     plan = experiment(name, SMALL)
     fill_cells(tmp_path, plan, {"shipped": 10.0})  # far below what the paper prints
-    found = document(plan, tmp_path)
+    found = document(plan, Records.read(tmp_path))
     base, *others = plan.rows
     same = {
         (row.label, graph): cell == base.cells[graph]
@@ -231,83 +164,179 @@ def test_an_option_that_changes_nothing_is_as_shipped(
     }
     assert set(same.values()) == {True, False}
     for ending in ("", "-differences", "-validation", "-cost"):
-        rows = {row[0].text: row[1:] for row in grid_of(found, f"{name}{ending}").rows}
         for (label, graph), is_same in same.items():
-            words = rows[label][plan.graphs.index(graph)]
-            assert (words.text + words.rest == "as shipped") == is_same
-            assert not (is_same and words.is_bold)
-    assert all("↓" in words for words in row_of(found, name, "shipped"))
-    assert any(
-        "Where it says as shipped, the option changes nothing" in one for one in sentences(found)
-    )
+            text = row_of(found, f"{name}{ending}", label)[plan.graphs.index(graph)]
+            assert (text == "as shipped") == is_same
+    assert all("↓" in text for text in row_of(found, name, "shipped"))
 
 
-@pytest.mark.parametrize("name", ["table2", "table3", "sound"])
-def test_comparisons_say_what_the_search_has_in_common(name: str, tmp_path: Path) -> None:
-    said = " ".join(sentences(document(experiment(name, SMALL), tmp_path)))
-    assert "same number of trials" in said
-    assert "a study of the model that had seen test scores" in said
-    assert "the same search" not in said
-
-
-def test_sound_protocol_shows_pairs_and_places(tmp_path: Path, fill_cells: Fill) -> None:
+def test_sound_protocol_shows_the_effect_of_defects(tmp_path: Path, fill_cells: Fill) -> None:
     plan = experiment("sound", SMALL)
-    fill_cells(
-        tmp_path,
-        plan,
-        {
-            "hpgmn": 80.0,
-            "chameleon-filtered-hpgmn": 30.0,
-            "squirrel-gcn": 90.0,
-        },
-    )
-    found = document(plan, tmp_path)
-    header = grid_of(found, "sound").header
-    assert header[1:] == (
+    means = {"hpgmn": 80.0, "chameleon-filtered-hpgmn": 30.0, "squirrel-gcn": 90.0}
+    fill_cells(tmp_path, plan, means)
+    found = document(plan, Records.read(tmp_path))
+    assert list(grid_of(found, "sound").frame.columns)[1:] == [
         *("chameleon-filtered", "squirrel-filtered", "cornell", "actor", "minesweeper (ROC-AUC)"),
-    )
+    ]
     assert "accuracy or ROC-AUC" in grid_of(found, "sound").caption
-    assert Heading("What the defects do to the ranking") in found.blocks
-    pair = grid_of(found, "sound-chameleon-filtered")
-    assert pair.header == (
-        *("model", "chameleon", "rank", "chameleon-filtered", "rank", "falls by, points"),
-    )
-    last = [words.text for words in pair.rows[-1]]
-    assert (last[0], last[2], last[4]) == ("hpgmn", "1", "8")
-    assert float(last[5]) == pytest.approx(float(last[1]) - float(last[3]), abs=0.11)
-    said = sentences(found)
-    assert any("that lead is gone: hpgmn is number 8 of 8" in one for one in said)
-    assert any(one.startswith("On squirrel hpgmn is number 2 of 8") for one in said)
-    assert not any(one.startswith("On chameleon hpgmn is first of 8") for one in said)  # told above
+    assert grid_of(found, "sound-orders").heading == "Effect of the defects on the ranking"
+    orders = row_of(found, "sound-orders", "chameleon")
+    assert orders[0] == "chameleon-filtered"
+    assert orders[3].startswith("hpgmn, +")
+    assert orders[5] == "8 of 8"  # the first on chameleon is last without the defects
+    before, rank, after, new_rank, fall = row_of(found, "sound-chameleon-filtered", "hpgmn")
+    assert (rank, new_rank) == ("1", "8")
+    assert float(fall) == pytest.approx(float(before) - float(after), abs=0.11)
+    assert row_of(found, "sound-standing", "squirrel")[1] == "2 of 8"
 
 
-def test_pairs_without_records_are_told(tmp_path: Path) -> None:
-    found = document(experiment("sound", SMALL), tmp_path)
-    assert sum("too few for an order" in one for one in sentences(found)) == 3
-    assert not any(isinstance(one, Grid) and one.label == "sound-cornell" for one in found.blocks)
-
-
-def test_quick_run_without_pairs_has_no_ranking(tmp_path: Path) -> None:
-    found = document(experiment("sound", QUICK), tmp_path, " --quick")
-    assert not any(isinstance(block, Heading) for block in found.blocks)
-    assert found.blocks[-1] == "Make it with `hpgmn reproduce sound --quick`."
-    assert str(found.blocks[0]).endswith("its numbers are no results.")
+def test_table_1_explains_differences(tmp_path: Path, make_facts: Fill) -> None:
+    make_facts(tmp_path)
+    plan = experiment("table1", Budget(graphs=("texas", "cora")))
+    found = document(plan, Records.read(tmp_path))
+    assert row_of(found, "table1", "texas") == [
+        *("183 / 183", "325 / 309 ≠", "1,703 / 1,703", "5 / 5", "0.11 / 0.11"),
+    ]
+    assert row_of(found, "table1", "cora") == ["–"] * 5
+    assert row_of(found, "table1-explanations", "texas") == ["edges", "self-loops are counted"]
+    assert (found.count, found.missing) == (1, ("cora",))
+    [line] = csv_module.DictReader(io.StringIO(csv(found)))
+    assert (line["edges"], line["printed_edges"]) == ("325", "309")
+    make_facts(tmp_path, explanations={})
+    found = document(plan, Records.read(tmp_path))
+    assert row_of(found, "table1-explanations", "texas") == ["edges", "not explained"]
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_experiment_has_a_document(name: str, tmp_path: Path) -> None:
-    found = document(experiment(name), tmp_path)
-    assert (found.title, found.count) == (TITLES[name], 0)
-    assert any(f"`hpgmn reproduce {name}`" in one for one in sentences(found))
-    empty = document(experiment(name, Budget(graphs=())), tmp_path)
-    assert (empty.blocks, empty.table) == ((NO_GRAPH,), None)
-    labels = [block.label for block in found.blocks if isinstance(block, Grid)]
-    assert len(labels) == len(set(labels))
+    found = document(experiment(name), Records.read(tmp_path))
+    assert found.count == 0
+    assert f"`hpgmn reproduce {name}`" in markdown(found)
+    names = [grid.name for grid in found.grids]
+    assert len(names) == len(set(names))
+    empty = document(experiment(name, Budget(graphs=())), Records.read(tmp_path))
+    assert (empty.grids, empty.table, csv(empty)) == ((), None, "")
+    quick = document(experiment(name, QUICK), Records.read(tmp_path), is_quick=True)
+    assert quick.intro.startswith("A quick run") or not quick.grids
 
 
-def test_memory_that_is_not_recorded_is_left_out(tmp_path: Path, make_record: MakeRecord) -> None:
-    plan = experiment("table2", TEXAS)
-    cell = next(cell for cell in plan.cells if cell.name == "texas-mlp-tuned")
-    assert isinstance(cell, Cell)
-    write_cell(tmp_path, make_record(cell, [70.0] * 4, peak_memory_mb=None))
-    assert row_of(document(plan, tmp_path), "table2-cost", "mlp") == ["4 runs, 112 s, 2 trials"]
+def test_the_csv_has_all_numbers(table2: Document) -> None:
+    lines = list(csv_module.DictReader(io.StringIO(csv(table2))))
+    assert len(lines) == 11
+    own = {line["row"]: line for line in lines}
+    ours = own["hpgmn"]
+    assert (ours["runs"], ours["trials"], ours["is_reached"]) == ("4", "2", "true")
+    assert float(ours["test_mean"]) == pytest.approx(85.0)
+    assert float(ours["printed_mean"]) == 85.1
+    assert float(own["gcn"]["difference"]) == pytest.approx(-24.0)
+    assert own["gcn"]["reference"] == "hpgmn"
+    assert own["mixhop"]["test_mean"] == ""
+
+
+# Files.
+
+
+@pytest.fixture
+def quick(tmp_path: Path, fill_cells: Fill) -> tuple[list[Experiment], Records]:
+    """Every experiment, quick, with all records but one."""
+    plans = [experiment(name, QUICK) for name in EXPERIMENTS]
+    for plan in plans:
+        fill_cells(tmp_path / "cells", plan)
+    (tmp_path / "cells" / "texas-mmp-tuned.json").unlink()
+    return plans, Records.read(tmp_path / "cells")
+
+
+class Reader(HTMLParser):
+    """Checks that tags are balanced and collects them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_page_is_well_formed_and_self_contained(
+    quick: tuple[list[Experiment], Records],
+) -> None:
+    plans, records = quick
+    documents = [document(plan, records) for plan in plans]
+    text = page(documents)
+    reader = Reader()
+    reader.feed(text)
+    reader.close()
+    assert reader.open == []
+    names = [tag for tag, _ in reader.tags]
+    assert (names.count("section"), names.count("svg")) == (len(EXPERIMENTS), 1)
+    ids = [attributes["id"] for _, attributes in reader.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    links = [str(attributes["href"]) for tag, attributes in reader.tags if tag == "a"]
+    assert {link[1:] for link in links} == set(EXPERIMENTS)
+    assert all(attributes["scope"] for tag, attributes in reader.tags if tag == "th")
+    assert "default-src 'none'" in text
+    for word in ("<script", "<img", 'src="', "@import", 'href="http'):
+        assert word not in text
+    shown = documents[1].table
+    assert shown is not None
+    for entry in shown.done:
+        assert entry.record is not None
+        assert score_text(entry.record) in text
+    assert "<code>hpgmn reproduce table2</code>" in text
+
+
+def test_texts_never_become_markup() -> None:
+    grid = Grid("g", EVIL, frame((EVIL, "b"), [(EVIL, f"**{EVIL}**")]), True, EVIL)
+    found = Document("g", EVIL, f"`{EVIL}`", EVIL, (grid,), missing=(EVIL,))
+    assert "<script" not in page([found])
+    assert "<code>&lt;script&gt;" in page([found])
+    assert "<script" not in markdown(found).replace(f"`{EVIL}`", "")  # code is shown as it is
+
+
+def test_same_records_give_the_same_files(
+    quick: tuple[list[Experiment], Records], tmp_path: Path
+) -> None:
+    plans, records = quick
+    documents = [document(plan, records) for plan in plans]
+    first = write_documents(tmp_path / "a", documents)
+    second = write_documents(tmp_path / "b", documents)
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+    assert sorted(first) == sorted((tmp_path / "a").iterdir())
+    names = {f"{name}.{ending}" for name in EXPERIMENTS for ending in ("md", "csv", "tex")}
+    names |= {"figure3.png", "figure3.svg", "index.html"}
+    assert {path.name for path in first} == names
+    assert first[-1].name == "index.html"
+
+
+def test_page_keeps_experiments_of_earlier_commands(
+    quick: tuple[list[Experiment], Records], tmp_path: Path
+) -> None:
+    plans, records = quick
+    documents = [document(plan, records) for plan in plans]
+    *_, path = write_documents(tmp_path / "a", [documents[3]], documents)
+    shown = re.findall('<section id="([^"]*)"', path.read_text(encoding="utf-8"))
+    assert shown == list(EXPERIMENTS[1:])  # Table 1 has no record here
+    assert {own.stem for own in (tmp_path / "a").iterdir()} == {"figure3", "index"}
+
+
+def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HPGMNError, match="Cannot write"):
+        write_documents(tmp_path / "file", [])
+
+
+def test_documents_are_written_from_a_file(tmp_path: Path, make_facts: Fill) -> None:
+    make_facts(tmp_path / "cells")
+    main([str(tmp_path / "cells"), str(tmp_path / "out")])
+    assert "325 / 309" in (tmp_path / "out" / "table1.md").read_text(encoding="utf-8")
+    with pytest.raises(SystemExit):
+        main([str(tmp_path / "none.jsonl"), str(tmp_path / "out")])

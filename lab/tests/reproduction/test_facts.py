@@ -16,14 +16,17 @@ from hpgmn.graph.datasets import load
 from hpgmn.graph.homophily import node_homophily
 from hpgmn_lab import paper
 from hpgmn_lab.reproduction import facts as module
+from hpgmn_lab.reproduction.cells import Records
 from hpgmn_lab.reproduction.facts import (
+    KEYS,
     do_facts,
     edge_counts,
     explain,
     graph_facts,
     homophilies,
-    nearest_way,
+    nearest_definition,
     read_facts,
+    recorded_facts,
 )
 
 Save = Callable[..., Path]
@@ -100,9 +103,9 @@ def test_without_labels_nothing_is_alike_or_not() -> None:
 def test_the_first_way_that_gives_the_printed_number_explains_it() -> None:
     assert explain(3, {"a": 2, "b": 3, "c": 3}, {"a": 3}, "twin") == "printed 3 = b (3)"
     assert explain(0.83, {"a": 0.8252}, {}) == "printed 0.83 = a (0.8252)"
-    assert explain(0.83, {"a": 0.8248}, {}).startswith("printed 0.83: no way of counting gives it")
+    assert explain(0.83, {"a": 0.8248}, {}).startswith("printed 0.83: no definition gives it")
     assert "of the graph 'twin', not of this one" in explain(4, {"a": 2}, {"a": 4}, "twin")
-    assert nearest_way(4, {"a": 1, "b": 6, "c": 2}) == "b"
+    assert nearest_definition(4, {"a": 1, "b": 6, "c": 2}) == "b"
 
 
 def test_every_number_that_differs_is_explained(small_graph: Graph) -> None:
@@ -114,7 +117,7 @@ def test_every_number_that_differs_is_explained(small_graph: Graph) -> None:
     assert found.explanations["classes"] == "printed 5; the graph has 3"
     nearest = max(edge_counts(small_graph).values())
     assert found.edges == nearest
-    assert "no way of counting gives it" in found.explanations["edges"]
+    assert "no definition gives it" in found.explanations["edges"]
 
 
 def test_facts_are_kept_until_the_graph_changes(
@@ -141,7 +144,7 @@ def test_a_number_of_the_twin_is_found_where_the_twin_is(
     monkeypatch.setitem(paper.TABLE_1, "cornell-geomgcn", printed)
     save_as("cornell-geomgcn")
     alone = do_facts("cornell-geomgcn", tmp_path)
-    assert "no way of counting" in alone.explanations["edges"]
+    assert "no definition gives it" in alone.explanations["edges"]
     draw = np.random.default_rng(0)
     edges = draw.permutation(18 * 17)[:33]
     twin = Graph(np.zeros((18, 1)), [edges // 17, edges % 17], draw.integers(0, 2, 18))
@@ -183,7 +186,7 @@ def test_the_papers_numbers_on_the_real_graphs(
     own = (found.nodes, found.attributes, found.classes)
     assert own == (printed.nodes, printed.attributes, printed.classes)
     if edges is None:
-        assert "no way of counting gives it" in found.explanations["edges"]
+        assert "no definition gives it" in found.explanations["edges"]
         assert found.edges == load(graph).num_edges
     else:
         assert (
@@ -198,3 +201,20 @@ def test_the_papers_numbers_on_the_real_graphs(
         assert f"{found.homophily:.2f}" == f"{printed.homophily:.2f}"
         assert "= node homophily, undirected neighbours (" in homophily
     json.loads((tmp_path / f"{graph}-facts.json").read_text())
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"nodes": 1}'])
+def test_damaged_facts_are_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "texas-facts.json").write_text(text)
+    assert read_facts(tmp_path, "texas") is None
+    assert recorded_facts(Records.read(tmp_path), "texas") is None
+    assert recorded_facts(Records.read(tmp_path), "cora") is None
+
+
+def test_differences_are_those_in_the_decimals_shown(
+    tmp_path: Path, make_facts: Callable[..., None]
+) -> None:
+    make_facts(tmp_path)
+    facts = read_facts(tmp_path, "texas")
+    assert facts is not None
+    assert [key for key in KEYS if facts.differs(key)] == ["edges"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -51,19 +50,19 @@ def test_what_is_there_comes_and_what_is_new_goes(system: Any) -> None:
     system.pipe_file("/bucket/table2/search/b.json", b"two")
     system.pipe_file("/bucket/table2/table2.md", b"old")
     with remote_folder(URL + "/") as folder:
-        here = folder.here
-        known = {path.relative_to(here).as_posix() for path in here.rglob("*.*")}
+        local = folder.local
+        known = {path.relative_to(local).as_posix() for path in local.rglob("*.*")}
         assert known == {"cells/a.json", "search/b.json"}
-        assert (here / "cells/a.json").read_bytes() == b"one"
-        (here / "search/b.json").unlink()
-        (here / "cells/b.json").write_bytes(b"three")
-        folder.send()
+        assert (local / "cells/a.json").read_bytes() == b"one"
+        (local / "search/b.json").unlink()
+        (local / "cells/b.json").write_bytes(b"three")
+        folder.upload()
         assert files(system)["/bucket/table2/cells/b.json"] == b"three"
         for name in ("work/b/state", ".lock", "cells/.c.json.1.unfinished/c.json"):
-            (here / name).parent.mkdir(parents=True, exist_ok=True)
-            (here / name).write_bytes(b"passing")
-        (here / "table2.md").write_bytes(b"new")
-    assert not here.exists()
+            (local / name).parent.mkdir(parents=True, exist_ok=True)
+            (local / name).write_bytes(b"passing")
+        (local / "table2.md").write_bytes(b"new")
+    assert not local.exists()
     assert files(system) == {
         "/bucket/table2/cells/a.json": b"one",
         "/bucket/table2/cells/a.json.unfinished": b"half",
@@ -86,19 +85,19 @@ def test_what_was_sent_is_not_sent_again(
     monkeypatch.setattr(type(system), "pipe_file", pipe)
     folder = RemoteFolder(URL, tmp_path)
     (tmp_path / "a.md").write_bytes(b"a")
-    folder.send()
-    folder.send()
+    folder.upload()
+    folder.upload()
     assert [path.rsplit("/", 1)[1] for path in sent] == ["a.md.unfinished"]
     (tmp_path / "a.md").write_bytes(b"b")
-    folder.send()
+    folder.upload()
     assert len(sent) == 2
 
 
 def test_what_is_done_is_sent_after_an_error(system: Any) -> None:
     def work() -> None:
         with remote_folder(URL) as folder:
-            (folder.here / "cells").mkdir()
-            (folder.here / "cells/a.json").write_bytes(b"one")
+            (folder.local / "cells").mkdir()
+            (folder.local / "cells/a.json").write_bytes(b"one")
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -108,23 +107,20 @@ def test_what_is_done_is_sent_after_an_error(system: Any) -> None:
 
 def test_a_folder_on_disk_may_be_a_url(tmp_path: Path) -> None:
     with remote_folder(f"file://{tmp_path}/deep/er") as folder:
-        (folder.here / "cells").mkdir()
-        (folder.here / "cells/a.json").write_bytes(b"one")
+        (folder.local / "cells").mkdir()
+        (folder.local / "cells/a.json").write_bytes(b"one")
     assert [path.name for path in (tmp_path / "deep/er/cells").iterdir()] == ["a.json"]
 
 
-def test_urls_that_cannot_be_used_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(HPGMNError, match=r"Cannot use the folder nosuch://a .*Choose another"):
+def test_urls_that_cannot_be_used_are_reported(tmp_path: Path) -> None:
+    with pytest.raises(HPGMNError, match="Cannot use the folder nosuch://a"):
         RemoteFolder("nosuch://a", tmp_path)
     (tmp_path / "file").write_text("")
     with (
-        pytest.raises(HPGMNError, match=r"Cannot use the folder file:.*Choose another"),
+        pytest.raises(HPGMNError, match="Cannot use the folder file:"),
         remote_folder(f"file://{tmp_path}/file/x") as folder,
     ):
-        (folder.here / "a.md").write_bytes(b"a")
-    monkeypatch.setitem(sys.modules, "fsspec", None)
-    with pytest.raises(HPGMNError, match=r"needs fsspec\. Run: pip install fsspec"):
-        RemoteFolder(URL, tmp_path)
+        (folder.local / "a.md").write_bytes(b"a")
 
 
 class Outage:
@@ -145,22 +141,22 @@ def test_a_moment_s_outage_loses_nothing(
     system: Any, pauses: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with remote_folder(URL) as folder:
-        (folder.here / "cells").mkdir()
-        (folder.here / "cells/a.json").write_bytes(b"one")
+        (folder.local / "cells").mkdir()
+        (folder.local / "cells/a.json").write_bytes(b"one")
         Outage(system, monkeypatch, 2)
     assert pauses == [1.0, 10.0]
     assert files(system) == {"/bucket/table2/cells/a.json": b"one"}
-    assert not folder.here.exists()
+    assert not folder.local.exists()
 
 
 def test_what_cannot_be_sent_stays_here(system: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     context = remote_folder(URL)
     folder = context.__enter__()
-    (folder.here / "cells").mkdir()
-    (folder.here / "cells/a.json").write_bytes(b"one")
+    (folder.local / "cells").mkdir()
+    (folder.local / "cells/a.json").write_bytes(b"one")
     Outage(system, monkeypatch, 99)
-    with pytest.raises(HPGMNError, match=r"no route to the bucket.* lies in .*\. Copy it") as error:
+    with pytest.raises(HPGMNError, match="no route to the bucket") as error:
         context.__exit__(None, None, None)
-    assert f"--out {folder.here}." in str(error.value)
-    assert (folder.here / "cells/a.json").read_bytes() == b"one"
-    shutil.rmtree(folder.here)
+    assert f"--out {folder.local}" in error.value.render(cli=True)
+    assert (folder.local / "cells/a.json").read_bytes() == b"one"
+    shutil.rmtree(folder.local)

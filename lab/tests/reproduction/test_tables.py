@@ -14,15 +14,13 @@ from scipy import stats
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.models import MODELS
-from hpgmn_lab.reproduction.cells import CellRecord, write_cell
+from hpgmn_lab.reproduction.cells import CellRecord, Records
 from hpgmn_lab.reproduction.plan import Budget, Experiment, experiment
 from hpgmn_lab.reproduction.tables import (
     ENSEMBLE,
     VARIANT,
     Entry,
     Table,
-    competing,
-    read_cells,
     table,
 )
 
@@ -37,8 +35,13 @@ def cell_of(plan: Experiment, name: str) -> object:
     return next(cell for cell in plan.cells if cell.name == name)
 
 
+def records_of(*records: CellRecord) -> Records:
+    contents = {record.name: dataclasses.asdict(record) for record in records}
+    return Records(Path("some/cells"), contents)
+
+
 def made(plan: Experiment, **records: CellRecord) -> Table:
-    return table(plan, {record.name: record for record in records.values()})
+    return table(plan, records_of(*records.values()))
 
 
 def entry_of(found: Table, label: str, graph: str) -> Entry:
@@ -89,8 +92,8 @@ def test_difference_to_hpgmn_is_paired_and_corrected(pair: Table) -> None:
 
 def test_printed_numbers_and_whether_they_are_reached(pair: Table) -> None:
     ours, theirs = entry_of(pair, "hpgmn", "texas"), entry_of(pair, "gcn", "texas")
-    assert ours.printed is not None
-    assert ours.printed.mean == 85.1
+    assert ours.published is not None
+    assert ours.published.mean == 85.1
     assert ours.verdict is not None
     assert ours.verdict.is_reached  # 0.1 lower, inside the interval
     assert theirs.verdict is not None
@@ -99,7 +102,7 @@ def test_printed_numbers_and_whether_they_are_reached(pair: Table) -> None:
 
 def test_cost_is_search_and_final_run(pair: Table) -> None:
     entry = entry_of(pair, "hpgmn", "texas")
-    assert (entry.trials, entry.seconds_search) == (3, 100.0)
+    assert (len(entry.runs_per_trial), entry.seconds_search) == (3, 100.0)
     assert entry.seconds == pytest.approx(112.3)
 
 
@@ -168,7 +171,7 @@ def test_an_option_that_changes_nothing_has_no_numbers_of_its_own(
     make_record: MakeRecord,
 ) -> None:
     plan = experiment("options", FOUR)
-    found = table(plan, {cell.name: make_record(cell, OURS) for cell in plan.cells})
+    found = table(plan, records_of(*(make_record(cell, OURS) for cell in plan.cells)))
     full, *others = found.lines
     assert not any(entry.is_as_shipped for entry in full.entries.values())
     repeated = [
@@ -181,7 +184,7 @@ def test_an_option_that_changes_nothing_has_no_numbers_of_its_own(
     for line, graph in repeated:
         entry = line.entries[graph]
         assert entry.is_as_shipped
-        assert (entry.record, entry.printed, entry.verdict, entry.difference) == (None,) * 4
+        assert (entry.record, entry.published, entry.verdict, entry.difference) == (None,) * 4
         assert not entry.is_best
     changed = [entry for line in others for entry in line.entries.values() if entry.record]
     assert len(changed) + len(repeated) == len(others) * len(found.graphs)
@@ -191,12 +194,12 @@ def test_an_option_that_changes_nothing_has_no_numbers_of_its_own(
 def test_a_row_that_is_as_shipped_everywhere_is_a_variant() -> None:
     plan = experiment("options", FOUR)
     row = dataclasses.replace(plan.rows[1], cells=plan.rows[0].cells)
-    found = table(dataclasses.replace(plan, rows=(plan.rows[0], row)), {})
+    found = table(dataclasses.replace(plan, rows=(plan.rows[0], row)), records_of())
     assert [line.kind for line in found.lines] == ["shipped", VARIANT]
 
 
 def test_rows_stand_in_the_papers_order_then_shipped_then_averaged(plan: Experiment) -> None:
-    found = table(plan, {})
+    found = table(plan, records_of())
     assert [line.label for line in found.lines] == [
         *("mlp", "gcn", "mixhop", "gcn-jk", "appnp", "gprgnn", "bmgcn", "mmp", "hpgmn"),
         *("hpgmn, shipped", "hpgmn, shipped, 5 seeds averaged"),
@@ -231,7 +234,7 @@ def test_ensemble_shows_the_averages(plan: Experiment, make_record: MakeRecord) 
     assert entry.record is not None
     assert entry.record.score.mean == pytest.approx(91.0)
     assert entry.record.score.std == pytest.approx(statistics.stdev(averages))
-    assert (entry.validation, entry.gap, entry.trials) == (None, None, 0)
+    assert (entry.validation, entry.gap, entry.runs_per_trial) == (None, None, [])
     assert entry.difference is not None
     assert 100 * entry.difference.mean == pytest.approx(6.0)
     assert entry.verdict is not None
@@ -241,9 +244,9 @@ def test_ensemble_shows_the_averages(plan: Experiment, make_record: MakeRecord) 
 @pytest.mark.parametrize(
     ("ensemble", "sentence"),
     [
-        (None, "no averages"),
-        ({"test_score": [0.5] * 3, "test_score_mean": 0.5}, "hold together"),
-        ({"test_score": [0.5] * 4, "test_score_mean": 0.6}, "hold together"),
+        (None, "no ensemble scores"),
+        ({"test_score": [0.5] * 3, "test_score_mean": 0.5}, "count or mean"),
+        ({"test_score": [0.5] * 4, "test_score_mean": 0.6}, "count or mean"),
     ],
 )
 def test_ensemble_that_is_damaged_is_refused(
@@ -251,21 +254,18 @@ def test_ensemble_that_is_damaged_is_refused(
 ) -> None:
     record = make_record(cell_of(plan, "texas-hpgmn-ensemble"), [50.0] * 20, ensemble=ensemble)
     with pytest.raises(HPGMNError, match=sentence) as raised:
-        table(plan, {record.name: record}, Path("some/cells"))
-    path = Path("some/cells/texas-hpgmn-ensemble.json")
-    assert f"Delete {path} and run hpgmn reproduce again." in str(raised.value)
+        table(plan, records_of(record))
+    assert "Delete texas-hpgmn-ensemble from some/cells" in str(raised.value.remedy)
 
 
-def test_a_record_that_does_not_hold_together_is_to_be_deleted(
-    plan: Experiment, make_record: MakeRecord
+@pytest.mark.parametrize("change", [{"test_score_mean": 0.1}, {"val_score": [0.5]}])
+def test_a_record_with_wrong_numbers_is_refused(
+    plan: Experiment, make_record: MakeRecord, change: dict[str, object]
 ) -> None:
-    path = Path("some/cells/texas-hpgmn-tuned.json")
-    for change in ({"test_score_mean": 0.1}, {"val_score": [0.5]}):
-        record = make_record(cell_of(plan, "texas-hpgmn-tuned"), OURS, **change)
-        with pytest.raises(HPGMNError) as raised:
-            table(plan, {record.name: record}, path.parent)
-        assert str(raised.value).startswith(str(path))
-        assert str(raised.value).endswith(f" Delete {path} and run hpgmn reproduce again.")
+    record = make_record(cell_of(plan, "texas-hpgmn-tuned"), OURS, **change)
+    with pytest.raises(HPGMNError, match="texas-hpgmn-tuned") as raised:
+        table(plan, records_of(record))
+    assert "Delete texas-hpgmn-tuned from some/cells" in str(raised.value.remedy)
 
 
 def test_citation_graphs_are_set_against_the_better_form(make_record: MakeRecord) -> None:
@@ -301,13 +301,13 @@ def test_variants_are_set_against_the_full_model(make_record: MakeRecord) -> Non
     assert gap is not None
     assert 100 * gap.mean == pytest.approx(-3.0)
     assert entry_of(found, "full", "texas").is_best
-    assert entry_of(found, "without both", "texas").printed is None
-    assert competing(found.lines) == list(found.lines)
+    assert entry_of(found, "without both", "texas").published is None
+    assert found.competing == list(found.lines)
 
 
 def test_table4_has_numbers_of_its_own() -> None:
-    found = table(experiment("table4", FOUR), {})
-    printed = {line.label: line.entries["squirrel"].printed for line in found.lines}
+    found = table(experiment("table4", FOUR), records_of())
+    printed = {line.label: line.entries["squirrel"].published for line in found.lines}
     means = {label: own.mean for label, own in printed.items() if own}
     assert means == {
         "full": 72.3,
@@ -316,12 +316,3 @@ def test_table4_has_numbers_of_its_own() -> None:
         "without class means": 41.7,
         "without diffusion": 68.4,
     }
-
-
-def test_records_are_read_by_name(
-    plan: Experiment, make_record: MakeRecord, tmp_path: Path
-) -> None:
-    record = make_record(cell_of(plan, "texas-hpgmn-tuned"), OURS)
-    write_cell(tmp_path, record)
-    (tmp_path / "texas-mlp-tuned.json").write_text("{")
-    assert read_cells(tmp_path, plan) == {"texas-hpgmn-tuned": record}

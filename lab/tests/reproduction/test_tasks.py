@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,15 +16,29 @@ from typing import Any
 
 import pytest
 
+import hpgmn
+import hpgmn_lab
 from hpgmn.base.errors import HPGMNError
 from hpgmn.engines.local import LocalEngine
 from hpgmn.graph import Graph
+from hpgmn.graph.datasets import DATASETS
 from hpgmn_lab import paper
-from hpgmn_lab.reproduction import plan, tasks, todo
+from hpgmn_lab.reproduction import plan, tasks
 from hpgmn_lab.reproduction.cells import Cell, CellRecord, read_cell
-from hpgmn_lab.reproduction.tasks import cell_task, work_on
-from hpgmn_lab.reproduction.todo import Outcome, cells_of, only_one
+from hpgmn_lab.reproduction.tasks import (
+    Outcome,
+    attempt,
+    cell_states,
+    cell_task,
+    cells_of,
+    download_remedy,
+    local_experiments,
+    lock_folder,
+    work_on,
+)
+from hpgmn_lab.reproduction.work import Execution
 
+SOURCES = os.pathsep.join(str(Path(own.__file__).parents[1]) for own in (hpgmn, hpgmn_lab))
 Save = Callable[..., Path]
 Lasting = Callable[[Any], Any]
 
@@ -57,7 +75,7 @@ def test_records_are_those_of_this_machine(
         engine,
         [SEARCHED, PLAIN],
         tmp_path / "other",
-        tell=told.append,
+        on_outcome=told.append,
         report=lambda name, now: progress.append((name, now.stage)),
     )
     assert found == told
@@ -69,7 +87,7 @@ def test_records_are_those_of_this_machine(
     assert {name for name, _ in progress} == {SEARCHED.name, PLAIN.name}
     assert not list(tmp_path.glob("other/search/*"))
     assert engine.options["at_a_time"] == 2
-    assert engine.options["tries"] == tasks.TRIES
+    assert engine.options["tries"] == tasks.ATTEMPTS
     first, second = engine.begun
     assert first.shared is second.shared, "a graph is loaded once"
 
@@ -152,11 +170,160 @@ def test_what_is_asked_to_stop_keeps_what_is_finished(
     with pytest.raises(KeyboardInterrupt):
         work_on(
             *(here_engine(), [PLAIN, SEARCHED], tmp_path),
-            tell=told.append,
+            on_outcome=told.append,
             should_stop=lambda: bool(told),
         )
     assert read_cell(tmp_path / "cells", PLAIN.name) == told[0].record
     assert read_cell(tmp_path / "cells", SEARCHED.name) is None
+
+
+# Local copies.
+
+
+def test_columns_whose_graph_is_not_here_are_left_out(save_as: Save) -> None:
+    save_as("texas")
+    save_as("cora")
+    asked = [plan.experiment(name) for name in ("table1", "table2", "table3")]
+    found, missing = local_experiments(asked)
+    assert [one.graphs for one in found] == [("texas", "cora"), ("texas",), ("cora",)]
+    for before, after in zip(asked, found, strict=True):
+        assert [row.label for row in after.rows] == [row.label for row in before.rows]
+        assert [row.is_ensemble for row in after.rows] == [row.is_ensemble for row in before.rows]
+        for old, new in zip(before.rows, after.rows, strict=True):
+            assert new.cells == {graph: old.cells[graph] for graph in after.graphs}
+    assert missing == [
+        *("wisconsin", "cornell-geomgcn", "chameleon", "squirrel", "crocodile"),
+        *("citeseer", "pubmed"),
+    ]
+
+
+def test_only_graphs_with_a_download_are_offered() -> None:
+    assert download_remedy(["crocodile"]).alternatives == ()
+    [download] = download_remedy(["crocodile", "texas", "cora"]).alternatives
+    assert download.action == "Download texas, cora"
+    assert (download.command, download.option) == ("datasets", "download")
+
+
+def test_without_any_graph_there_is_nothing_to_do(save_as: Save) -> None:
+    save_as("texas")
+    with pytest.raises(HPGMNError, match="No graph has a local copy: cora, citeseer, pubmed"):
+        local_experiments([plan.experiment("table3")])
+
+
+def test_cells_come_once_and_those_of_small_graphs_first() -> None:
+    every = [plan.experiment(name) for name in plan.EXPERIMENTS]
+    found = cells_of(every)
+    assert len({cell.name for cell in found}) == len(found)
+    assert {cell.name for cell in found} == {cell.name for one in every for cell in one.cells}
+    sizes = [DATASETS[cell.graph].num_nodes for cell in found]
+    assert sizes == sorted(sizes)
+
+
+# States.
+
+
+def test_cells_are_sorted_into_done_waiting_and_failed(save_as: Save, tmp_path: Path) -> None:
+    folder = save_as("texas")
+    (folder / "cora.npz").write_bytes(b"damaged")
+    first = attempt(CELLS[0], tmp_path / "out", Execution())
+    assert first.record is not None
+    broken = dataclasses.replace(CELLS[0], graph="cora", protocol=None)
+    states = cell_states([broken, *CELLS], tmp_path / "out")
+    assert states.finished == [Outcome(CELLS[0], first.record)]
+    assert states.waiting == CELLS[1:]
+    assert [one.cell for one in states.failed] == [broken]
+    assert "cora.npz" in states.failed[0].reason
+
+
+# Locks.
+
+
+def test_a_second_reproduction_in_a_folder_is_refused(tmp_path: Path) -> None:
+    with lock_folder(tmp_path / "out"):
+        with (
+            pytest.raises(HPGMNError, match="Another process is using"),
+            lock_folder(tmp_path / "out"),
+        ):
+            pass
+        with lock_folder(tmp_path / "other"):
+            pass
+    with lock_folder(tmp_path / "out"):
+        pass
+
+
+def test_the_lock_of_a_killed_process_is_gone(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path;"
+        "from hpgmn_lab.reproduction.tasks import lock_folder\n"
+        "with lock_folder(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, tmp_path / "out"],
+        env=os.environ | {"PYTHONPATH": SOURCES},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        with (
+            pytest.raises(HPGMNError, match="Another process is using"),
+            lock_folder(tmp_path / "out"),
+        ):
+            pass
+    finally:
+        process.kill()
+        process.communicate()
+    with lock_folder(tmp_path / "out"):
+        pass
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(HPGMNError, match="Choose a writable path"),
+        lock_folder(tmp_path / "file" / "x"),
+    ):
+        pass
+
+
+def test_whoever_wants_to_work_next_waits_for_a_cell_to_end(tmp_path: Path) -> None:
+    order = []
+
+    def next_one() -> None:
+        with lock_folder(tmp_path):
+            order.append("next")
+
+    waiting = threading.Thread(target=next_one)
+    with tasks._worker_lock(tmp_path), tasks._worker_lock(tmp_path):  # several work at a time
+        waiting.start()
+        waiting.join(0.1)
+        order.append("cell")
+    waiting.join(10)
+    assert order == ["cell", "next"]
+
+
+def test_an_attempt_ends_with_a_record_or_a_reason(
+    save_as: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_as("texas")
+    found = attempt(CELLS[0], tmp_path / "out", Execution())
+    assert found.record == read_cell(tmp_path / "out" / "cells", CELLS[0].name)
+    assert found.record is not None
+    assert found.seconds > 0
+    wrong = dataclasses.replace(CELLS[0], variant="wrong", settings={"lr": -1})
+    found = attempt(wrong, tmp_path / "out", Execution())
+    assert found.record is None
+    assert "lr" in found.reason
+    assert found.trace == ""
+
+    def broken(*arguments: Any) -> None:
+        raise ZeroDivisionError("first line\nsecond line")
+
+    monkeypatch.setattr(tasks, "do_cell", broken)
+    found = attempt(CELLS[1], tmp_path / "out", Execution())
+    assert found.reason == "ZeroDivisionError: first line"
+    assert found.trace.startswith("Traceback")
 
 
 # On this machine.
@@ -166,17 +333,17 @@ def test_a_failing_cell_is_told_and_the_others_go_on(
     save_as: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_as("texas")
-    genuine = todo.do_cell
+    genuine = tasks.do_cell
 
     def sometimes(cell: Cell, *arguments: Any) -> CellRecord:
         if cell.model == "gcn":
             raise ZeroDivisionError("first line\nsecond line")
         return genuine(cell, *arguments)
 
-    monkeypatch.setattr(todo, "do_cell", sometimes)
+    monkeypatch.setattr(tasks, "do_cell", sometimes)
     wrong = dataclasses.replace(CELLS[0], variant="wrong", settings={"lr": -1})
     told: list[Outcome] = []
-    found = work_on(LocalEngine(), [wrong, *CELLS], tmp_path / "out", tell=told.append)
+    found = work_on(LocalEngine(), [wrong, *CELLS], tmp_path / "out", on_outcome=told.append)
     assert told == found
     assert [one.record is None for one in found] == [True, False, True, False]
     assert "lr" in found[0].reason
@@ -202,7 +369,7 @@ def test_what_is_asked_to_stop_here_keeps_what_is_finished(save_as: Save, tmp_pa
     with pytest.raises(KeyboardInterrupt):
         work_on(
             *(LocalEngine(), CELLS, tmp_path / "out"),
-            tell=told.append,
+            on_outcome=told.append,
             should_stop=lambda: bool(told),
         )
     assert [one.cell.model for one in told] == ["mlp"]
@@ -216,7 +383,7 @@ def test_processes_make_the_records_of_one(save_as: Save, tmp_path: Path, lastin
     wrong = dataclasses.replace(CELLS[0], variant="wrong", settings={"lr": -1})
     alone = work_on(LocalEngine(), [*CELLS, wrong], tmp_path / "alone")
     told: list[Outcome] = []
-    found = work_on(LocalEngine(2), [*CELLS, wrong], tmp_path / "many", tell=told.append)
+    found = work_on(LocalEngine(2), [*CELLS, wrong], tmp_path / "many", on_outcome=told.append)
     assert told == found
     by_name = {one.cell.name: one for one in found}
     assert len(by_name) == 4
@@ -246,7 +413,7 @@ def test_processes_stop_when_asked(save_as: Save, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         work_on(LocalEngine(2), long, tmp_path / "out", should_stop=begun)
     assert list(tmp_path.glob("out/work/*/*/state/state-000.safetensors"))  # saved on the way out
-    with only_one(tmp_path / "out"):
+    with lock_folder(tmp_path / "out"):
         pass  # no worker is left
 
 
@@ -300,7 +467,7 @@ def test_a_table_is_the_same_where_a_machine_is_lost_on_the_way(
 
     engine = RayEngine(ray)
     assert engine.workers == 3
-    found = work_on(engine, cells, tmp_path / "three", report=report, lost=lost.append)
+    found = work_on(engine, cells, tmp_path / "three", report=report, on_lost=lost.append)
     assert [one.reason for one in found] == [""] * 4
     assert len(nodes) == 1, "one was killed"
     assert len(lost) == 1

@@ -19,13 +19,13 @@ from hpgmn.graph import Graph, Splits
 from hpgmn.models import find_model
 from hpgmn.runs import metrics as run_metrics
 from hpgmn.runs import spec as run_module
+from hpgmn.runs.fit import train_folder
 from hpgmn.runs.folder import prepare_folder
 from hpgmn.runs.search import planned_trials, run_trials
 from hpgmn.runs.spec import RunSpec
-from hpgmn.runs.train import train_folder
 from hpgmn_lab.reproduction import work as module
 from hpgmn_lab.reproduction.cells import Cell, CellRecord, read_cell
-from hpgmn_lab.reproduction.work import Way, do_cell, free_memory
+from hpgmn_lab.reproduction.work import Execution, do_cell, free_memory
 
 SHORT = {"epochs": 4, "patience": 0}
 CELL = Cell(
@@ -82,7 +82,7 @@ def out(save_as: Save, tmp_path: Path) -> Path:
 
 
 def do(cell: Cell, out: Path) -> CellRecord:
-    record = do_cell(cell, out, Way())
+    record = do_cell(cell, out, Execution())
     assert read_cell(out / "cells", cell.name) == record
     return record
 
@@ -281,7 +281,7 @@ def test_neither_version_nor_device_are_part_of_an_identity(
     first = do(CELL, out)
     monkeypatch.setattr(run_module, "__version__", "99")
     calls.take()
-    assert do_cell(CELL, out, Way(device="cuda")) == first
+    assert do_cell(CELL, out, Execution(device="cuda")) == first
     assert calls.take() == (0, 0)
     assert "version" in first.metrics
     assert first.metrics["config"]["device"] == "cpu"
@@ -315,10 +315,10 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
 def test_a_search_stopped_between_groups_goes_on_with_the_rest(
     out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lasting: Lasting
 ) -> None:
-    whole = do_cell(CELL, tmp_path / "whole", Way())
+    whole = do_cell(CELL, tmp_path / "whole", Execution())
     interrupt(monkeypatch, after=1)
     with pytest.raises(KeyboardInterrupt):
-        do_cell(CELL, out, Way())
+        do_cell(CELL, out, Execution())
     assert [path.name for path in left_over(out)] == [f"{CELL.name}.json"]
     begun = json.loads((out / "search" / f"{CELL.name}.json").read_text())
     done = len(begun["trials"])
@@ -353,17 +353,17 @@ def stop_in_final_run(cell: Cell, out: Path, epochs: int) -> None:
         return left <= 0
 
     with pytest.raises(KeyboardInterrupt):
-        do_cell(cell, out, Way(should_stop=should_stop))
+        do_cell(cell, out, Execution(should_stop=should_stop))
 
 
 def test_a_stopped_final_run_goes_on_from_its_state(
     out: Path, tmp_path: Path, calls: Calls, lasting: Lasting
 ) -> None:
-    whole = do_cell(PLAIN, tmp_path / "whole", Way())
+    whole = do_cell(PLAIN, tmp_path / "whole", Execution())
     stop_in_final_run(PLAIN, out, 3)
     assert list(out.glob(f"work/{PLAIN.name}/*/state/state-000.safetensors"))
     epochs = []
-    found = do_cell(PLAIN, out, Way(report=lambda now: epochs.append(now.epoch)))
+    found = do_cell(PLAIN, out, Execution(report=lambda now: epochs.append(now.epoch)))
     assert epochs == [4]  # the last of four
     assert lasting(dataclasses.asdict(found)) == lasting(dataclasses.asdict(whole))
     assert left_over(out) == []
@@ -376,7 +376,7 @@ def test_a_final_run_begun_by_another_version_begins_anew(
     for own in (run_module, run_metrics):
         monkeypatch.setattr(own, "__version__", "99")
     epochs = []
-    found = do_cell(PLAIN, out, Way(report=lambda now: epochs.append(now.epoch)))
+    found = do_cell(PLAIN, out, Execution(report=lambda now: epochs.append(now.epoch)))
     assert epochs == [1, 2, 3, 4]
     assert found.metrics["version"] == "99"
     assert left_over(out) == []
@@ -391,7 +391,7 @@ def test_a_finished_run_without_a_record_is_not_trained_again(
     with monkeypatch.context() as patch:
         patch.setattr(module, "write_cell", stop)
         with pytest.raises(KeyboardInterrupt):
-            do_cell(CELL, out, Way())
+            do_cell(CELL, out, Execution())
     assert calls.take() == (5, 1)
     do(CELL, out)
     assert calls.take() == (0, 0)
@@ -443,7 +443,7 @@ def test_what_failed_for_lack_of_memory_is_tried_again(
     counted = module.run_trials
     monkeypatch.setattr(module, "run_trials", failing)
     with pytest.raises(HPGMNError, match="Out of memory"):
-        do_cell(CELL, out, Way())
+        do_cell(CELL, out, Execution())
     monkeypatch.setattr(module, "run_trials", scarce)
     search = do(CELL, out).search
     assert search is not None
@@ -458,7 +458,7 @@ def test_what_failed_for_lack_of_memory_is_tried_again(
 def test_trials_that_do_not_fit_together_are_trained_alone(
     out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lasting: Lasting
 ) -> None:
-    whole = do_cell(CELL, tmp_path / "whole", Way())
+    whole = do_cell(CELL, tmp_path / "whole", Execution())
 
     def narrow(graph: Graph, model: str, trials: Any, **options: Any) -> Any:
         if len(trials) > 1:
@@ -474,7 +474,7 @@ def test_a_search_without_any_success_fails_with_the_first_reason(
 ) -> None:
     monkeypatch.setattr(module, "planned_trials", lambda *_: [{"lr": -1}])
     with pytest.raises(HPGMNError, match=r"Every trial of texas-gcn-tuned failed\. .*lr"):
-        do_cell(CELL, out, Way())
+        do_cell(CELL, out, Execution())
     assert read_cell(out / "cells", CELL.name) is None
 
 

@@ -10,10 +10,10 @@ import pytest
 from hpgmn.base.errors import HPGMNError
 from hpgmn.evaluation.scores import paired_difference
 from hpgmn.models import MODELS
-from hpgmn_lab.paper import HETEROPHILOUS, Target, target
+from hpgmn_lab.paper import HETEROPHILOUS, Published, target
+from hpgmn_lab.records import read_runs
 from hpgmn_lab.results.baselines import BASELINES, GRAPHS, cells_of, row_names
 from hpgmn_lab.results.page import page
-from hpgmn_lab.results.records import read_records
 
 Write = Callable[..., Path]
 WriteTrials = Callable[..., None]
@@ -32,11 +32,11 @@ def test_every_baseline_has_a_row_and_cpgnn_two() -> None:
 
 
 def test_targets_are_the_papers_unless_another_source_is_named() -> None:
-    assert target("mlp", "texas") == Target(80.8, 7.0, "the paper")
-    assert target("appnp", "pubmed") == Target(79.9, 0.3, "the paper")
-    assert target("bmgcn", "squirrel") == Target(51.4, 1.1, "its own paper")
-    assert target("bmgcn", "crocodile") == Target(64.3, 1.1, "the paper")
-    assert target("lwgcn", "crocodile") == Target(79.6, None, "its repository's log")
+    assert target("mlp", "texas") == Published(80.8, 7.0, "the paper")
+    assert target("appnp", "pubmed") == Published(79.9, 0.3, "the paper")
+    assert target("bmgcn", "squirrel") == Published(51.4, 1.1, "its own paper")
+    assert target("bmgcn", "crocodile") == Published(64.3, 1.1, "the paper")
+    assert target("lwgcn", "crocodile") == Published(79.6, None, "its repository's log")
     assert target("dirgcn", "texas") is None
     assert target("cpgnn-cheby", "texas") == target("cpgnn", "texas")
 
@@ -53,7 +53,7 @@ def results(write_run: Write, tmp_path: Path) -> Path:
         "texas",
         "cpgnn",
         [68.0] * 10,
-        folder="texas-cpgnn-cheby",
+        name="texas-cpgnn-cheby",
         settings={"prior": "cheby"},
     )
     (tmp_path / "notes.yaml").write_text(
@@ -85,11 +85,11 @@ def test_differences_are_paired_with_hpgmn(results: Path, cells: Cells) -> None:
 
 
 def test_short_cells_are_counted_and_explained(results: Path) -> None:
-    text = part(page(results), "Below the printed number")
+    text = part(page(results), "Below the published number")
     printed = sum(target(row, graph) is not None for row in row_names() for graph in GRAPHS)
-    assert text.strip().startswith(f"2 of {printed} cells with a printed number")
-    assert "- **texas-mlp**: 70.5 ± 0.5 against 80.8 (the paper). Too little time." in text
-    assert "- lwgcn: its repository's log (texas, wisconsin" in text
+    assert text.strip().startswith(f"2 of {printed} cells with a published number")
+    assert "| texas-mlp | 70.5 ± 0.5 | 80.8 | the paper | Too little time. |" in text
+    assert "| lwgcn | its repository's log | texas, wisconsin" in text
     assert "No record yet: wisconsin-mlp" in text
 
 
@@ -100,27 +100,27 @@ def test_a_short_cell_without_a_note_fails(results: Path) -> None:
 
 
 def test_a_variants_run_alone_is_not_taken_for_its_model(write_run: Write, tmp_path: Path) -> None:
-    write_run(tmp_path, "texas", "cpgnn", [68.0] * 10, folder="texas-cpgnn-cheby")
-    found = cells_of(read_records(tmp_path / "runs"))
+    write_run(tmp_path, "texas", "cpgnn", [68.0] * 10, name="texas-cpgnn-cheby")
+    found = cells_of(read_runs(tmp_path / "runs.jsonl"))
     assert found["cpgnn", "texas"].record is None
     assert found["cpgnn-cheby", "texas"].record is not None
 
 
 def test_a_run_of_fewer_splits_fills_no_cell(write_run: Write, tmp_path: Path) -> None:
     write_run(tmp_path, "texas", "gcn", [60.0, 58.0], splits=2)
-    write_run(tmp_path, "texas", "cpgnn", [68.0] * 2, splits=2, folder="texas-cpgnn-cheby")
-    found = cells_of(read_records(tmp_path / "runs"))
+    write_run(tmp_path, "texas", "cpgnn", [68.0] * 2, splits=2, name="texas-cpgnn-cheby")
+    found = cells_of(read_runs(tmp_path / "runs.jsonl"))
     assert [cell.name for cell in found.values() if cell.record] == []
-    write_run(tmp_path, "texas", "gcn", [61.0, 59.0] * 5, folder="texas-gcn-whole")
-    record = cells_of(read_records(tmp_path / "runs"))["gcn", "texas"].record
+    write_run(tmp_path, "texas", "gcn", [61.0, 59.0] * 5, name="texas-gcn-whole")
+    record = cells_of(read_runs(tmp_path / "runs.jsonl"))["gcn", "texas"].record
     assert record is not None
-    assert record.folder == "texas-gcn-whole"
+    assert record.name == "texas-gcn-whole"
 
 
 def test_where_no_deviation_is_printed_ours_stands_in(write_run: Write, tmp_path: Path) -> None:
     write_run(tmp_path, "chameleon", "dirgcn", [78.5, 78.9] * 5)  # 1.0 below, our deviation 0.2
     write_run(tmp_path, "squirrel", "dirgcn", [73.0, 77.0] * 5)  # 0.3 below, our deviation 2.1
-    found = cells_of(read_records(tmp_path / "runs"))
+    found = cells_of(read_runs(tmp_path / "runs.jsonl"))
     assert found["dirgcn", "chameleon"].is_short
     assert not found["dirgcn", "squirrel"].is_short
 
@@ -132,18 +132,18 @@ def test_seconds_and_validation_stand_beside(results: Path, cells: Cells) -> Non
 def test_trials_are_counted_by_row(results: Path, write_trials: WriteTrials, cells: Cells) -> None:
     trial = {"graph": "texas", "model": "cpgnn", "round": "comparison", "trial": {}}
     trial |= {"val_score": [0.5] * 3, "val_loss": [1.0] * 3}
-    write_trials(results, "all", [trial, trial, trial | {"row": "cpgnn-cheby"}])
-    text = part(page(results), "How the baselines were set")
+    write_trials(results, [trial, trial, trial | {"row": "cpgnn-cheby"}])
+    text = part(page(results), "Settings of the baselines")
     assert cells(text, "cpgnn")[1] == "2 × 3 runs"
     assert cells(text, "cpgnn-cheby")[1] == "1 × 3 runs"
-    assert "| cpgnn |" not in page(results).split("## Settings")[1]
+    assert "| cpgnn |" not in page(results).split("\n## Settings\n")[1]
 
 
 def test_runs_that_need_more_than_the_plain_command_are_listed(results: Path) -> None:
-    text = part(page(results), "How the baselines were set")
-    assert "- texas-cpgnn-cheby: `hpgmn train texas --model cpgnn --splits all --set" in text
+    text = part(page(results), "Settings of the baselines")
+    assert "| texas-cpgnn-cheby | `hpgmn train texas --model cpgnn --splits all --set" in text
     assert "--set prior=cheby" in text
-    assert "texas-gcn:" not in text
+    assert "| texas-gcn |" not in text
     assert "cpu, torch 2.0.1, hpgmn 9.8.7" in text
 
 
@@ -157,7 +157,7 @@ def test_without_baselines_there_is_no_comparison(write_run: Write, tmp_path: Pa
 
 
 def test_the_committed_comparison_is_whole_and_within_its_bar() -> None:
-    found = cells_of(read_records(ROOT / "lab" / "results" / "runs"))
+    found = cells_of(read_runs(ROOT / "lab" / "results" / "runs.jsonl"))
     assert [cell.name for cell in found.values() if cell.record is None] == []
     assert sum(cell.is_short for cell in found.values()) <= MOST_SHORT
     for (_, graph), cell in found.items():

@@ -5,6 +5,7 @@ Matrices of several replicas are the diagonal blocks of one, so that one product
 
 from __future__ import annotations
 
+import threading
 import warnings
 from functools import cached_property
 from typing import Any, cast
@@ -17,18 +18,28 @@ from torch import Tensor
 
 from hpgmn.base.randomness import fused
 
+_warning_lock, _is_warned = threading.Lock(), False
 _SPARE = 2  # rows for each entry from which on the empty rows are left out of a product
 
 
 def _csr(rows: Tensor, columns: Tensor, values: Tensor, size: tuple[int, int]) -> Tensor:
+    if not _is_warned:
+        _use_up_beta_warning()
     return torch.sparse_csr_tensor(rows, columns, values, size=size, check_invariants=False)
 
 
-# torch notes once in a process that the layout is in beta. It is let out here, because filters of
-# warnings belong to all threads, and matrices are made in more than one.
-with warnings.catch_warnings():
-    warnings.filterwarnings("ignore", message="Sparse")
-    _csr(torch.tensor([0, 1]), torch.tensor([0]), torch.ones(1), (1, 1))
+def _use_up_beta_warning() -> None:
+    """Trigger torch's one warning per process that the layout is in beta, unseen.
+
+    Once and locked, because warning filters are shared by all threads.
+    """
+    global _is_warned
+    with _warning_lock:
+        if not _is_warned:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="Sparse")
+                torch.sparse_csr_tensor(torch.tensor([0, 1]), torch.tensor([0]), torch.ones(1))
+            _is_warned = True
 
 
 def multiplied(csr: Tensor, dense: Tensor) -> Tensor:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from hpgmn.auditing import Audit
     from hpgmn.auditing.structure import Degrees
     from hpgmn.auditing.usefulness import Usefulness
+    from hpgmn.training.replicas import Progress
 
 _STYLES = {"defect": "bold red", "warning": "yellow", "info": "dim"}
 _WIDTH = 80
@@ -84,11 +85,15 @@ def audit(
         *(id_, label, split_column, source, target, weight, drop),
         *(category, split_by, drop_unknown_edges, directed),
     )
-    with step_progress() as progress:
-        loaded = load(graph, protocol, **columns, log=say, progress=progress)
+    with step_progress() as step:
+        loaded = load(graph, protocol, **columns, log=say, progress=step)
     if loaded.splits is not None:
         loaded.split(split)  # refuse a wrong number before work starts
-    with training_progress(f"{loaded.name} audit") as report, stop_on_signal() as should_stop:
+    with training_progress() as progress, stop_on_signal() as should_stop:
+
+        def report(now: Progress) -> None:
+            progress(f"{loaded.name} audit", now)
+
         found = look(
             loaded, split, training=not no_training, report=report, should_stop=should_stop
         )

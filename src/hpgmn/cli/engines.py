@@ -1,18 +1,19 @@
-"""The options that say where work runs, and the engine behind them."""
+"""The options that choose where work runs, and the engine behind them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hpgmn.base.errors import SettingError
 from hpgmn.cli.console import say
-from hpgmn.engines import ENGINES, Engine
-from hpgmn.engines.local import LocalEngine
+
+if TYPE_CHECKING:
+    from hpgmn.engines import Engine
 
 EngineName = Annotated[
     str, typer.Option("--engine", help="local: this machine; ray: a Ray cluster.")
@@ -24,8 +25,7 @@ Address = Annotated[
         "on this machine]."
     ),
 ]
-
-_DEVICES = ("auto", "cpu", "cuda")
+ENGINES = ("local", "ray")
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Place:
 
     Attributes:
         device: "cpu" or "cuda".
-        engine: who runs tasks.
+        engine: what runs tasks.
     """
 
     device: str
@@ -42,7 +42,7 @@ class Place:
 
 
 def check_engine(engine: str, address: str | None, workers: int | None = None) -> None:
-    """Refuse options that do not go together, before anything is begun."""
+    """Refuse options that do not go together."""
     if engine not in ENGINES:
         raise SettingError.unknown("engine", engine, ENGINES)
     if address is not None and engine != "ray":
@@ -55,36 +55,28 @@ def check_engine(engine: str, address: str | None, workers: int | None = None) -
         require_ray()
 
 
-def chosen_device(name: str) -> str:
-    """The device of this machine behind a name that the user gave."""
-    from hpgmn.runs.spec import resolve_device
-
-    _check_device(name)
-    return resolve_device(name)
-
-
-def _check_device(name: str) -> None:
-    if name not in _DEVICES:
-        raise SettingError.unknown("device", name, _DEVICES)
-
-
 @contextmanager
-def opened(
+def open_engine(
     engine: str, address: str | None, device: str, workers: int | None = None
 ) -> Iterator[Place]:
-    """The engine that is asked for, ready to work.
+    """Yield the requested engine, ready to work.
 
     Args:
         engine: "local" or "ray".
         address: of the cluster.
         device: "auto", "cpu" or "cuda"; auto takes GPUs where the engine has some.
-        workers: how many tasks at a time; None: one on this machine, all cores of a cluster.
+        workers: tasks at a time; None: one on this machine, all cores of a cluster.
     """
+    from hpgmn.runs.spec import DEVICES, resolve_device
+
     check_engine(engine, address, workers)
     if engine == "local":
-        yield Place(chosen_device(device), LocalEngine(workers or 1))
+        from hpgmn.engines.local import LocalEngine
+
+        yield Place(resolve_device(device), LocalEngine(workers or 1))
         return
-    _check_device(device)
+    if device not in DEVICES:
+        raise SettingError.unknown("device", device, DEVICES)
     from hpgmn.engines.cluster import RayEngine, connected
 
     with connected(address) as ray:
@@ -93,16 +85,3 @@ def opened(
         cluster = RayEngine(ray, chosen, workers)
         say(f"{cluster}.")
         yield Place(chosen, cluster)
-
-
-def tell_lost(what: str) -> Callable[[str], None]:
-    """Says that a task is begun again.
-
-    Args:
-        what: what kind of thing a task is.
-    """
-
-    def lost(name: str) -> None:
-        say(f"Warning: the machine or process of {what} {name} is lost; it is begun again.")
-
-    return lost

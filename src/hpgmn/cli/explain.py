@@ -1,4 +1,4 @@
-"""The command that says why: ``hpgmn explain``."""
+"""``hpgmn explain``: why a node has its class, or what the model has learned."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from hpgmn.cli.console import out
-from hpgmn.cli.predict import OWN, opened, seeds_of
+from hpgmn.cli.console import out, say
+from hpgmn.cli.predict import OWN
 
 
 def explain(
@@ -20,17 +20,16 @@ def explain(
     own: Annotated[str | None, OWN] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
 ) -> None:
-    """Why a node has its class; without --node, what the model has learned.
+    """Explain why a node has its class; without --node, what the model has learned.
 
     The answer is that of `hpgmn predict`: averaged over the seeds of one split.
     """
-    from hpgmn.explain import explain_model, explain_node
+    from hpgmn.runs.run import open_run
 
-    model, spec, loaded = opened(run, graph, own)
-    _, places = seeds_of(model, spec, split)
-    chosen = model.choose(places)
-    found = explain_model(chosen, loaded) if node is None else explain_node(chosen, loaded, node)
+    opened = open_run(run, own)
+    loaded = opened.load_graph(graph, notify=say)
+    explanation = opened.explain(node, split=split, graph=loaded)
     if json_:
-        print(json.dumps(found.as_dict(), indent=1))
+        print(json.dumps(explanation.as_dict(), indent=1))
         return
-    out.print(str(found), highlight=False, soft_wrap=True)
+    out.print(str(explanation), highlight=False, soft_wrap=True)

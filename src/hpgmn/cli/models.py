@@ -15,11 +15,11 @@ def models(
     json_: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
 ) -> None:
     """List the models with their citations."""
-    from hpgmn.models import LISTINGS
+    from hpgmn.models import listings
 
     rows = [
         {"name": name, "summary": listing.summary, "citation": listing.citation}
-        for name, listing in LISTINGS.items()
+        for name, listing in listings().items()
     ]
     if json_:
         print(json.dumps(rows))

@@ -11,7 +11,7 @@ import typer
 
 from hpgmn.base.errors import DataNotFoundError, HPGMNError, SettingError
 from hpgmn.cli.console import say, step_progress
-from hpgmn.cli.engines import Address, EngineName, check_engine, opened
+from hpgmn.cli.engines import Address, EngineName, check_engine, open_engine
 
 if TYPE_CHECKING:
     from hpgmn.graph import Array, Graph
@@ -73,7 +73,7 @@ def shard(
     size = int(memory * 2**30)
     source = _source(graph)
     made = _labels(labels, source, settings, split)
-    with opened(engine, address, "cpu", workers) as place, step_progress() as progress:
+    with open_engine(engine, address, "cpu", workers) as place, step_progress() as progress:
         done = cut(
             *(source, out, made.values, settings),
             ranges=ranges,

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hpgmn.base.errors import Remedy, SettingError
-from hpgmn.cli.console import METRIC_HELP, earlier_records, say, training_progress
-from hpgmn.cli.engines import Address, EngineName, check_engine, opened
-from hpgmn.cli.several import how_to_go_on, telling_kept
+from hpgmn.cli.console import METRIC_HELP, say, training_progress
+from hpgmn.cli.engines import Address, EngineName, check_engine, open_engine
 from hpgmn.cli.train import Deterministic, Positive, print_scores
 
 if TYPE_CHECKING:
@@ -77,6 +76,8 @@ def train_shards(
     """
     from hpgmn.base.settings import parse_assignments
     from hpgmn.models.shipped import read_config
+    from hpgmn.runs.folder import LOG_FILE, log_file, record_log
+    from hpgmn.runs.monitor import Monitor, interruptible
     from hpgmn.runs.report_data import write_report
     from hpgmn.runs.shard_run import ShardTraining
 
@@ -110,8 +111,12 @@ def train_shards(
     def watch(spec: RunSpec, shards: Shards) -> Iterator[Callable[[Any], None]]:
         if ray_workers is not None:
             say(f"Starting {ray_workers} Ray Train workers; this takes some seconds.")
-        with telling_kept(out_folder), _progress(spec, shards, out_folder, overwrite) as report:
-            yield report
+        with (
+            interruptible(out_folder, Monitor(notify=say)),
+            log_file(out_folder / LOG_FILE, records),
+            training_progress() as progress,
+        ):
+            yield lambda now: progress(f"{shards.name} {spec.model}", now)
 
     training = ShardTraining(
         _shards_folder(folder, values),
@@ -122,13 +127,14 @@ def train_shards(
         overwrite=overwrite,
         watch=watch,
     )
-    if ray_workers is not None:  # refuse mistakes before a cluster is started
-        training.spec("cpu", ray_workers)
-    with opened(engine, address, values.get("device", "auto"), ray_workers) as place:
-        if place.engine.is_local:
-            metrics = training.run(place.device)
-        else:
-            metrics = training.run_with_ray(place.device, place.engine.workers)
+    with record_log() as records:
+        if ray_workers is not None:  # refuse mistakes before a cluster is started
+            training.spec("cpu", ray_workers)
+        with open_engine(engine, address, values.get("device", "auto"), ray_workers) as place:
+            if place.engine.is_local:
+                metrics = training.run(place.device)
+            else:
+                metrics = training.run_with_ray(place.device, place.engine.workers)
     if metrics is not None:
         write_report(out_folder)
         print_scores(metrics)
@@ -145,21 +151,3 @@ def _shards_folder(folder: Path | None, config: Mapping[str, Any]) -> Path:
             | Remedy("Give the config.yaml of a run on row shards", option="config"),
         )
     return Path(path)
-
-
-@contextmanager
-def _progress(
-    spec: RunSpec, shards: Shards, folder: Path, overwrite: bool
-) -> Iterator[Callable[[Any], None]]:
-    """Show progress and write the log; after Ctrl-C print how to resume."""
-    from hpgmn.runs.folder import LOG_FILE, log_file
-
-    with (
-        log_file(folder / LOG_FILE, earlier_records()),
-        training_progress(f"{shards.name} {spec.model}") as report,
-    ):
-        try:
-            yield report
-        except KeyboardInterrupt:
-            say(how_to_go_on(folder, is_replacing=overwrite))
-            raise

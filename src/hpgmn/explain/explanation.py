@@ -1,4 +1,4 @@
-"""What an explanation says: plain values, and the same as text, HTML and JSON."""
+"""Explanations as plain values, with text, HTML and JSON representations."""
 
 from __future__ import annotations
 
@@ -19,22 +19,25 @@ STATISTICS = {
     "neighbor_class_means": "the attributes two steps away, class by class",
     "neighbor_adjacency": "which nodes its neighbours are linked to",
 }
-"""What each statistic tells of a node, in words."""
+"""A description of each statistic."""
 DIRECTIONS = {
     "out": "their out-neighbours",
     "in": "their in-neighbours",
     "undirected": "their neighbours",
 }
-"""The neighbours of several nodes in each neighbour mode, in words."""
+"""A description of the neighbours of several nodes in each neighbour mode."""
 _SHOWN = 8  # rows of a long list in text and HTML; JSON has all
+
+Section = tuple[str, list[tuple[str, str]]]
+"""A heading with its rows, for text and HTML."""
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """A pattern of the memory, and what it stands for.
+    """A pattern of the memory.
 
     Attributes:
-        number: which of the K.
+        number: from 0 to K - 1.
         attention: of the explained node; for a whole model the mean over all nodes.
         classes: shares of the classes of the nodes that attend to it.
         neighborhood: for each direction the shares of the classes of these nodes' neighbours.
@@ -50,11 +53,11 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Neighbor:
-    """A neighbour, and what it does for the predicted class.
+    """A neighbour and its effect on the predicted class.
 
     Attributes:
         node: its id.
-        counts_as: the class the model takes it for; None where it is unknown.
+        counts_as: its pseudo-label; None if it is unknown.
         is_known: whether that class is its train label.
         support: the predicted class's probability with it minus that without it.
     """
@@ -76,22 +79,22 @@ class Without:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a node has its class.
+    """The explanation of the prediction of a node.
 
     Attributes:
         node: its id.
         prediction: the class.
         probabilities: of every class.
-        label: the train label, where it has one.
+        label: the train label, if it has one.
         statistics: Shapley value of each statistic for the log-probability of the class, the
-            largest first; empty for a model without statistics.
+            largest first; empty for models without statistics.
         baseline: the log-probability with every statistic replaced by the mean of the train nodes.
-        patterns: the patterns attended most.
-        neighbors: all neighbours, the one that supports the class most first.
-        without: the prediction without the first few; None where no neighbour supports the class.
-        turning: the same without the fewest that change the class, taken in order; None if it
-            stays.
-        notes: how to read it, and what is not available.
+        patterns: the patterns with the most attention.
+        neighbors: all neighbours, the strongest support first.
+        without: the prediction without the first few; None if no neighbour supports the class.
+        turning: the prediction without the fewest neighbours, in that order, that change it; None
+            if it does not change.
+        notes: how values were computed, and what is not available.
     """
 
     node: str
@@ -107,48 +110,48 @@ class Explanation:
     notes: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Every value, for JSON."""
+        """Return every value, for JSON."""
         return dataclasses.asdict(self)
 
     @property
     def summary(self) -> str:
-        """The decision and its main reasons in a sentence or two."""
-        chance = self.probabilities[self.prediction]
-        text = f"Node {self.node} is '{self.prediction}' ({100 * chance:.0f} %)."
-        speaking = [(name, value) for name, value in self.statistics.items() if value > 0]
-        if speaking:
-            reasons = [f"{STATISTICS[name]} ({value:+.2f})" for name, value in speaking[:2]]
-            text += f" Mostly because of {' and '.join(reasons)}."
+        """The prediction and its main reasons."""
+        probability = self.probabilities[self.prediction]
+        text = f"Node {self.node}: '{self.prediction}' ({100 * probability:.0f} %)."
+        positive = [(name, value) for name, value in self.statistics.items() if value > 0]
+        if positive:
+            reasons = [f"{STATISTICS[name]} ({value:+.2f})" for name, value in positive[:2]]
+            text += f" Main reasons: {', '.join(reasons)}."
         elif self.statistics:
-            text += " No statistic speaks for it more than those of an average train node."
+            text += " No statistic supports it more than that of an average train node."
         if self.label is not None:
-            text += f" Its train label is '{self.label}'."
+            text += f" Train label: '{self.label}'."
         return text
 
-    def _sections(self) -> list[tuple[str, list[tuple[str, str]]]]:
-        """Headings with their rows, for text and HTML."""
+    def _sections(self) -> list[Section]:
         found = []
         if self.statistics:
             rows = [(STATISTICS[name], _signed(value)) for name, value in self.statistics.items()]
-            found.append((f"Share of each statistic in the log-probability{self._start()}", rows))
+            assert self.baseline is not None
+            start = f"{100 * math.exp(self.baseline):.0f} %"
+            heading = f"Contribution to the log-probability (mean train node: {start})"
+            found.append((heading, rows))
         if self.patterns:
-            found.append(("Memory patterns it attends to", [_row(one) for one in self.patterns]))
+            rows = [_pattern_row(pattern) for pattern in self.patterns]
+            found.append(("Attention to memory patterns", rows))
         if self.neighbors:
-            rows = [(_with_class(one), _points(one.support)) for one in _ends(self.neighbors)]
+            rows = [
+                (_with_class(neighbor), _points(neighbor.support))
+                for neighbor in _extremes(self.neighbors)
+            ]
             count = len(self.neighbors)
-            more = f", the extremes of {count}" if count > len(rows) else ""
-            found.append((f"What each neighbour adds to the probability{more}", rows))
+            more = f", {len(rows)} of {count}" if count > len(rows) else ""
+            found.append((f"Effect of each neighbour on the probability{more}", rows))
         return found
 
-    def _start(self) -> str:
-        """What the shares start from."""
-        assert self.baseline is not None
-        return f" (the mean train node has {100 * math.exp(self.baseline):.0f} %)"
-
     def _endings(self) -> list[str]:
-        """Sentences after the tables."""
-        fewer = {one.neighbors: one for one in (self.turning, self.without) if one is not None}
-        lines = [_without_line(fewer[gone], self.prediction) for gone in sorted(fewer, key=len)]
+        removals = {one.neighbors: one for one in (self.turning, self.without) if one is not None}
+        lines = [_without_line(removals[removed]) for removed in sorted(removals, key=len)]
         return [*lines, *self.notes]
 
     def __str__(self) -> str:
@@ -159,15 +162,8 @@ class Explanation:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A node whose label would help.
-
-    Attributes:
-        node: its id.
-        prediction: its most probable class.
-        entropy: of its probabilities, in nats.
-        degree: its neighbours.
-    """
+class LabelCandidate:
+    """A node whose label would help; its entropy is in nats."""
 
     node: str
     prediction: str
@@ -177,7 +173,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class ModelExplanation:
-    """What a whole model has learned.
+    """The explanation of a whole model.
 
     Attributes:
         model: its name.
@@ -187,7 +183,7 @@ class ModelExplanation:
         redundant: groups of patterns that the same nodes attend to.
         unused: patterns that hardly any node attends to.
         label_next: the nodes whose labels would help most, the best first.
-        notes: how to read it, and what is not available.
+        notes: how values were computed, and what is not available.
     """
 
     model: str
@@ -196,62 +192,62 @@ class ModelExplanation:
     patterns: tuple[Pattern, ...]
     redundant: tuple[tuple[int, ...], ...]
     unused: tuple[int, ...]
-    label_next: tuple[Wanted, ...]
+    label_next: tuple[LabelCandidate, ...]
     notes: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Every value, for JSON."""
+        """Return every value, for JSON."""
         return dataclasses.asdict(self)
 
     @property
     def summary(self) -> str:
-        """What there is in a sentence."""
+        """The model and the size of its memory."""
         text = f"Model {self.model}."
         if self.patterns:
-            again = sum(len(group) - 1 for group in self.redundant)
+            redundant = sum(len(group) - 1 for group in self.redundant)
             text += (
                 f" Its memory has {len(self.patterns)} patterns: {len(self.unused)} unused, "
-                f"{again} redundant."
+                f"{redundant} redundant."
             )
         return text
 
-    def _sections(self) -> list[tuple[str, list[tuple[str, str]]]]:
+    def _sections(self) -> list[Section]:
         found = []
         if self.statistics:
             rows = [
                 (STATISTICS[name].replace("it has", "a node has"), f"{value:.2f}")
                 for name, value in self.statistics.items()
             ]
-            heading = f"Mean size of each statistic's share over {self.sampled} nodes"
+            heading = f"Mean absolute contribution over {self.sampled} nodes"
             found.append((heading, rows))
         if self.patterns:
             used = self._distinct()
             more = f", the {_SHOWN} most used" if len(used) > _SHOWN else ""
-            rows = [_row(one) for one in used[:_SHOWN]]
+            rows = [_pattern_row(pattern) for pattern in used[:_SHOWN]]
             found.append((f"Memory patterns{more}", rows))
         if self.redundant:
             rows = [(", ".join(str(number) for number in group), "") for group in self.redundant]
-            found.append(("Patterns that the same nodes attend to", rows))
+            found.append(("Redundant patterns", rows))
         if self.label_next:
             rows = [
                 (
-                    f"{place}. {one.node}, now '{one.prediction}'",
-                    f"entropy {one.entropy:.2f}, degree {one.degree}",
+                    f"{rank}. {candidate.node}, predicted '{candidate.prediction}'",
+                    f"entropy {candidate.entropy:.2f}, degree {candidate.degree}",
                 )
-                for place, one in enumerate(self.label_next, start=1)
+                for rank, candidate in enumerate(self.label_next, start=1)
             ]
             found.append(("Nodes to label next", rows))
         return found
 
     def _distinct(self) -> list[Pattern]:
-        """The used patterns, of redundant ones only the most used."""
-        again: set[int] = set(self.unused)
-        found = []
-        for one in self.patterns:
-            if one.number not in again:
-                found.append(one)
-                again.update(*(group for group in self.redundant if one.number in group))
-        return found
+        """Return the used patterns, of redundant ones only the most used."""
+        skipped: set[int] = set(self.unused)
+        distinct = []
+        for pattern in self.patterns:
+            if pattern.number not in skipped:
+                distinct.append(pattern)
+                skipped.update(*(group for group in self.redundant if pattern.number in group))
+        return distinct
 
     def __str__(self) -> str:
         return _as_text(self.summary, self._sections(), list(self.notes))
@@ -260,42 +256,42 @@ class ModelExplanation:
         return _as_html(self.summary, self._sections(), list(self.notes))
 
 
-def _ends(neighbors: tuple[Neighbor, ...]) -> list[Neighbor]:
-    """The neighbours that speak most for and most against the class."""
+def _extremes(neighbors: tuple[Neighbor, ...]) -> list[Neighbor]:
+    """Return the neighbours with the strongest effects for and against the class."""
     if len(neighbors) <= _SHOWN:
         return list(neighbors)
-    against = [one for one in neighbors[-3:] if one.support < 0]
+    against = [neighbor for neighbor in neighbors[-3:] if neighbor.support < 0]
     return [*neighbors[: _SHOWN - len(against)], *against]
 
 
 def _signed(value: float) -> str:
-    """A share with its sign; what rounds to nothing has none."""
+    """Format a share with its sign; without one if it rounds to zero."""
     return f"{value:+.2f}" if abs(value) >= 5e-3 else "0.00"
 
 
 def _points(support: float) -> str:
-    """A difference of probabilities in percentage points."""
+    """Format a difference of probabilities in percentage points."""
     if abs(support) < 5e-4:
-        return "less than 0.1 points" if support else "no change"
+        return "below 0.1 points" if support else "no change"
     return f"{100 * support:+.1f} points"
 
 
-def _with_class(one: Neighbor) -> str:
-    if one.counts_as is None:
-        return f"{one.node}, of no known class"
-    return f"{one.node}, {'known' if one.is_known else 'taken'} as '{one.counts_as}'"
+def _with_class(neighbor: Neighbor) -> str:
+    if neighbor.counts_as is None:
+        return f"{neighbor.node}, class unknown"
+    kind = "label" if neighbor.is_known else "pseudo-label"
+    return f"{neighbor.node}, {kind} '{neighbor.counts_as}'"
 
 
-def _row(one: Pattern) -> tuple[str, str]:
-    """A pattern in a line: whose it is, how their neighbourhood looks, and examples."""
-    parts = [f"nodes of class {_largest(one.classes)}"]
+def _pattern_row(pattern: Pattern) -> tuple[str, str]:
+    parts = [f"nodes of class {_largest(pattern.classes)}"]
     parts += [
         f"{DIRECTIONS[mode]} {_largest(shares)}"
-        for mode, shares in one.neighborhood.items()
+        for mode, shares in pattern.neighborhood.items()
         if any(shares.values())
     ]
-    parts.append(f"for example {', '.join(one.typical_nodes)}")
-    return f"pattern {one.number}: {'; '.join(parts)}", f"{100 * one.attention:.0f} %"
+    parts.append(f"for example {', '.join(pattern.typical_nodes)}")
+    return f"pattern {pattern.number}: {'; '.join(parts)}", f"{100 * pattern.attention:.0f} %"
 
 
 def _largest(shares: dict[str, float], most: int = 2) -> str:
@@ -303,18 +299,15 @@ def _largest(shares: dict[str, float], most: int = 2) -> str:
     return ", ".join(f"'{name}' {100 * share:.0f} %" for name, share in ranked if share >= 0.01)
 
 
-def _without_line(one: Without, before: str) -> str:
-    names = ", ".join(one.neighbors[:_SHOWN])
-    if len(one.neighbors) > _SHOWN:
-        names += f" and {len(one.neighbors) - _SHOWN} more"
-    chance = 100 * one.probabilities[one.prediction]
-    still = "still be" if one.prediction == before else "be"
-    return f"Without {names} it would {still} '{one.prediction}' ({chance:.0f} %)."
+def _without_line(removal: Without) -> str:
+    names = ", ".join(removal.neighbors[:_SHOWN])
+    if len(removal.neighbors) > _SHOWN:
+        names += f" and {len(removal.neighbors) - _SHOWN} more"
+    probability = 100 * removal.probabilities[removal.prediction]
+    return f"Without {names}: '{removal.prediction}' ({probability:.0f} %)."
 
 
-def _as_text(
-    summary: str, sections: list[tuple[str, list[tuple[str, str]]]], endings: list[str]
-) -> str:
+def _as_text(summary: str, sections: list[Section], endings: list[str]) -> str:
     lines = [summary]
     for heading, rows in sections:
         lines += ["", f"{heading}:"]
@@ -323,9 +316,7 @@ def _as_text(
     return "\n".join([*lines, "", *endings] if endings else lines)
 
 
-def _as_html(
-    summary: str, sections: list[tuple[str, list[tuple[str, str]]]], endings: list[str]
-) -> str:
+def _as_html(summary: str, sections: list[Section], endings: list[str]) -> str:
     parts = [f"<p>{escape(summary)}</p>"]
     for heading, rows in sections:
         body = "".join(

@@ -1,18 +1,19 @@
-"""Why one node has its class."""
+"""Explain the prediction of one node."""
 
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from hpgmn.base.errors import HPGMNError
-from hpgmn.explain.explanation import Explanation, Neighbor, Pattern, Without
+from hpgmn.base.errors import HPGMNError, Remedy
+from hpgmn.explain.explanation import Explanation, Neighbor, Without
 from hpgmn.explain.neighbors import EXACT_FIRST, Support, neighbor_support, turning_point
-from hpgmn.explain.opened import Opened, mean_probabilities, open_replicas
-from hpgmn.explain.patterns import Patterns, describe_patterns
+from hpgmn.explain.patterns import by_class, describe_patterns, node_id
+from hpgmn.explain.replicas import ReplicaView, mean_probabilities, open_replicas
 from hpgmn.explain.shapley import players, shapley_values, subset_values
 from hpgmn.graph import Array, Graph
 from hpgmn.training.saved import SavedModel
@@ -21,19 +22,19 @@ PATTERNS = 3
 """So many of the patterns that a node attends to most are described."""
 
 _COMPARED = 20_000  # ids compared letter by letter, which takes a second
-_NEAREST = 3  # ids that a mistyped one may have meant
+_NEAREST = 3  # ids proposed for a mistyped one
 
 SHARES_NOTE = (
-    "Shares are exact Shapley values of the log-probability; a statistic that is taken away has "
-    "the mean encoding of the train nodes instead."
+    "Shares are exact Shapley values of the log-probability; a removed statistic is replaced by "
+    "the mean encoding of the train nodes."
 )
 NEIGHBORS_NOTE = (
-    "A neighbour's points: the probability with it minus without it, its edges to the node "
-    "removed, all other nodes and guessed labels as they are."
+    "Points of a neighbour: probability with it minus without it, its edges to the node removed, "
+    "all other nodes and pseudo-labels unchanged."
 )
-ASKED_AGAIN_NOTE = (
-    "A neighbour's points: the probability with it minus without it, the model asked again on the "
-    "graph without its edges to the node."
+RERUN_NOTE = (
+    "Points of a neighbour: probability with it minus without it, the model run again on the graph "
+    "without its edges to the node."
 )
 
 
@@ -50,172 +51,143 @@ def explain_node(
     Args:
         saved: the model; its replicas should be the seeds of one split.
         graph: the graph it was trained on, or another.
-        node: the node's id, or its position where the graph has no ids.
-        device: where the products happen.
-        most: at most so many neighbours are taken away together.
+        node: the node's id, or its position if the graph has no ids.
+        most: at most so many neighbours are removed together.
     """
-    place = position(graph, node)
-    opened = open_replicas(saved, graph, device)
-    names = saved.class_names
-    chances = mean_probabilities(opened)
-    label = int(chances[place].argmax())
-    shares, baseline, notes = _shares(opened, place, label)
-    support = neighbor_support(opened, place, label, most=most)
-    turned = turning_point(opened, place, label, support)
-    known = int(opened[0].train_labels[place])
+    position = find_node(graph, node)
+    replicas = open_replicas(saved, graph, device)
+    first, names = replicas[0], saved.class_names
+    probabilities = mean_probabilities(replicas)
+    label = int(probabilities[position].argmax())
+    statistics, baseline, notes = _statistics(replicas, position, label)
+    support = neighbor_support(replicas, position, label, most=most)
+    turned = turning_point(replicas, position, label, support)
+    train_label = int(first.train_labels[position])
+    patterns = None if first.attention is None else describe_patterns(first, probabilities)
+    attention = np.zeros(0) if patterns is None else patterns.attention[position]
+    most_attended = np.argsort(-attention, kind="stable")[:PATTERNS].tolist()
     return Explanation(
-        node=id_of(graph, place),
+        node=node_id(graph, position),
         prediction=names[label],
-        probabilities=by_class(names, chances[place]),
-        label=names[known] if known >= 0 else None,
-        statistics=shares,
+        probabilities=by_class(names, probabilities[position]),
+        label=names[train_label] if train_label >= 0 else None,
+        statistics=statistics,
         baseline=baseline,
-        patterns=_patterns(opened, chances, place, names),
-        neighbors=_neighbors(opened[0], support, names),
+        patterns=tuple(
+            patterns.explanation(graph, k, float(attention[k]), names)
+            for k in most_attended
+            if patterns is not None
+        ),
+        neighbors=_neighbors(first, support, names),
         without=_without(graph, support.neighbors[: support.removed], support.without, names),
         turning=None if turned is None else _without(graph, *turned, names),
-        notes=(*notes, *node_notes(opened, support)),
+        notes=(*notes, *node_notes(replicas, support)),
     )
 
 
-def position(graph: Graph, node: Any) -> int:
-    """The position of a node, by its id."""
+def find_node(graph: Graph, node: Any) -> int:
+    """Return the position of a node by its id."""
     if graph.node_ids is None:
         text = str(node)
         if text.isascii() and text.isdigit() and int(text) < graph.num_nodes:
             return int(text)
+        numbers = f"Choose a number from 0 to {graph.num_nodes - 1}"
         raise HPGMNError(
-            f"Graph '{graph.name}' has no node '{node}'. Its nodes are numbered 0 to "
-            f"{graph.num_nodes - 1}. Choose one of them."
+            f"Graph '{graph.name}' has no node '{node}'.", Remedy(numbers, option="node")
         )
-    found = np.flatnonzero(graph.node_ids == str(node))
-    if found.size:
-        return int(found[0])
-    alike = _alike(str(node), graph.node_ids).tolist()
-    near = difflib.get_close_matches(str(node), alike, n=_NEAREST, cutoff=0.4)
+    matches = np.flatnonzero(graph.node_ids == str(node))
+    if matches.size:
+        return int(matches[0])
+    candidates = _candidates(str(node), graph.node_ids).tolist()
+    near = difflib.get_close_matches(str(node), candidates, n=_NEAREST, cutoff=0.4)
+    near = near or graph.node_ids[:_NEAREST].tolist()
     raise HPGMNError(
-        f"Graph '{graph.name}' has no node '{node}'. "
-        f"Nearest ids: {', '.join(near or graph.node_ids[:_NEAREST].tolist())}. "
-        "Choose one that it has."
+        f"Graph '{graph.name}' has no node '{node}'. Similar ids: {', '.join(near)}.",
+        Remedy("Choose an existing id", option="node", value=near[0]),
     )
 
 
-def _alike(name: str, ids: Array) -> Array:
-    """Ids worth comparing letter by letter: of very many those with the longest common start."""
+def _candidates(name: str, ids: Array) -> Array:
+    """Return ids worth comparing letter by letter: of many those with the longest common prefix."""
     if ids.size <= _COMPARED:
         return ids
     for length in range(len(name), 0, -1):
-        found = ids[np.char.startswith(ids, name[:length])]
-        if found.size:
-            return found[:_COMPARED]
+        matches = ids[np.char.startswith(ids, name[:length])]
+        if matches.size:
+            return matches[:_COMPARED]
     return ids[:_COMPARED]
 
 
-def id_of(graph: Graph, place: int) -> str:
-    """The id of the node at a position."""
-    return str(place if graph.node_ids is None else graph.node_ids[place])
-
-
-def by_class(names: tuple[str, ...], values: Array) -> dict[str, float]:
-    """A value for each class by its name."""
-    return {name: float(value) for name, value in zip(names, values, strict=True)}
-
-
-def described(
-    graph: Graph, patterns: Patterns, number: int, attention: float, names: tuple[str, ...]
-) -> Pattern:
-    """A pattern of the memory in the words of an explanation."""
-    return Pattern(
-        number=number,
-        attention=attention,
-        classes=by_class(names, patterns.profile[number]),
-        neighborhood={
-            mode: by_class(names, shares[number]) for mode, shares in patterns.neighborhood.items()
-        },
-        typical_nodes=tuple(id_of(graph, int(v)) for v in patterns.typical_nodes(number)),
-    )
-
-
-def missing_notes(opened: list[Opened]) -> list[str]:
-    """What a model of another kind cannot tell, and which can."""
-    first, notes = opened[0], []
+def missing_notes(replicas: Sequence[ReplicaView]) -> list[str]:
+    """Note what cannot be explained for the kind of model."""
+    first, notes = replicas[0], []
     if not first.reads_statistics:
         notes.append(
-            f"{first.entry.name} reads no local statistics, so there are no shares of them; train "
-            "--model hpgmn to see them."
+            f"{first.entry.name} reads no local statistics, so there are no shares of them (model "
+            "hpgmn has them)."
         )
     if first.attention is None:
         notes.append(
-            "The model has no memory, so there are no patterns; hpgmn with memory=true has one."
+            "The model has no memory, so there are no patterns (hpgmn with memory=true has them)."
         )
-    elif len(opened) > 1:
-        replica = first.task.replicas[0]
+    elif len(replicas) > 1:
+        seed = first.task.replicas[0].seed
         notes.append(
-            f"Probabilities are the mean of {len(opened)} seeds; the memory described is that of "
-            f"seed {replica.seed}."
+            f"Probabilities are the mean of {len(replicas)} seeds; the memory is that of seed "
+            f"{seed}."
         )
     return notes
 
 
-def _shares(
-    opened: list[Opened], place: int, label: int
+def _statistics(
+    replicas: Sequence[ReplicaView], position: int, label: int
 ) -> tuple[dict[str, float], float | None, list[str]]:
-    if not opened[0].reads_statistics:
+    if not replicas[0].reads_statistics:
         return {}, None, []
-    values = subset_values(opened, np.array([place]), np.array([label]))[0]
-    found = dict(zip(players(opened[0]), shapley_values(values).tolist(), strict=True))
-    ranked = dict(sorted(found.items(), key=lambda pair: -pair[1]))
+    values = subset_values(replicas, np.array([position]), np.array([label]))[0]
+    shares = dict(zip(players(replicas[0]), shapley_values(values).tolist(), strict=True))
+    ranked = dict(sorted(shares.items(), key=lambda pair: -pair[1]))
     return ranked, float(values[0]), [SHARES_NOTE]
 
 
-def _patterns(
-    opened: list[Opened], chances: Array, place: int, names: tuple[str, ...]
-) -> tuple[Pattern, ...]:
-    first = opened[0]
-    if first.attention is None:
-        return ()
-    patterns = describe_patterns(first, chances)
-    own = patterns.attention[place]
-    best = np.argsort(-own, kind="stable")[:PATTERNS]
-    return tuple(described(first.graph, patterns, int(k), float(own[k]), names) for k in best)
-
-
-def _neighbors(opened: Opened, support: Support, names: tuple[str, ...]) -> tuple[Neighbor, ...]:
-    labels, known = opened.labels, opened.train_labels
+def _neighbors(
+    replica: ReplicaView, support: Support, names: tuple[str, ...]
+) -> tuple[Neighbor, ...]:
+    labels, known = replica.labels, replica.train_labels
     return tuple(
         Neighbor(
-            node=id_of(opened.graph, int(place)),
-            counts_as=names[labels[place]] if labels[place] >= 0 else None,
-            is_known=bool(known[place] >= 0),
+            node=node_id(replica.graph, int(v)),
+            counts_as=names[labels[v]] if labels[v] >= 0 else None,
+            is_known=bool(known[v] >= 0),
             support=float(value),
         )
-        for place, value in zip(support.neighbors, support.support, strict=True)
+        for v, value in zip(support.neighbors, support.support, strict=True)
     )
 
 
 def _without(
-    graph: Graph, removed: Array, chances: Array, names: tuple[str, ...]
+    graph: Graph, removed: Array, probabilities: Array, names: tuple[str, ...]
 ) -> Without | None:
     if not removed.size:
         return None
-    gone = tuple(id_of(graph, int(place)) for place in removed)
-    return Without(gone, names[int(chances.argmax())], by_class(names, chances))
+    ids = tuple(node_id(graph, int(v)) for v in removed)
+    return Without(ids, names[int(probabilities.argmax())], by_class(names, probabilities))
 
 
-def node_notes(opened: list[Opened], support: Support) -> list[str]:
-    """How to read what the neighbours do, and what a model of another kind cannot tell."""
-    how = NEIGHBORS_NOTE if opened[0].reads_statistics else ASKED_AGAIN_NOTE
+def node_notes(replicas: Sequence[ReplicaView], support: Support) -> list[str]:
+    """Note how the effects of neighbours were computed, and what cannot be explained."""
+    how = NEIGHBORS_NOTE if replicas[0].reads_statistics else RERUN_NOTE
     notes = [how] if support.neighbors.size else ["The node has no neighbours."]
-    if opened[0].reads_statistics and not opened[0].modes:
-        notes = ["The model reads attributes only: no neighbour changes anything."]
-    if support.rough:
+    if replicas[0].reads_statistics and not replicas[0].modes:
+        notes = ["The model reads attributes only: neighbours have no effect."]
+    if support.approximate:
         notes.append(
-            f"The node has many neighbours: points are exact for the {EXACT_FIRST} that matter "
-            "most; for the others the node's diffusion row is kept as it is."
+            f"Points are exact for the {EXACT_FIRST} neighbours with the largest effect; for the "
+            "others the node's diffusion row is kept."
         )
     if support.left_out:
         notes.append(
-            f"{support.left_out} more neighbours were not asked about: {opened[0].entry.name} has "
+            f"{support.left_out} more neighbours were not evaluated: {replicas[0].entry.name} has "
             "to be run again for each."
         )
-    return notes + missing_notes(opened)
+    return notes + missing_notes(replicas)

@@ -1,9 +1,7 @@
-"""How much each statistic speaks for a decision: exact Shapley values.
+"""The contribution of each statistic to a prediction: exact Shapley values.
 
-A statistic is taken away by putting the mean encoding of the train nodes in the place of its own.
-The value of a subset of statistics is the log-probability of the predicted class with the others
-taken away; a statistic's share is the mean of what it adds over all orders in which statistics may
-be put back. The shares add up to the difference between all statistics and none.
+A removed statistic is replaced by the mean encoding of the train nodes. The value of a subset is
+the log-probability of the predicted class with the other statistics removed.
 """
 
 from __future__ import annotations
@@ -17,19 +15,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpgmn.explain.opened import Opened, mean_log_probabilities
+from hpgmn.explain.replicas import ReplicaView, mean_log_probabilities
 from hpgmn.graph import Array
 from hpgmn.statistics import base_name
 
 
 def shapley_values(values: Array) -> Array:
-    """Exact Shapley values from the value of every subset.
+    """Compute exact Shapley values from the value of every subset.
 
     Args:
-        values: (2^S,) at place ``b`` that of the subset of players whose bits are set in ``b``.
+        values: (2^S,) at index ``b`` that of the subset of players whose bits are set in ``b``.
 
     Returns:
-        (S,) they add up to ``values[-1] - values[0]``.
+        (S,) values that add up to ``values[-1] - values[0]``.
 
     >>> shapley_values(np.array([0.0, 1.0, 3.0, 4.0]))
     array([1., 3.])
@@ -48,66 +46,65 @@ def shapley_values(values: Array) -> Array:
     return shares
 
 
-def players(opened: Opened) -> list[str]:
-    """The statistics without their directions: both directions are one player."""
-    return list(dict.fromkeys(base_name(name) for name in opened.module.names))
+def players(replica: ReplicaView) -> list[str]:
+    """Return the statistics without directions: both directions are one player."""
+    return list(dict.fromkeys(base_name(name) for name in replica.module.names))
 
 
-def subset_values(opened: Sequence[Opened], nodes: Array, labels: Array) -> Array:
-    """(n, 2^S) the log-probability of a class for every subset of statistics.
+def subset_values(replicas: Sequence[ReplicaView], nodes: Array, labels: Array) -> Array:
+    """Return (n, 2^S) the log-probability of a class for every subset of statistics.
 
-    Probabilities are averaged over the replicas first, as in prediction. Nodes are read one after
-    the other, so that only one node's (R, 2^S, C) logits are held.
+    Nodes are evaluated one by one, so that only one node's (R, 2^S, C) logits are held.
 
     Args:
-        opened: the replicas of HP-GMN on local statistics.
-        nodes: (n,) by position.
-        labels: (n,) for each node the class.
+        replicas: of HP-GMN on local statistics; their probabilities are averaged.
+        nodes: (n,) positions.
+        labels: (n,) the class of each node.
     """
-    names = players(opened[0])
+    names = players(replicas[0])
     subsets = torch.arange(1 << len(names))
-    present = torch.stack([(subsets >> place) & 1 for place in range(len(names))], dim=1).bool()
-    encodings = [one.encodings(nodes) for one in opened]
-    columns = [_columns(one, names, present) for one in opened]
-    found = []
-    for place, label in enumerate(labels.tolist()):
+    present = torch.stack([(subsets >> player) & 1 for player in range(len(names))], dim=1).bool()
+    encodings = [replica.encodings(nodes) for replica in replicas]
+    masks = [_masks(replica, names, present) for replica in replicas]
+    values = []
+    for index, label in enumerate(labels.tolist()):
         logits = [
-            _logits(one, own[place], chosen)
-            for one, own, chosen in zip(opened, encodings, columns, strict=True)
+            _logits(replica, encoding[index], mask)
+            for replica, encoding, mask in zip(replicas, encodings, masks, strict=True)
         ]
         # A copy: a view would keep the numbers of all classes.
-        found.append(mean_log_probabilities(opened, torch.stack(logits))[:, label].clone())
-    return np.asarray(torch.stack(found).cpu().numpy(), np.float64)
+        values.append(mean_log_probabilities(replicas, torch.stack(logits))[:, label].clone())
+    return np.asarray(torch.stack(values).cpu().numpy(), np.float64)
 
 
-def _columns(opened: Opened, names: list[str], present: Tensor) -> Tensor:
-    """(2^S, S·D) which numbers of an encoding are there in every subset."""
-    places = [names.index(base_name(name)) for name in opened.module.names]
-    width = opened.baseline.shape[0] // len(places)
-    return present[:, places].to(opened.task.device).repeat_interleave(width, dim=1)
+def _masks(replica: ReplicaView, names: list[str], present: Tensor) -> Tensor:
+    """Return (2^S, S·D) which components of an encoding are present in each subset."""
+    columns = [names.index(base_name(name)) for name in replica.module.names]
+    width = replica.baseline.shape[0] // len(columns)
+    return present[:, columns].to(replica.task.device).repeat_interleave(width, dim=1)
 
 
-def _logits(opened: Opened, encoding: Tensor, columns: Tensor) -> Tensor:
-    """(2^S, C) of one node in one replica."""
+def _logits(replica: ReplicaView, encoding: Tensor, mask: Tensor) -> Tensor:
+    """Return (2^S, C) logits of one node."""
     with torch.no_grad():
-        query = torch.where(columns, encoding, opened.baseline)
-        return cast(Tensor, opened.module.head(query[None]).logits[0])
+        query = torch.where(mask, encoding, replica.baseline)
+        return cast(Tensor, replica.module.head(query[None]).logits[0])
 
 
 def statistic_shares(
-    opened: Sequence[Opened], nodes: Array, labels: Array
+    replicas: Sequence[ReplicaView], nodes: Array, labels: Array
 ) -> list[dict[str, float]]:
-    """For each node the Shapley value of every statistic for a class, by name."""
-    names = players(opened[0])
+    """Return for each node the Shapley value of every statistic for a class."""
+    names = players(replicas[0])
     return [
         dict(zip(names, shapley_values(values).tolist(), strict=True))
-        for values in subset_values(opened, nodes, labels)
+        for values in subset_values(replicas, nodes, labels)
     ]
 
 
 @dataclass(frozen=True, eq=False)
 class SampledShares:
-    """The shares of every statistic in the decisions about a sample of nodes.
+    """The Shapley values of every statistic for a sample of nodes.
 
     Attributes:
         names: the S statistics.
@@ -120,27 +117,29 @@ class SampledShares:
     values: Array
 
     def mean_sizes(self, label: int | None = None) -> dict[str, float]:
-        """Mean absolute value of each statistic, the largest first.
+        """Return the mean absolute value of each statistic, the largest first.
 
         Args:
-            label: over the nodes of this predicted class, of which there must be one; None for all.
+            label: over the nodes of this predicted class only.
         """
         chosen = self.values if label is None else self.values[self.labels == label]
         mean = dict(zip(self.names, np.abs(chosen).mean(axis=0).tolist(), strict=True))
         return dict(sorted(mean.items(), key=lambda pair: -pair[1]))
 
 
-def sampled_shares(opened: Sequence[Opened], probabilities: Array, sample: int) -> SampledShares:
-    """The shares of at most so many nodes, drawn with seed 0.
+def sampled_shares(
+    replicas: Sequence[ReplicaView], probabilities: Array, sample: int
+) -> SampledShares:
+    """Compute the shares of at most ``sample`` nodes, drawn with seed 0.
 
     Args:
-        opened: the replicas of HP-GMN on local statistics.
+        replicas: of HP-GMN on local statistics.
         probabilities: (N, C) of the prediction.
-        sample: how many nodes.
     """
     count = min(sample, probabilities.shape[0])
     nodes = np.random.default_rng(0).choice(probabilities.shape[0], count, replace=False)
     labels = probabilities[nodes].argmax(axis=1)
-    every = statistic_shares(opened, nodes, labels)
-    names = tuple(players(opened[0]))
-    return SampledShares(names, labels, np.array([[own[name] for name in names] for own in every]))
+    shares = statistic_shares(replicas, nodes, labels)
+    names = tuple(players(replicas[0]))
+    values = np.array([[row[name] for name in names] for row in shares])
+    return SampledShares(names, labels, values)

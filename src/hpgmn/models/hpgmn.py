@@ -47,7 +47,8 @@ from hpgmn.statistics import (
     base_name,
     statistic_names,
 )
-from hpgmn.statistics.forms import is_sketched, means_are_sketched
+from hpgmn.statistics.definitions import ClassMeans
+from hpgmn.statistics.diffusion_forms import Diffusion
 
 
 def _input_dropout(default: float, what: str) -> float:
@@ -291,8 +292,14 @@ def _floats(graph: Graph, settings: HPGMNSettings) -> tuple[int, int]:
         "attributes": graph.num_features,
         "class_counts": classes,
         "class_means": classes
-        * (settings.class_means_dim if means_are_sketched(graph, settings) else graph.num_features),
-        "diffusion": settings.diffusion_dim if is_sketched(graph, settings) else graph.num_nodes,
+        * (
+            settings.class_means_dim
+            if ClassMeans.is_sketched(graph, settings)
+            else graph.num_features
+        ),
+        "diffusion": settings.diffusion_dim
+        if Diffusion.is_sketched(graph, settings)
+        else graph.num_nodes,
         "adjacency": graph.num_nodes,
     }
     bases = [base_name(name) for name in statistic_names(settings)]

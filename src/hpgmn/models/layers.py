@@ -1,4 +1,4 @@
-"""Layers whose parameters lead with R: the replicas of a model, trained as one."""
+"""Layers with R replicas as the leading dimension of their parameters, and the model interfaces."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hpgmn.base.sparse import SparseMatrix, at_least_single
 from hpgmn.statistics.operators import Statistic, apart, side_by_side, take_nodes
 
 NORM_EPSILON = 1e-5
-"""Added to the variance in :class:`BatchNorm`, so that a constant column becomes zeros."""
+"""Added to the variance in :class:`BatchNorm`: a constant column becomes zeros."""
 
 
 @dataclass
@@ -79,15 +79,15 @@ class RowModel(nn.Module, ABC):
 
 
 class Initialised(nn.Module, ABC):
-    """A module that draws its own first values from named places."""
+    """A module that draws its initial values from named random streams."""
 
     @abstractmethod
     def reset_parameters(self, noise: Noise, place: str) -> None:
-        """Draw the first values of this module's own parameters."""
+        """Draw the initial values of this module's own parameters."""
 
 
 def initialise(module: nn.Module, keys: Tensor) -> None:
-    """Draw every parameter's first value; the same key gives the same values, whatever R is.
+    """Draw the initial value of every parameter: a function of the replica's key alone, not of R.
 
     Args:
         module: any module built from the layers here.
@@ -116,19 +116,13 @@ class _Affine(Initialised):
         self.bias = nn.Parameter(torch.zeros(replicas, 1, outputs))
 
     def reset_parameters(self, noise: Noise, place: str) -> None:
-        """Glorot weights, zero biases."""
+        """Draw Glorot weights; set biases to zero."""
         draw_glorot(self.weight, noise, f"{place}.weight")
         self.bias.zero_()
 
 
 class Linear(_Affine):
-    """y = x·W + b, one W and b per replica.
-
-    Args:
-        replicas: R.
-        inputs: width of x.
-        outputs: width of y.
-    """
+    """y = x·W + b, one W and b per replica."""
 
     def forward(self, x: Tensor) -> Tensor:
         """(R, B, inputs) to (R, B, outputs)."""
@@ -136,7 +130,7 @@ class Linear(_Affine):
 
 
 class StatisticLinear(_Affine):
-    """The first layer over a statistic, which is known by its products alone.
+    """The first layer over a statistic, computed from its products alone.
 
     Input dropout drops whole columns: exact in every form of the statistic, since
     ``r·diag(m)·W = r·(diag(m)·W)``.
@@ -150,7 +144,7 @@ class StatisticLinear(_Affine):
         place: str,
         nodes: Tensor | None = None,
     ) -> Tensor:
-        """The statistic's rows to (R, N or B, outputs)."""
+        """Map the statistic's rows to (R, N or B, outputs)."""
         return self.product(statistic, rate, noise, place, nodes).add_(self.bias)
 
     def product(
@@ -161,22 +155,17 @@ class StatisticLinear(_Affine):
         place: str,
         nodes: Tensor | None = None,
     ) -> Tensor:
-        """The same without the bias."""
+        """Compute the same without the bias."""
         factors = column_factors(self.weight.shape[1], rate, noise, f"{place}.columns")
         return statistic.times(self.weight, nodes, factors)
 
 
 class BatchNorm(Initialised):
-    """Every column with mean 0 and variance 1 over all nodes, times a learned scale.
+    """Scale every column to mean 0 and variance 1 over all nodes, times a learned factor.
 
-    A shift is left to the bias of a layer. The statistics are those of the pass at hand, in
-    evaluation, too: a model that always reads all nodes has them there, without the noise of
-    dropout, and so needs no running averages. A node's output thus depends on all others', and on
-    another graph the statistics are that graph's.
-
-    Args:
-        replicas: R.
-        width: the number of columns.
+    There is no shift: the bias of a layer is one. Mean and variance are those of the current pass,
+    in evaluation too, since the model always reads all nodes: no running averages. On another graph
+    they are that graph's.
     """
 
     def __init__(self, replicas: int, width: int) -> None:
@@ -184,7 +173,7 @@ class BatchNorm(Initialised):
         self.scale = nn.Parameter(torch.ones(replicas, 1, width))
 
     def reset_parameters(self, noise: Noise, place: str) -> None:
-        """Scales of one."""
+        """Set the scales to 1."""
         self.scale.fill_(1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -222,7 +211,6 @@ def product(x: Statistic | Tensor, weight: Tensor, columns: Tensor | None = None
     """x·W: a statistic's rows, or (R, N, inputs), to (R, N, outputs).
 
     Args:
-        x: the input.
         weight: (R, inputs, outputs).
         columns: (R, inputs) factors of a statistic's columns, from ``column_factors``.
     """
@@ -231,13 +219,13 @@ def product(x: Statistic | Tensor, weight: Tensor, columns: Tensor | None = None
     return torch.bmm(x, weight)
 
 
-def jump(states: Sequence[Tensor], how: str) -> Tensor:
-    """The states of all layers side by side ("concat"), or the largest entry among them ("max").
+def jump(states: Sequence[Tensor], mode: str) -> Tensor:
+    """Combine the states of all layers: concatenated ("concat"), or element-wise maximum ("max").
 
     >>> jump([torch.tensor([[1.0, 4.0]]), torch.tensor([[3.0, 2.0]])], "max")
     tensor([[3., 4.]])
     """
-    return torch.cat(list(states), dim=-1) if how == "concat" else reduce(torch.maximum, states)
+    return torch.cat(list(states), dim=-1) if mode == "concat" else reduce(torch.maximum, states)
 
 
 class Convolution(_Affine):
@@ -249,13 +237,7 @@ class Convolution(_Affine):
         x: Statistic | Tensor,
         columns: Tensor | None = None,
     ) -> Tensor:
-        """A statistic's rows, or (R, N, inputs), to (R, N, outputs).
-
-        Args:
-            propagation: P.
-            x: the input.
-            columns: (R, inputs) factors of a statistic's columns, from ``column_factors``.
-        """
+        """Map a statistic's rows, or (R, N, inputs), to (R, N, outputs)."""
         return propagate(propagation, product(x, self.weight, columns)) + self.bias
 
 
@@ -332,7 +314,7 @@ class MLP(nn.Module):
 
 
 class StatisticMLP(nn.Module):
-    """A statistic through one or more layers: the encoder of the paper has two.
+    """Linear layers on a statistic, with ReLU and dropout between them.
 
     Args:
         replicas: R.
@@ -353,10 +335,10 @@ class StatisticMLP(nn.Module):
         place: str,
         nodes: Tensor | None = None,
     ) -> Tensor:
-        """The statistic's rows to (R, N or B, widths[-1])."""
+        """Map the statistic's rows to (R, N or B, widths[-1])."""
         if not self.rest.layers:
-            only: Tensor = self.first(statistic, input_rate, noise, place, nodes)
-            return only
+            output: Tensor = self.first(statistic, input_rate, noise, place, nodes)
+            return output
         hidden = self.first.product(statistic, input_rate, noise, place, nodes)
         hidden = relu_dropout(hidden, rate, noise, f"{place}.hidden", self.first.bias)
         result: Tensor = self.rest(hidden, rate, noise, place)

@@ -58,7 +58,10 @@ def penalty_weights(settings: Sequence[MemorySettings]) -> dict[str, list[float]
     """Return the weight of each penalty in each replica; empty without a memory."""
     if not settings[0].memory:
         return {}
-    return {name: [float(getattr(one, f"{name}_weight")) for one in settings] for name in PENALTIES}
+    return {
+        name: [float(getattr(replica, f"{name}_weight")) for replica in settings]
+        for name in PENALTIES
+    }
 
 
 def kpattern_penalty(query: Tensor, patterns: Tensor, reduction: str = "mean") -> Tensor:

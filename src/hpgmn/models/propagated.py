@@ -1,7 +1,7 @@
 """HP-GMN for homophilous graphs: the query is the representation of a GCN or an APPNP.
 
-The paper replaces the four statistics by "the representation learned by" one of them and leaves
-open whether it is trained first or together with the memory; ``encoder`` offers both.
+The paper does not say whether that encoder is trained first or together with the memory; the
+setting ``encoder`` offers both.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class PropagatedSettings(MemorySettings, TrainSettings):
     )
     encoder: str = setting(
         "finetuned",
-        "the encoder is trained first and kept, trained first and tuned on, or trained together",
+        "the encoder is trained first and frozen, trained first and fine-tuned, or trained jointly",
         choices=("pretrained", "finetuned", "joint"),
     )
     hidden_dim: int = setting(64, "hidden width of the encoder and of the classifier", low=1)
@@ -70,7 +70,7 @@ class PropagatedSettings(MemorySettings, TrainSettings):
     )
     mixing: str = setting(
         "ppr",
-        "how APPNP weighs nodes so many rounds away: as PageRank with teleport does, or all alike",
+        "weights of APPNP's rounds: those of PageRank with teleport, or equal ones",
         choices=("ppr", "mean"),
     )
     rounds: int = setting(10, "rounds of APPNP's propagation", low=1, high=200)
@@ -114,14 +114,13 @@ class Encoder(nn.Module):
     Z_{k+1} = (1-teleport)·Â·Z_k + teleport·Z_0.
 
     With ``propagation="before"``, H = ReLU(P·D·X·W₁ + b₁)·W₂ + b₂, where D is node dropout: the
-    attributes are propagated as in GRAND (Feng et al., Graph Random Neural Networks, NeurIPS 2020),
-    but P·(D·X)·W₁ = P·(D·(X·W₁)), so the product is, which is narrower and leaves X sparse. For the
-    same reason column dropout before or after P is one and the same; GRAND drops single entries of
-    P·D·X, which a sparse X does not allow.
+    attributes are propagated as in GRAND (Feng et al., Graph Random Neural Networks, NeurIPS 2020).
+    P·(D·X)·W₁ = P·(D·(X·W₁)), so the narrower product is propagated and X stays sparse. GRAND drops
+    single entries of P·D·X, here whole columns of X are dropped.
 
     With ``batch_norm``, ReLU's input is normalised before its bias is added, and its output before
-    dropout. GRAND normalises the inputs of both layers: those of the second are these, but centred
-    attributes would not be sparse, so their product with W₁ is normalised instead.
+    dropout. GRAND normalises the inputs of both layers; centred attributes would not be sparse, so
+    their product with W₁ is normalised instead.
 
     Args:
         kind: "gcn" or "appnp".
@@ -165,10 +164,10 @@ class Encoder(nn.Module):
     def _hidden(
         self, attributes: Statistic, propagation: SparseMatrix, noise: Noise | None
     ) -> Tensor:
-        """The second layer's input, (R, N, hidden_dim)."""
+        """Compute the input of the second layer, (R, N, hidden_dim)."""
         hidden = self.first.product(attributes, self.input_rate, noise, "encoder.first")
-        bias_is_last = self.before or self.norms is not None
-        if not bias_is_last:
+        adds_bias_last = self.before or self.norms is not None
+        if not adds_bias_last:
             hidden = hidden.add_(self.first.bias)
         if self.kind == "gcn":
             hidden = propagate(propagation, self._drop_nodes(hidden, noise))
@@ -177,7 +176,7 @@ class Encoder(nn.Module):
         if self.norms is not None:
             hidden = self.norms[1](torch.relu(self.norms[0](hidden) + self.first.bias))
             return dropout(hidden, self.drop_rate, noise, "encoder.hidden")
-        bias = self.first.bias if bias_is_last else None
+        bias = self.first.bias if adds_bias_last else None
         return relu_dropout(hidden, self.drop_rate, noise, "encoder.hidden", bias)
 
     def _spread(self, propagation: SparseMatrix, hidden: Tensor, noise: Noise | None) -> Tensor:
@@ -193,7 +192,7 @@ class Encoder(nn.Module):
 
 
 def mixing_weights(mixing: str, rounds: int, teleport: float) -> Array:
-    """The weight of each power of Â from 0 to ``rounds``: APPNP's ("ppr"), or all alike ("mean").
+    """Weight of each power of Â from 0 to ``rounds``: APPNP's ("ppr"), or equal ones ("mean").
 
     >>> mixing_weights("mean", 3, 0.1)
     array([0.25, 0.25, 0.25, 0.25])
@@ -204,7 +203,7 @@ def mixing_weights(mixing: str, rounds: int, teleport: float) -> Array:
 
 
 def appnp_weights(rounds: int, teleport: float) -> Array:
-    """The weight of each power of Â in Z_K: teleport·(1-teleport)^k, the last (1-teleport)^K.
+    """Weight of each power of Â in Z_K: teleport·(1-teleport)^k, the last (1-teleport)^K.
 
     >>> appnp_weights(2, 0.5)
     array([0.5 , 0.25, 0.25])
@@ -222,7 +221,7 @@ class PropagatedHPGMN(nn.Module):
         width: the number of attributes.
         num_classes: C.
         settings: one per replica.
-        with_memory: False for pre-training: the query goes straight to a linear classifier.
+        with_memory: False for pre-training: a linear classifier reads the query.
         device: the device of the dropout rates.
     """
 

@@ -78,9 +78,17 @@ class TrainingTask:
             val_labels=self.val_labels[list(positions)],
         )
 
+    def values(self, setting: str) -> list[Any]:
+        """Return the values of a setting, one per replica."""
+        return [getattr(replica.settings, setting) for replica in self.replicas]
+
     def drop_rate(self, setting: str) -> DropRate:
         """Return the dropout rates of a setting, one per replica."""
-        return DropRate([getattr(settings, setting) for settings in self.settings], self.device)
+        return DropRate(self.values(setting), self.device)
+
+    def rates(self, lr: str, weight_decay: str) -> Rates:
+        """Return the learning rates and weight decays of two settings."""
+        return Rates(self.values(lr), self.values(weight_decay))
 
     def keys(self, stage: str) -> Tensor:
         """Return the keys of the replicas' random numbers in a stage, (R,)."""

@@ -1,19 +1,307 @@
-"""Several models on one graph: each against one of them, run by run."""
+"""Train several models on one graph and compare each with a reference, run by run."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpgmn.base.errors import HPGMNError
+from hpgmn.base.errors import HPGMNError, SettingError
+from hpgmn.base.files import is_draft, remove_stale_drafts, write_text
+from hpgmn.base.locking import LOCK_FILE, lock_folder
+from hpgmn.base.settings import settings_names
 from hpgmn.evaluation.scores import Difference, paired_difference
+from hpgmn.graph import Graph
+from hpgmn.graph.datasets import DATASETS
+from hpgmn.graph.files import write_graph
+from hpgmn.models import MODELS, find_model
+from hpgmn.runs.folder import (
+    COMPARISON_FILE,
+    CONFIG_FILE,
+    CONTINUE,
+    METRICS_FILE,
+    OTHER_FOLDER,
+    REPLACE,
+    REPORT_FILE,
+    prepare_folder,
+    record_log,
+)
+from hpgmn.runs.metrics import read_metrics
+from hpgmn.runs.monitor import Monitor, ProgressCallback, interruptible, make_monitor
+from hpgmn.runs.run import Run
+from hpgmn.runs.spec import RunSpec, check_run, make_spec, resolve_device
+from hpgmn.runs.train import (
+    Job,
+    check_resume,
+    default_folder,
+    folder_name,
+    graph_file,
+    load_source,
+    read_options,
+)
 
-COMPARISON_FILE = "comparison.json"
+if TYPE_CHECKING:
+    from hpgmn.engines import Engine
+
+logger = logging.getLogger(__name__)
+
+ALL = "all"
 Metrics = Mapping[str, Any]
 """The content of a run's ``metrics.json``."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The runs of several models on the same splits.
+
+    Attributes:
+        folder: holds a run folder for each model.
+        content: that of ``comparison.json``: ``reference``, and ``rows`` with scores and the paired
+            difference to the reference.
+        failures: model → why it could not be trained.
+    """
+
+    folder: Path
+    content: dict[str, Any]
+    failures: dict[str, str]
+
+    def __repr__(self) -> str:
+        rows = ", ".join(
+            f"{row['model']} {100 * row['test_score_mean']:.1f}"
+            for row in self.content["rows"]
+            if row["test_score_mean"] is not None
+        )
+        return f"Comparison({str(self.folder)!r}: {rows})"
+
+
+def model_names(requested: str | Sequence[str]) -> list[str]:
+    """Return the models behind names, names with commas, and ``all``."""
+    parts = [requested] if isinstance(requested, str) else requested
+    names = [name.strip() for part in parts for name in part.split(",") if name.strip()]
+    if not names:
+        raise SettingError("A model needs a name.", "See `hpgmn models`")
+    if ALL in names:
+        names = [*MODELS, *(name for name in names if name != ALL)]
+    return list(dict.fromkeys(names))
+
+
+def settings_by_model(
+    names: Sequence[str], settings: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """Distribute settings: ``key`` to every model that has it, ``model.key`` to that model."""
+    known = {name: settings_names(find_model(name).settings) for name in names}
+    chosen: dict[str, dict[str, Any]] = {name: {} for name in names}
+    for path, value in settings.items():
+        model, dot, key = path.rpartition(".")
+        if dot and model not in names:
+            raise SettingError.unknown("model of a setting", model, names)
+        takers = [model] if model else [name for name in names if key in known[name]]
+        if not takers or (model and key not in known[model]):
+            choices = [known[name] for name in ([model] if model else names)]
+            raise SettingError.unknown("setting", key, sorted(set().union(*choices)))
+        for name in takers:
+            chosen[name][key] = value
+    return chosen
+
+
+def compare(
+    graph: Graph | str | Path,
+    models: str | Sequence[str],
+    *,
+    settings: Mapping[str, Any] | None = None,
+    splits: str | int | Sequence[int] | None = None,
+    seeds: int | None = None,
+    protocol: str | None = None,
+    metric: str | None = None,
+    positive: str | None = None,
+    device: str | None = None,
+    deterministic: bool | None = None,
+    calibrate: bool | None = None,
+    columns: Mapping[str, Any] | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    report: bool = True,
+    engine: Engine | None = None,
+    progress: ProgressCallback | None = None,
+    notify: Callable[[str], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> Comparison:
+    """Train models with their shipped settings, each into a run folder, and compare them.
+
+    A model that cannot be trained is skipped with a warning.
+
+    Args:
+        graph: a graph, a dataset name, a graph file or tables.
+        models: names of models, or "all".
+        settings: ``key`` for every model that has it, ``model.key`` for one.
+        splits: "all", a number or numbers [all].
+        seeds: seeds per split [1].
+        protocol: a published protocol, whose splits are used.
+        metric: what selects epochs and is reported.
+        positive: of two classes the one that average_precision and precision@K look for.
+        device: "auto", "cpu" or "cuda" [auto].
+        deterministic: bit-identical results on a GPU [no].
+        calibrate: fit a temperature to the validation nodes [yes].
+        columns: keywords of ``hpgmn.load`` about the columns of tables.
+        out: the folder of the runs [runs/GRAPH-comparison-TIME].
+        resume: finished models are kept, interrupted ones continue.
+        overwrite: replace the runs of these models.
+        report: whether each run gets a ``report.html``.
+        engine: a cluster to train on; None for this machine.
+        progress: called with what is running and how far it is.
+        notify: called with remarks about the data and about decisions.
+        should_stop: polled after each epoch; True saves the state and raises KeyboardInterrupt.
+    """
+    check_resume(out, resume=resume, overwrite=overwrite)
+    monitor = make_monitor(progress, notify, should_stop)
+    names = model_names(models)
+    options = read_options(
+        None,
+        splits=splits,
+        seeds=seeds,
+        protocol=protocol,
+        metric=metric,
+        positive=positive,
+        device=device,
+        deterministic=deterministic,
+        calibrate=calibrate,
+    )
+    by_model = settings_by_model(names, settings or {})
+    with record_log() as records:
+        source, loaded = load_source(graph, options, columns, monitor)
+        folder = Path(out) if out is not None else default_folder(loaded.name, "comparison")
+        is_in_memory = isinstance(graph, Graph) and source not in DATASETS
+        if is_in_memory:
+            source = str(graph_file(folder, loaded))
+        if engine is None:
+            options["device"] = resolve_device(options.get("device", "auto"))
+        jobs = []
+        for name in names:
+            try:
+                spec = make_spec(loaded, source, {**options, "model": name}, by_model[name])
+                checked = check_run(spec, loaded)
+            except SettingError as error:
+                raise error.prefixed(f"{name}: ") from None
+            jobs.append(Job(spec, loaded, folder / folder_name(name), checked, ()))
+        for line in jobs[0].checked[1]:  # the same for all; before minutes of work
+            logger.warning(line)
+        earlier = tuple(records)
+        jobs = [dataclasses.replace(job, records=earlier) for job in jobs]
+        with lock_folder(folder), interruptible(folder, monitor):
+            _check_folder(folder, resume=resume, overwrite=overwrite)
+            if is_in_memory:
+                write_graph(loaded, Path(source))
+            flags = {"resume": resume, "overwrite": overwrite}
+            return _train_all(jobs, folder, monitor, report, engine, **flags)
+
+
+def _check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
+    if (folder / CONFIG_FILE).exists():
+        raise HPGMNError(
+            f"{folder} is the folder of one run; several models need a folder of run folders.",
+            OTHER_FOLDER,
+        )
+    names = [path.name for path in folder.iterdir()]
+    is_taken = any(name != LOCK_FILE and not is_draft(name) for name in names)
+    if is_taken and not (resume or overwrite):
+        raise HPGMNError(f"The folder {folder} exists.", CONTINUE | REPLACE | OTHER_FOLDER)
+    remove_stale_drafts(folder, older_than=0)
+
+
+def _train_all(
+    jobs: Sequence[Job],
+    folder: Path,
+    monitor: Monitor,
+    report: bool,
+    engine: Engine | None,
+    *,
+    resume: bool,
+    overwrite: bool,
+) -> Comparison:
+    """Train model after model, or all at once on a cluster, and write ``comparison.json``."""
+    failed: dict[Path, str] = {}
+    if engine is not None:
+        failed = _train_elsewhere(engine, jobs, monitor, resume=resume, overwrite=overwrite)
+        resume, overwrite = True, False
+    runs, failures = [], {}
+    for number, job in enumerate(jobs, start=1):
+        model = job.spec.model
+        monitor.notify(f"{number} of {len(jobs)}: {model}")
+        try:
+            if job.folder in failed:
+                raise HPGMNError(failed[job.folder])
+            with lock_folder(job.folder), interruptible(job.folder, monitor):
+                runs.append(_metrics_of(job, monitor, report, resume=resume, overwrite=overwrite))
+        except HPGMNError as error:
+            failures[model] = str(error)
+            logger.warning("Skipping %s: %s", model, error)
+    if not runs:
+        [model, first], *_ = failures.items()
+        raise HPGMNError(f"{len(failures)} of {len(jobs)} models failed. {model}: {first}")
+    content = comparison(runs + _other_runs(folder, runs))
+    write_text(folder / COMPARISON_FILE, json.dumps(content, indent=1) + "\n")
+    return Comparison(folder, content, failures)
+
+
+def _metrics_of(
+    job: Job, monitor: Monitor, report: bool, *, resume: bool, overwrite: bool
+) -> dict[str, Any]:
+    """Return the metrics of one model's run; those of a finished run are read."""
+    has_report = (job.folder / REPORT_FILE).exists() or not report
+    if resume and has_report and (job.folder / METRICS_FILE).exists():
+        prepare_folder(job.folder, job.spec, resume=True, overwrite=False)  # refuses other options
+        return read_metrics(job.folder / METRICS_FILE)
+    run: Run = job.run(monitor, resume=resume, overwrite=overwrite, report=report)
+    return run.metrics
+
+
+def _train_elsewhere(
+    engine: Engine, jobs: Sequence[Job], monitor: Monitor, *, resume: bool, overwrite: bool
+) -> dict[Path, str]:
+    """Train unfinished models on a cluster; return folder → why it failed."""
+    from hpgmn.runs.tasks import train_elsewhere
+
+    waiting: dict[Path, RunSpec] = {}
+    failed: dict[Path, str] = {}
+    with ExitStack() as stack:
+        for job in jobs:
+            try:
+                stack.enter_context(lock_folder(job.folder))
+                prepare_folder(job.folder, job.spec, resume=resume, overwrite=overwrite)
+            except HPGMNError as error:
+                failed[job.folder] = str(error)
+                continue
+            if not (job.folder / METRICS_FILE).exists():
+                stack.enter_context(interruptible(job.folder, monitor))
+                waiting[job.folder] = job.spec
+        graph, records = jobs[0].graph, jobs[0].records
+        return failed | train_elsewhere(engine, waiting, graph, records, monitor)
+
+
+def _other_runs(folder: Path, runs: Sequence[Metrics]) -> list[dict[str, Any]]:
+    """Return the metrics of other finished models in the folder that used the same splits."""
+    keys = ("graph", "metric", "positive", "splits", "seeds")
+    others = []
+    for path in sorted(folder.glob(f"[!.]*/{METRICS_FILE}")):
+        try:
+            metrics = read_metrics(path)
+            if "model" not in metrics:
+                raise HPGMNError(f"{path} is damaged: it names no model.", "Train that run again")
+        except HPGMNError as error:
+            logger.warning("Skipping %s in the table: %s", path.parent.name, error)
+            continue
+        is_new = metrics["model"] not in [run["model"] for run in runs]
+        if is_new and all(metrics.get(key) == runs[0].get(key) for key in keys):
+            others.append(metrics)
+    return others
 
 
 def is_ours(model: str) -> bool:
@@ -22,17 +310,14 @@ def is_ours(model: str) -> bool:
 
 
 def reference_of(runs: Sequence[Metrics]) -> str:
-    """The run the others are set against: HP-GMN, else the first.
-
-    Of several forms of HP-GMN it is the best by validation score.
-    """
+    """Return the reference: HP-GMN, of several forms the best on validation, else the first run."""
     ours = [run for run in runs if is_ours(run["model"])]
     best = max(ours, key=lambda run: float(np.mean(run["val_score"])), default=runs[0])
     return str(best["model"])
 
 
 def difference(run: Metrics, reference: Metrics) -> Difference | None:
-    """A run's score minus the reference's; None without test scores.
+    """Return a run's score minus the reference's; None without test scores.
 
     Both must be of the same splits of one graph; the numbers of train and test nodes come from
     whichever of the two has them.
@@ -44,8 +329,9 @@ def difference(run: Metrics, reference: Metrics) -> Difference | None:
     nodes = run.get("nodes") or reference.get("nodes")
     if nodes is None:
         raise HPGMNError(
-            f"The runs of {run['model']} and {reference['model']} on {run['graph']} do not say how "
-            "many nodes they had. Train one of them again."
+            f"The runs of {run['model']} and {reference['model']} on {run['graph']} do not record "
+            "how many nodes they had.",
+            "Train one of them again",
         )
     return paired_difference(
         run["test_score"],
@@ -56,22 +342,19 @@ def difference(run: Metrics, reference: Metrics) -> Difference | None:
 
 
 def comparison(runs: Sequence[Metrics]) -> dict[str, Any]:
-    """The content of ``comparison.json``: one row per run, with its difference to the reference.
-
-    Scores and differences are fractions.
-    """
+    """Return the content of ``comparison.json``: a row per run, with its paired difference."""
     name = reference_of(runs)
     reference = next(run for run in runs if run["model"] == name)
     rows = []
     for run in runs:
-        found = None if run is reference else difference(run, reference)
+        delta = None if run is reference else difference(run, reference)
         rows.append(
             {
                 "model": run["model"],
                 "test_score_mean": run["test_score_mean"],
                 "test_score_std": run["test_score_std"],
                 "val_score_mean": float(np.mean(run["val_score"])),
-                "difference": None if found is None else dataclasses.asdict(found),
+                "difference": None if delta is None else dataclasses.asdict(delta),
                 "seconds": run["seconds"],
                 "peak_memory_mb": run["peak_memory_mb"],
             }

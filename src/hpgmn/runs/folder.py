@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from hpgmn.base.errors import HPGMNError, SettingError
+from hpgmn.base.errors import HPGMNError, Remedy, SettingError
 from hpgmn.base.files import (
     DRAFT_SUFFIX,
     RUN_FORMAT,
@@ -35,17 +35,32 @@ CONFIG_FILE, METRICS_FILE, HISTORY_FILE = "config.yaml", "metrics.json", "histor
 PREDICTIONS_FILE, LOG_FILE, STATE_FOLDER = "predictions.parquet", "log.txt", "state"
 REPORT_FILE, PORTFOLIO_FILE, EXPLORER_FILE = "report.html", "portfolio.json", "explorer.json"
 AUDIT_FILE, UNDERSTANDING_FILE = "audit.json", "understanding.json"
+COMPARISON_FILE = "comparison.json"
+BACKUP_FOLDER = ".replaced"
+"""The folder inside a run folder that holds the finished run until its replacement is finished."""
+
+RESULT_FILES = (
+    *(REPORT_FILE, MODEL_FILE, PREDICTIONS_FILE, HISTORY_FILE, LOG_FILE),
+    *(EXPLORER_FILE, AUDIT_FILE, UNDERSTANDING_FILE, PORTFOLIO_FILE),
+)
+"""What a run writes beside its metrics, which mark it as finished, and its config, which marks the
+folder as a run's."""
+
+OTHER_FOLDER = Remedy("Choose another folder", option="out")
+REPLACE = Remedy("Replace it", option="overwrite", value=True)
+RESTART = Remedy("Restart", option="overwrite", value=True)
+CONTINUE = Remedy("Continue it", option="resume", value=True)
 
 
 def read_spec(folder: Path) -> RunSpec:
-    """The specification of the run in a folder, which says the version of its form, too."""
+    """Read the specification of the run in a folder."""
     content = read_yaml(folder / CONFIG_FILE)
     check_format(f"The run in {folder}", content.get("format"), RUN_FORMAT)
     return RunSpec.from_dict(content)
 
 
 def write_config(folder: Path, spec: RunSpec, made: Mapping[str, Any] | None = None) -> None:
-    """Write ``config.yaml``; ``made`` says what from and with, see ``experiments/again.py``."""
+    """Write ``config.yaml``: the specification, and what the run is made with."""
     content = {
         "format": RUN_FORMAT,
         **spec.as_dict(),
@@ -55,51 +70,41 @@ def write_config(folder: Path, spec: RunSpec, made: Mapping[str, Any] | None = N
 
 
 def note_made_with(folder: Path, spec: RunSpec, now: Mapping[str, Any]) -> list[str]:
-    """Note in the config what a run is made with; of one that goes on, tell what has changed.
+    """Record in the config what a run is made with; of a resumed run return what has changed.
 
-    There the note of its beginning stays.
+    The record of its start stays.
     """
-    if any((folder / STATE_FOLDER).glob("state*.safetensors")):
-        before = read_yaml(folder / CONFIG_FILE)
-        if "made_with" in before:
-            return changes(before, now)
-    write_config(folder, spec, now)
+    before = read_yaml(folder / CONFIG_FILE) if (folder / CONFIG_FILE).exists() else {}
+    if "made_with" in before and any((folder / STATE_FOLDER).glob("state*.safetensors")):
+        return changes(before, now)
+    if before.get("made_with") != now:
+        write_config(folder, spec, now)
     return []
 
 
 def finish(folder: Path, metrics: Mapping[str, Any]) -> None:
-    """Write the metrics, by which a run is finished, and drop what is not needed any more."""
+    """Write the metrics, which mark a run as finished, and delete its states and backup."""
     write_metrics(folder / METRICS_FILE, metrics)
     shutil.rmtree(folder / STATE_FOLDER)
-    drop(folder)
-
-
-# What a run leaves in its folder. In this order it is deleted: a run is finished where there are
-# metrics, and a run folder is known by its config.
-_WRITTEN = (
-    *(METRICS_FILE, REPORT_FILE, MODEL_FILE, PREDICTIONS_FILE, HISTORY_FILE, LOG_FILE),
-    *(EXPLORER_FILE, AUDIT_FILE, UNDERSTANDING_FILE, PORTFOLIO_FILE, CONFIG_FILE),
-)
+    drop_backup(folder)
 
 
 def earlier_run(folder: Path, *, resume: bool, overwrite: bool) -> RunSpec | None:
-    """The run that a folder holds and may be continued or replaced; None where it holds nothing.
+    """Return the run that a folder holds and may be continued or replaced; None if it is empty.
 
-    A folder is known as a run's by the ``config.yaml`` of a run; any other is refused.
+    A run folder is recognised by its ``config.yaml``; any other is refused.
     """
     if not folder.exists() or _is_empty(folder):
         return None
     if not (resume or overwrite):
-        raise HPGMNError(
-            f"The folder {folder} exists. Continue it with --resume, replace it with "
-            "--overwrite, or choose another --out."
-        )
+        raise HPGMNError(f"The folder {folder} exists.", CONTINUE | REPLACE | OTHER_FOLDER)
     try:
         return read_spec(folder)
     except SettingError:
         raise HPGMNError(
             f"{folder} is not a run folder (it has no {CONFIG_FILE} of a run); nothing was "
-            "changed. Choose another --out."
+            "changed.",
+            OTHER_FOLDER,
         ) from None
 
 
@@ -110,78 +115,87 @@ def prepare_folder(
     resume: bool,
     overwrite: bool,
     choice: Mapping[str, Any] | None = None,
+    made: Mapping[str, Any] | None = None,
 ) -> None:
-    """Make the run folder with its ``config.yaml``, or refuse one that exists.
+    """Create the run folder with its ``config.yaml``, or refuse an existing one.
 
-    Only what a run writes is ever deleted from it; a finished run that is replaced is put aside
-    (``experiments/replaced.py``) until the new one is finished.
+    Only files of a run are ever deleted; a finished run that is replaced is kept as a backup until
+    the new one is finished.
 
     Args:
         folder: the run folder.
         spec: what will be trained there.
-        resume: an interrupted run of the same specification is to go on.
-        overwrite: an earlier run is to be replaced.
-        choice: how the settings were chosen from a portfolio, if they were. It is written before
-            the config, so that a resumed run need not choose again.
+        resume: continue an interrupted run of the same specification.
+        overwrite: replace an earlier run.
+        choice: how a portfolio chose the settings; written before the config, so that a resumed run
+            does not choose again.
+        made: what the run is made with.
     """
     try:
         before = earlier_run(folder, resume=resume, overwrite=overwrite)
         _refuse_links(folder)
-        is_replaced = before is not None and (not resume or _is_over(folder))
+        is_replaced = before is not None and (not resume or _was_killed_early(folder))
         if before is not None and not is_replaced:
             _refuse_other(folder, before, spec)
             if (folder / METRICS_FILE).exists():
-                drop(folder)  # a kill was faster
+                drop_backup(folder)  # the process was killed before it could
         is_new = before is None or is_replaced
-        _make(folder, spec if is_new else None, choice, is_replaced=is_replaced)
+        _create(folder, spec if is_new else None, choice, made, is_replaced=is_replaced)
     except OSError as error:
         raise write_error(folder, error) from None
 
 
-def _make(
-    folder: Path, spec: RunSpec | None, choice: Mapping[str, Any] | None, *, is_replaced: bool
+def _create(
+    folder: Path,
+    spec: RunSpec | None,
+    choice: Mapping[str, Any] | None,
+    made: Mapping[str, Any] | None,
+    *,
+    is_replaced: bool,
 ) -> None:
-    """Make the folder ready; where that fails, a finished run that was there is there again.
+    """Create the folder; on failure a finished run that was there is restored.
 
     Args:
         folder: the run folder.
-        spec: of a new run; None where one goes on, whose config says more.
+        spec: of a new run; None for a resumed one, whose config stays.
         choice: how the settings were chosen.
-        is_replaced: whether a run is there that is to go.
+        made: what the run is made with.
+        is_replaced: whether the folder holds a run to delete.
     """
     try:
         if is_replaced:
-            _put_away(folder)
+            _remove_run(folder)
         remove_stale_drafts(folder, older_than=0)
         folder.mkdir(parents=True, exist_ok=True)
         if choice is not None:
             write_text(folder / PORTFOLIO_FILE, json.dumps(choice, indent=1) + "\n")
-        elif spec is not None:  # of a choice that never came to a training
+        elif spec is not None:  # left by a choice whose training never started
             (folder / PORTFOLIO_FILE).unlink(missing_ok=True)
         if spec is not None:
-            write_config(folder, spec)
+            write_config(folder, spec, made)
     except (HPGMNError, OSError):
         if is_replaced and not (folder / METRICS_FILE).exists():
-            bring_back(folder, _WRITTEN)
+            restore_backup(folder)
         raise
 
 
-def _is_over(folder: Path) -> bool:
-    """Whether a run is kept aside, and what was to replace it was killed before it began."""
-    config = aside(folder) / CONFIG_FILE
+def _was_killed_early(folder: Path) -> bool:
+    """Whether there is a backup, and its replacement was killed before it wrote its config."""
+    config = folder / BACKUP_FOLDER / CONFIG_FILE
     if any((folder / name).exists() for name in (METRICS_FILE, STATE_FOLDER)):
         return False
     return config.is_file() and config.read_bytes() == (folder / CONFIG_FILE).read_bytes()
 
 
-def _put_away(folder: Path) -> None:
-    """Put a finished run aside, and delete what is left of it or of an unfinished one.
+def _remove_run(folder: Path) -> None:
+    """Back up a finished run and delete its files, or those of an unfinished one.
 
-    All but the config, which that of the next run takes the place of.
+    The metrics go first, so that a kill never leaves a folder that looks finished; the config stays
+    until that of the next run replaces it.
     """
     if (folder / METRICS_FILE).exists():
-        set_aside(folder, _WRITTEN)
-    for name in _WRITTEN[:-1]:
+        create_backup(folder)
+    for name in (METRICS_FILE, *RESULT_FILES):
         (folder / name).unlink(missing_ok=True)
         (folder / f"{name}{DRAFT_SUFFIX}").unlink(missing_ok=True)  # a draft of an earlier version
     if (folder / STATE_FOLDER).is_dir():
@@ -190,17 +204,18 @@ def _put_away(folder: Path) -> None:
 
 def _refuse_links(folder: Path) -> None:
     """Refuse to write through links: whoever made the folder may have aimed them anywhere."""
-    places = [place for place in (folder, folder / STATE_FOLDER, aside(folder)) if place.is_dir()]
-    for path in (one for place in places for one in place.iterdir()):
-        if path.is_symlink():
-            raise HPGMNError(
-                f"The run folder {folder} holds a link, {path.relative_to(folder)}, and nothing is "
-                "written through links. Remove it, or choose another --out."
-            )
+    for place in (folder, folder / STATE_FOLDER, folder / BACKUP_FOLDER):
+        for path in place.iterdir() if place.is_dir() else ():
+            if path.is_symlink():
+                raise HPGMNError(
+                    f"The run folder {folder} holds a link, {path.relative_to(folder)}; nothing is "
+                    "written through links.",
+                    Remedy("Remove it") | OTHER_FOLDER,
+                )
 
 
 def _is_empty(folder: Path) -> bool:
-    """Whether nothing is in a folder but what is written before the config."""
+    """Whether a folder holds nothing but what is written before the config."""
     early = (PORTFOLIO_FILE, LOCK_FILE)
     return folder.is_dir() and all(
         path.name in early or is_draft(path.name) for path in folder.iterdir()
@@ -208,7 +223,7 @@ def _is_empty(folder: Path) -> bool:
 
 
 def _refuse_other(folder: Path, before: RunSpec, spec: RunSpec) -> None:
-    """Refuse to continue a run with other options than it was started with."""
+    """Refuse to continue a run with options other than its first."""
     old, new = before.as_dict(), spec.as_dict()
     old |= old.pop("settings")
     new |= new.pop("settings")
@@ -219,89 +234,73 @@ def _refuse_other(folder: Path, before: RunSpec, spec: RunSpec) -> None:
     ]
     if changed:
         raise HPGMNError(
-            f"The run in {folder} was started with other options: {', '.join(changed)}. "
-            "Repeat the first command with --resume, or start anew with --overwrite."
+            f"The run in {folder} was started with other options: {', '.join(changed)}.",
+            Remedy("Resume it with its first options", option="resume", value=True) | RESTART,
         )
 
 
 def finished_run(folder: Path) -> dict[str, Any] | None:
-    """The metrics of a run that has only its report left to write, or None."""
+    """Return the metrics of a run that lacks only its report, or None."""
     if not (folder / METRICS_FILE).exists():
         return None
     metrics = read_metrics(folder / METRICS_FILE)
     if (folder / REPORT_FILE).exists():
         raise HPGMNError(
-            f"The run in {folder} is finished. Read {folder / METRICS_FILE}, or train it again "
-            "with --overwrite."
+            f"The run in {folder} is finished: see {folder / METRICS_FILE}.",
+            Remedy("Train it again", option="overwrite", value=True),
         )
     shutil.rmtree(folder / STATE_FOLDER, ignore_errors=True)
     return metrics
 
 
-REPLACED_FOLDER = ".replaced"
-"""The folder inside a run folder that holds the earlier run."""
-
-
-def aside(folder: Path) -> Path:
-    """Where the run of a folder is put while another one takes its place."""
-    return folder / REPLACED_FOLDER
-
-
-def set_aside(folder: Path, names: Sequence[str]) -> None:
-    """Give the files of a finished run second names, which take no room, in a folder of their own.
-
-    Args:
-        folder: the run folder.
-        names: the files of a run that are kept.
+def create_backup(folder: Path) -> None:
+    """Link the files of a finished run, which takes no space, into a folder of their own.
 
     Raises:
-        HPGMNError: they cannot be kept; nothing was changed.
+        HPGMNError: the backup cannot be written; nothing was changed.
     """
-    with atomic_folder(aside(folder)) as draft:  # exchanged with one that was not dropped in time
-        for name in names:
+    with atomic_folder(folder / BACKUP_FOLDER) as draft:  # replaces one left by a killed process
+        for name in (METRICS_FILE, *RESULT_FILES, CONFIG_FILE):
             if (folder / name).is_file():
-                _linked(folder / name, draft / name)
+                _link(folder / name, draft / name)
 
 
-def _linked(source: Path, target: Path) -> None:
+def _link(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError:  # a file system without links
         shutil.copy2(source, target)
 
 
-def bring_back(folder: Path, names: Sequence[str]) -> None:
-    """Have the run that was put aside back in its place, and nothing else of a run.
+def restore_backup(folder: Path) -> None:
+    """Move the backup back and delete the other files of a run; what cannot be moved stays.
 
-    What cannot be moved stays aside.
-
-    Args:
-        folder: the run folder.
-        names: as in :func:`set_aside`; the first, which says that a run is finished, comes last.
+    The metrics come last: they mark the run as finished.
     """
-    if not aside(folder).is_dir():
+    backup = folder / BACKUP_FOLDER
+    if not backup.is_dir():
         return
     with suppress(OSError):
-        for name in reversed(names):
-            if (aside(folder) / name).exists():
-                os.replace(aside(folder) / name, folder / name)
+        for name in (CONFIG_FILE, *RESULT_FILES, METRICS_FILE):
+            if (backup / name).exists():
+                os.replace(backup / name, folder / name)
             else:
                 (folder / name).unlink(missing_ok=True)
-        drop(folder)
+        drop_backup(folder)
 
 
-def drop(folder: Path) -> None:
-    """Remove the run that was put aside, if there is one: the new one is finished."""
-    shutil.rmtree(aside(folder), ignore_errors=True)
+def drop_backup(folder: Path) -> None:
+    """Delete the backup, if there is one."""
+    shutil.rmtree(folder / BACKUP_FOLDER, ignore_errors=True)
 
 
-def kept_words(folder: Path) -> str:
-    """The sentence about a run that was put aside, or nothing where there is none."""
-    if not aside(folder).is_dir():
+def backup_note(folder: Path) -> str:
+    """Return where the replaced run is kept; empty without a backup."""
+    if not (folder / BACKUP_FOLDER).is_dir():
         return ""
     return (
-        f"The run that was there before is kept in {aside(folder)} until the new one is finished; "
-        "use it there, or move it elsewhere to keep it."
+        f"The replaced run is kept in {folder / BACKUP_FOLDER} until the new one is finished; "
+        "move it elsewhere to keep it."
     )
 
 
@@ -311,37 +310,71 @@ class _Formatter(logging.Formatter):
 
 
 class _LogFile(logging.FileHandler):
-    """A log that ends where its disk is full: whatever is logged is no reason to stop."""
+    """A log file whose errors, such as a full disk, do not stop the run."""
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Say nothing; the files of the run are told of."""
+        """Ignore the error."""
 
     def close(self) -> None:
-        """Give the file back; what it could not take is lost."""
+        """Close the file; what could not be written is lost."""
         with suppress(OSError):
             super().close()
 
 
+class _Recorder(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+@contextmanager
+def _library_handlers(*handlers: logging.Handler) -> Iterator[None]:
+    """Attach handlers to the library's logger; warnings still reach an unconfigured terminal."""
+    logger = logging.getLogger("hpgmn")
+    level = logger.level
+    if not logger.hasHandlers() and logging.lastResort is not None:
+        handlers = (*handlers, logging.lastResort)
+    if not logger.isEnabledFor(logging.INFO):
+        logger.setLevel(logging.INFO)
+    for handler in handlers:
+        logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+@contextmanager
+def record_log() -> Iterator[list[logging.LogRecord]]:
+    """Collect what the library logs, such as warnings about a graph before its run has a folder."""
+    recorder = _Recorder()
+    with _library_handlers(recorder):
+        yield recorder.records
+
+
 @contextmanager
 def log_file(path: Path, earlier: Sequence[logging.LogRecord] = ()) -> Iterator[None]:
-    """Everything the library logs also goes into a file, after what was logged earlier."""
+    """Append what was logged earlier, and then what the library logs, to a file."""
     try:
         handler = _LogFile(path, encoding="utf-8")
     except OSError as error:
         raise write_error(path, error) from None
     handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logger = logging.getLogger("hpgmn")
-    for record in earlier:
+    for record in tuple(earlier):
         handler.handle(record)
-    logger.addHandler(handler)
     try:
-        yield
+        with _library_handlers(handler):
+            yield
     finally:
-        logger.removeHandler(handler)
         handler.close()
 
 
 def warnings_among(records: Sequence[logging.LogRecord]) -> list[str]:
-    """The warnings among log records, each once."""
-    found = [one.getMessage() for one in records if one.levelno >= logging.WARNING]
-    return list(dict.fromkeys(found))
+    """Return the warnings among log records, each once."""
+    warnings = [record.getMessage() for record in records if record.levelno >= logging.WARNING]
+    return list(dict.fromkeys(warnings))

@@ -1,8 +1,7 @@
-"""Settings without tuning: a few that have worked elsewhere, tried on the graph at hand.
+"""Settings without tuning: try a portfolio on validation nodes and take the best member.
 
-All members (:mod:`hpgmn.runs.members`) are trained, and the best on validation
-nodes is taken. One member is taken for all splits: where splits overlap, validation nodes of one
-that are test nodes of another have had a say in the choice, as in any search over such splits.
+One member is taken for all splits: where splits overlap, validation nodes of one that are test
+nodes of another influence the choice, as in any search over such splits.
 """
 
 from __future__ import annotations
@@ -12,51 +11,63 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 
-from hpgmn.base.errors import HPGMNError, SettingError
+from hpgmn.base.errors import HPGMNError, Remedy, SettingError
 from hpgmn.base.metrics import metric_words, require_metric
+from hpgmn.base.parsing import read_json
 from hpgmn.base.settings import (
     make_settings,
-    per_replica_names,
     plain,
+    read_yaml,
     settings_dict,
     settings_names,
 )
 from hpgmn.graph import Graph
 from hpgmn.models import find_model
-from hpgmn.runs.members import Member, members_for
+from hpgmn.runs.monitor import Monitor
 from hpgmn.runs.search import run_trials
+from hpgmn.runs.spec import RunSpec
 from hpgmn.training.checks import check_split, class_number, positive_class, seen_labels
-from hpgmn.training.replicas import Progress
+from hpgmn.training.numerics import deterministic_algorithms
+from hpgmn.training.replicas import Progress, group_by_shape, valid_settings
 
 logger = logging.getLogger(__name__)
 
-BUDGET_SECONDS = 900.0
-"""After this long no further member is trained; those that are left are named."""
+TIME_LIMIT = 900.0
+"""Seconds after which no further member is trained."""
+LARGE_NODES = 20_000
+"""A graph with more nodes gets the portfolio of large graphs."""
+MAX_SPLITS, ENOUGH_NODES = 5, 1000
+"""Members are tried on so many splits, or on fewer that have so many validation nodes."""
+MAX_GAP, MIN_EPOCHS = 0.2, 100
+"""A member trained alone is stopped if, after so many epochs of a classifying stage, its best
+validation score is this far below that of the best member."""
 
-MOST_SPLITS = 5
-"""Members are tried on no more splits than this."""
+_OVERWRITE = Remedy("Restart", option="overwrite", value=True)
 
-HOPELESS, FIRST_EPOCHS = 0.2, 100
-"""A member trained alone is given up where, after so many epochs of a stage that answers, its best
-validation score is so far below that of the best member so far."""
 
-ENOUGH_NODES = 1000
-"""Splits with this many validation nodes together are enough."""
+class Member(NamedTuple):
+    """A member of a portfolio: its name, the model, and settings over the model's defaults."""
+
+    name: str
+    model: str
+    settings: dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What a portfolio came to.
+    """The result of trying a portfolio.
 
     Attributes:
         name: the chosen member.
         model: its model.
         settings: its settings over the model's defaults, ready for ``HPGMNClassifier``.
-        content: everything as JSON holds it: see :meth:`as_dict`.
+        content: everything, see :meth:`as_dict`.
     """
 
     name: str
@@ -65,45 +76,140 @@ class Choice:
     content: dict[str, Any]
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything as JSON holds it.
+        """Return everything as JSON stores it.
 
         ``chosen``, ``metric``, ``positive``, ``splits``, ``seeds``, ``seconds``, ``note`` and
         ``members``. A member has ``name``, ``model``, ``settings``, ``val_score`` of each run with
-        ``val_score_mean``, ``val_loss_mean``, ``seconds``, and ``failure``: why it was left out.
+        ``val_score_mean``, ``val_loss_mean``, ``seconds``, and ``failure``: why it was skipped.
         """
         return self.content
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> Choice:
-        """The choice that :meth:`as_dict` has written."""
+        """Read what :meth:`as_dict` returned."""
         try:
             [member] = [row for row in content["members"] if row["name"] == content["chosen"]]
             return cls(member["name"], member["model"], dict(member["settings"]), content)
         except (KeyError, TypeError, ValueError) as error:
             raise HPGMNError(
-                f"The choice of settings in the run folder is damaged ({error!r}). Start anew with "
-                "--overwrite."
+                f"The choice of settings in the run folder is damaged ({error!r}).", _OVERWRITE
             ) from None
 
     def sentence(self) -> str:
-        """What was chosen, and by how much."""
+        """Summarise what was chosen, and by how much."""
         scored = [row for row in self.content["members"] if row["failure"] is None]
         others = [row["val_score_mean"] for row in scored if row["name"] != self.name]
         [best] = [row["val_score_mean"] for row in scored if row["name"] == self.name]
         count = len(self.content["splits"])
         metric = metric_words(self.content["metric"], self.content.get("positive"))
-        words = (
+        text = (
             f"Chosen on the validation nodes of {count} split{'s' * (count > 1)}: "
             f"'{self.name}' ({self.model}), {metric} {100 * best:.1f}"
         )
-        return f"{words}; the next has {100 * max(others):.1f}." if others else f"{words}."
+        return f"{text}; the next has {100 * max(others):.1f}." if others else f"{text}."
+
+
+@cache
+def portfolio_members(is_large: bool = False) -> tuple[Member, ...]:
+    """Return the members for usual or for large graphs (``portfolio.yaml``)."""
+    content = read_yaml(Path(__file__).with_name("portfolio.yaml"))
+    members = []
+    for row in content["large" if is_large else "members"]:
+        parts = [content["blocks"][name] for name in row.get("blocks", ())]
+        settings: dict[str, Any] = {}
+        for part in (*parts, row.get("settings", {})):
+            settings |= part
+        values = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in settings.items()
+        }
+        members.append(Member(row["name"], row["model"], values))
+    return tuple(members)
+
+
+def members_for(graph: Graph) -> tuple[tuple[Member, ...], str | None]:
+    """Return the members to try on a graph, and a remark where they are not the usual ones."""
+    members = portfolio_members()
+    if graph.num_nodes > LARGE_NODES:
+        large = portfolio_members(is_large=True)
+        return large, (
+            f"The graph has more than {LARGE_NODES:,} nodes: trying {len(large)} members instead "
+            f"of {len(members)}, with mini-batches and fewer epochs."
+        )
+    if not _is_symmetric(graph):
+        return members, None
+    different: dict[str, Member] = {}
+    for member in members:
+        settings = dict(member.settings)
+        if settings.get("neighbors") in ("out", "in"):
+            settings["neighbors"] = "undirected"
+        different.setdefault(repr((member.model, sorted(settings.items()))), member)
+    return tuple(different.values()), (
+        f"The graph is symmetric: skipping {len(members) - len(different)} of {len(members)} "
+        "members that differ only in edge direction."
+    )
+
+
+def _is_symmetric(graph: Graph) -> bool:
+    """Whether out-neighbours, in-neighbours and all neighbours are the same, weights included."""
+    if not graph.directed:
+        return True
+    return not graph.is_weighted and not graph.has_one_way_edges
+
+
+def read_choice(path: Path) -> Choice | None:
+    """Read ``portfolio.json``; None if it does not exist."""
+    if not path.exists():
+        return None
+    try:
+        content = read_json(path)
+    except ValueError:
+        raise HPGMNError(f"{path} is damaged.", _OVERWRITE) from None
+    return Choice.from_dict(content)
+
+
+def choose_settings(
+    spec: RunSpec, graph: Graph, settings: Mapping[str, Any] | None, monitor: Monitor
+) -> Choice:
+    """Try the portfolio for a run: on its splits, with its metric and device."""
+    members, reason = members_for(graph)
+    count = len(splits_to_try(graph, spec.splits))
+    monitor.note(
+        f"Trying {len(members)} settings on the validation nodes of {count} "
+        f"split{'s' * (count > 1)}."
+    )
+    if reason is not None:
+        monitor.note(reason)
+    with deterministic_algorithms(spec.deterministic, spec.device):
+        choice = choose(
+            graph,
+            spec.splits,
+            device=spec.device,
+            metric=spec.metric,
+            positive=spec.positive,
+            settings=settings,
+            report=monitor.progress,
+            should_stop=monitor.should_stop,
+        )
+    for row in choice.content["members"]:
+        if row["failure"] is None:
+            score, seconds = 100 * row["val_score_mean"], row["seconds"]
+            logger.info(
+                "Portfolio: '%s' (%s), %.1f, %.1f seconds",
+                row["name"],
+                row["model"],
+                score,
+                seconds,
+            )
+    monitor.note(choice.sentence())
+    return choice
 
 
 def splits_to_try(graph: Graph, splits: Sequence[int]) -> list[int]:
-    """The first splits that have enough validation nodes together, five at most."""
+    """Return the first splits that have enough validation nodes together, five at most."""
     chosen: list[int] = []
     nodes = 0
-    for number in splits[:MOST_SPLITS]:
+    for number in splits[:MAX_SPLITS]:
         if nodes >= ENOUGH_NODES:
             break
         chosen.append(number)
@@ -121,31 +227,31 @@ def choose(
     positive: str | None = None,
     settings: Mapping[str, Any] | None = None,
     members: Sequence[Member] | None = None,
-    budget: float = BUDGET_SECONDS,
+    budget: float = TIME_LIMIT,
     report: Callable[[str, Progress], None] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Choice:
     """Train the members of the portfolio and take the best on validation nodes.
 
-    Members that cannot be trained (memory, refused settings) or for which no time is left are left
-    out and say why. The highest mean validation score wins; ties go to the lower validation loss.
+    Members that cannot be trained, or for which no time is left, are skipped with a warning. The
+    highest mean validation score wins; ties go to the lower validation loss.
 
     Args:
         graph: the graph.
         splits: the stored splits to choose on, of which the first few are taken
             (:func:`splits_to_try`); None for all.
-        seeds: how many seeds on each.
+        seeds: seeds per split.
         device: "cpu" or "cuda".
         metric: what selects epochs and the member.
-        positive: the class that average_precision or precision@K of two classes looks for; None
-            for the rarest among train and validation nodes.
+        positive: of two classes the one that average_precision or precision@K looks for; None for
+            the rarest among train and validation nodes.
         settings: of every member whose model has them, over its own, such as
             ``{"class_weights": "balanced"}``.
-        members: what to try; None for the usual ones (:func:`members_for`).
-        budget: seconds after which no further member is trained; one is in any case.
+        members: what to try; None for :func:`members_for`.
+        budget: seconds after which no further member is trained; one always is.
         report: called after each epoch with the names of the members in training and their
             progress: ``lambda names, now: print(names, now.stage, now.epoch, "of", now.epochs)``.
-        should_stop: asked after each epoch; True raises KeyboardInterrupt.
+        should_stop: polled after each epoch; True raises KeyboardInterrupt.
 
     >>> from hpgmn import trading_network
     >>> graph = trading_network(num_nodes=200, seed=1).graph
@@ -160,27 +266,27 @@ def choose(
     numbers = splits_to_try(graph, _all_splits(graph) if splits is None else list(splits))
     for number in numbers:
         check_split(graph, graph.split(number), number)
-    seen = seen_labels(graph, [graph.split(number) for number in numbers])
-    sought = positive_class(metric, seen, graph.class_names, positive)
-    clock = _Clock(started + budget, report)
+    labels = seen_labels(graph, [graph.split(number) for number in numbers])
+    sought = positive_class(metric, labels, graph.class_names, positive)
+    limit = _Budget(started + budget, report)
 
-    def train(some: Sequence[Member]) -> list[dict[str, Any]]:
+    def train(group: Sequence[Member]) -> list[dict[str, Any]]:
         return run_trials(
             graph,
-            some[0].model,
-            [one.settings for one in some],
+            group[0].model,
+            [member.settings for member in group],
             splits=numbers,
             seeds=seeds,
             device=device,
             metric=metric,
             positive=class_number(sought, graph.class_names),
-            report=clock.told(some),
+            report=limit.epoch_callback(group),
             should_stop=should_stop,
         )
 
     rows: dict[str, dict[str, Any]] = {}
     for group in _groups(tried):
-        rows.update(_trained(group, train, clock))
+        rows.update(_train_group(group, train, limit))
     best = _best(list(rows.values()), graph)
     content = {
         "chosen": best["name"],
@@ -190,116 +296,108 @@ def choose(
         "seeds": seeds,
         "seconds": time.perf_counter() - started,
         "note": note,
-        "members": [rows[one.name] for one in tried],
+        "members": [rows[member.name] for member in tried],
     }
     return Choice.from_dict(content)
 
 
 def _with_settings(members: Sequence[Member], settings: Mapping[str, Any]) -> tuple[Member, ...]:
-    """The members with settings over their own, where their models have them; one must."""
+    """Override settings of the members whose models have them; at least one must."""
     kinds = {member.model: find_model(member.model).settings for member in members}
     known = {model: settings_names(kind) for model, kind in kinds.items()}
-    every = sorted(set().union(*known.values()))
+    names = sorted(set().union(*known.values()))
     for name in settings:
-        if name not in every:
-            raise SettingError.unknown("setting", name, every)
-    found = []
+        if name not in names:
+            raise SettingError.unknown("setting", name, names)
+    changed = []
     for member in members:
-        own = {name: value for name, value in settings.items() if name in known[member.model]}
-        typed = settings_dict(make_settings(kinds[member.model], own))
-        values = {name: typed[name] for name in own}
-        found.append(member._replace(settings=member.settings | values))
-    return tuple(found)
+        given = {name: value for name, value in settings.items() if name in known[member.model]}
+        typed = settings_dict(make_settings(kinds[member.model], given))
+        values = {name: typed[name] for name in given}
+        changed.append(member._replace(settings=member.settings | values))
+    return tuple(changed)
 
 
 def _all_splits(graph: Graph) -> list[int]:
-    graph.split(0)  # says what to do where there are none
+    graph.split(0)  # raises the error of a graph without splits
     return list(range(len(graph.splits or ())))
 
 
 def _groups(members: Sequence[Member]) -> list[list[Member]]:
-    """Members of equal shapes together, in the order of their first; refused ones alone."""
-    groups: dict[str, list[Member]] = {}
-    for member in members:
-        kind = find_model(member.model).settings
-        free = per_replica_names(kind)
-        try:
-            values = settings_dict(make_settings(kind, member.settings))
-        except HPGMNError:
-            groups[member.name] = [member]
-            continue
-        shape = {name: value for name, value in values.items() if name not in free}
-        both = values.get("neighbors") == "both"
-        groups.setdefault(repr((member.model, both, sorted(shape.items()))), []).append(member)
-    return list(groups.values())
+    """Group members of equal shapes, in the order of their first; invalid ones stay alone."""
+    models = [member.model for member in members]
+    settings = [
+        valid_settings(find_model(member.model).settings, member.settings) for member in members
+    ]
+    return [[members[place] for place in group] for group in group_by_shape(settings, models)]
 
 
-class _GivenUp(Exception):
-    """No time is left, or a member is too far behind; the message says which."""
+class _SkippedMemberError(Exception):
+    """A member is stopped; the message says why."""
 
 
-class _Clock:
-    """Ends a training that has no time or hope left, and passes its progress on."""
+class _Budget:
+    """Stops members without time or prospects left, and passes progress on."""
 
     def __init__(self, end: float, report: Callable[[str, Progress], None] | None) -> None:
         self.end, self.report = end, report
         self.best: float | None = None  # the mean validation score of the best member so far
 
-    def scored(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Remember how good the best member is."""
+    def record(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Update the best score."""
         scores = [float(record["val_score_mean"]) for record in records]
         known = [score for score in (*scores, self.best) if score is not None]
         self.best = max((score for score in known if not math.isnan(score)), default=None)
 
-    def told(self, members: Sequence[Member]) -> Callable[[Progress], None]:
-        """What is called after each epoch; the first members are trained to their end."""
+    def epoch_callback(self, members: Sequence[Member]) -> Callable[[Progress], None]:
+        """Return the callback of a group's training; the first group is always trained."""
         names = " and ".join(f"'{member.name}'" for member in members)
         highest: dict[str, float] = {}
 
-        def tell(now: Progress) -> None:
+        def on_epoch(now: Progress) -> None:
             if self.best is not None and time.perf_counter() > self.end:
-                raise _GivenUp("no time was left")
+                raise _SkippedMemberError("time limit reached")
             if not math.isnan(now.val_score):
                 highest[now.stage] = max(now.val_score, highest.get(now.stage, now.val_score))
-            if len(members) == 1 and now.stage != "estimator" and now.epoch >= FIRST_EPOCHS:
-                self._give_up_hopeless(highest.get(now.stage), now)
+            if len(members) == 1 and now.stage != "estimator" and now.epoch >= MIN_EPOCHS:
+                self._stop_hopeless(highest.get(now.stage), now)
             if self.report is not None:
                 self.report(names, now)
 
-        return tell
+        return on_epoch
 
-    def _give_up_hopeless(self, highest: float | None, now: Progress) -> None:
-        if self.best is not None and highest is not None and highest < self.best - HOPELESS:
-            raise _GivenUp(
-                f"after {now.epoch} epochs it has {100 * highest:.1f}, the best "
+    def _stop_hopeless(self, highest: float | None, now: Progress) -> None:
+        if self.best is not None and highest is not None and highest < self.best - MAX_GAP:
+            raise _SkippedMemberError(
+                f"validation {100 * highest:.1f} after {now.epoch} epochs, the best has "
                 f"{100 * self.best:.1f}"
             )
 
 
-def _trained(
+def _train_group(
     group: Sequence[Member],
     train: Callable[[Sequence[Member]], list[dict[str, Any]]],
-    clock: _Clock,
+    budget: _Budget,
 ) -> dict[str, dict[str, Any]]:
-    """The rows of members trained together; where that fails, one by one."""
+    """Return the rows of members trained together; where that fails, one by one."""
     started = time.perf_counter()
     try:
-        found = train(group)
-    except _GivenUp as reason:
+        records = train(group)
+    except _SkippedMemberError as reason:
         failure = str(reason)
     except HPGMNError as error:
         if len(group) > 1:
-            alone = [_trained([member], train, clock) for member in group]
-            return {name: row for rows in alone for name, row in rows.items()}
+            single = [_train_group([member], train, budget) for member in group]
+            return {name: row for rows in single for name, row in rows.items()}
         failure = str(error)
     else:
-        clock.scored(found)
+        budget.record(records)
         return {
-            member.name: _row(member, record) for member, record in zip(group, found, strict=True)
+            member.name: _row(member, record) for member, record in zip(group, records, strict=True)
         }
     seconds = (time.perf_counter() - started) / len(group)
     for member in group:
-        logger.warning("'%s' is left out of the portfolio: %s", member.name, failure)
+        logger.warning("Skipping '%s': %s", member.name, failure)
     return {member.name: _row(member, None, failure, seconds) for member in group}
 
 
@@ -328,8 +426,9 @@ def _best(rows: Sequence[Mapping[str, Any]], graph: Graph) -> Mapping[str, Any]:
     ]
     if not scored:
         raise HPGMNError(
-            f"No member of the portfolio can be trained on '{graph.name}'. Name a model with "
-            f"--model, or take the default with --no-portfolio. {rows[0]['name']}: "
-            f"{rows[0]['failure']}"
+            f"No member of the portfolio can be trained on '{graph.name}'. {rows[0]['name']}: "
+            f"{rows[0]['failure']}",
+            Remedy("Train the default", option="portfolio", value=False)
+            | Remedy("Name a model", option="model"),
         )
     return max(scored, key=lambda row: (row["val_score_mean"], -row["val_loss_mean"]))

@@ -29,7 +29,9 @@ from hpgmn.runs.folder import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hpgmn.graph import Split
+    from hpgmn.graph import Graph, Split
+    from hpgmn.runs.fit import FittedRun
+    from hpgmn.runs.understanding import Understanding
 
 _FILES = {
     "config": CONFIG_FILE,
@@ -110,6 +112,24 @@ def confusion_counts(
         chosen = split.test & (y >= 0)
         np.add.at(counts, (y[chosen], predicted[chosen]), 1)
     return counts
+
+
+def fitted_report_data(
+    folder: Path, graph: Graph, run: FittedRun, understanding: Understanding
+) -> ReportData:
+    """Return the report data of a training in memory; only the config is read from the folder."""
+    names = graph.class_names
+    predicted = run.fitted.logits.argmax(dim=-1).numpy()
+    return ReportData(
+        config=_read_config(folder / CONFIG_FILE),
+        metrics=run.metrics,
+        stages=learning_curves(run.fitted.history),
+        classes=tuple(str(name) for name in names),
+        confusion=confusion_counts(predicted, graph.y, run.splits, len(names)),
+        audit=understanding.audit,
+        understanding=understanding.overview,
+        explorer=understanding.explorer,
+    )
 
 
 # From a folder

@@ -20,8 +20,7 @@ from hpgmn.base.version import __version__
 from hpgmn.graph import Graph
 from hpgmn.models import find_model
 from hpgmn.models.stage import Replica
-from hpgmn.runs.literature import literature
-from hpgmn.runs.spaces import Space, space_for
+from hpgmn.runs.spaces import Space, literature, space_for
 from hpgmn.training.replicas import Progress, fit_replicas
 
 VARIANTS = 3

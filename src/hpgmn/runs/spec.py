@@ -2,38 +2,50 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy
 import torch
 
-from hpgmn.base.errors import HPGMNError, SettingError
+from hpgmn.base.digests import graph_content, json_digest
+from hpgmn.base.errors import HPGMNError, Remedy, SettingError
 from hpgmn.base.machine import hardware
 from hpgmn.base.metrics import require_metric
-from hpgmn.base.settings import make_settings
+from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.base.version import __version__
 from hpgmn.graph import Graph, Split
+from hpgmn.graph.datasets import DATASETS
 from hpgmn.models import find_model
-from hpgmn.models.shipped import entry_mismatch
+from hpgmn.models.shipped import entry_mismatch, settings_for
 from hpgmn.training.checks import (
     check_split,
     graph_warnings,
     positive_class,
     scarce_classes,
+    seen_labels,
     skewed_classes,
 )
+
+DEVICES = ("auto", "cpu", "cuda")
+
+_CONTENTS = {
+    "graph_content": "The graph {} has changed since the run of the config: attributes, edges, "
+    "labels or splits differ, and so will the results.",
+    "shards_content": "The row shards are not those of the run of the config: the results will "
+    "differ.",
+}
 
 
 @dataclass(frozen=True)
 class RunSpec:
-    """What is to be trained; with the graph itself it determines the result.
+    """What is trained; with the graph it determines the result.
 
     Attributes:
-        graph: the dataset's name or the graph file, as the user gave it.
+        graph: the dataset's name or the path of the graph.
         model: the model's name.
         settings: all of the model's settings.
         splits: the numbers of the splits.
@@ -42,9 +54,9 @@ class RunSpec:
         metric: what selects epochs and is reported.
         positive: the class that average_precision and precision@K of two classes look for.
         device: "cpu" or "cuda".
-        calibrate: whether a temperature is fitted to the validation nodes of each run.
-        tables: what the user said of the columns where the graph is two tables.
-        deterministic: whether a GPU is to give the same bits each time.
+        calibrate: whether a temperature is fitted to the validation nodes.
+        tables: the roles of columns, where the graph is read from tables.
+        deterministic: whether a GPU gives bit-identical results.
     """
 
     graph: str
@@ -61,7 +73,7 @@ class RunSpec:
     deterministic: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """The specification as ``config.yaml`` holds it."""
+        """Return the content of ``config.yaml``."""
         return {
             "graph": self.graph,
             "model": self.model,
@@ -80,7 +92,7 @@ class RunSpec:
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> RunSpec:
-        """The specification in the ``config.yaml`` of a run folder."""
+        """Read the content of ``config.yaml``."""
         try:
             for name, value in content.items():
                 if (expected := entry_mismatch(name, value)) is not None:
@@ -103,100 +115,176 @@ class RunSpec:
                 deterministic=bool(content.get("deterministic", False)),
             )
         except (KeyError, TypeError, ValueError) as error:
+            remedy = Remedy("Train again", option="overwrite", value=True) | "Restore it"
             raise SettingError(
-                f"config.yaml of the run is incomplete or damaged ({error!r}). Restore it, or "
-                "train again with --overwrite."
+                f"config.yaml of the run is incomplete or damaged ({error!r}).", remedy
             ) from None
 
 
+def make_spec(
+    graph: Graph,
+    source: str,
+    options: Mapping[str, Any],
+    settings: Mapping[str, Any] | None = None,
+) -> RunSpec:
+    """Build the specification of a run.
+
+    Args:
+        graph: the graph.
+        source: its dataset name or path.
+        options: fields of :class:`RunSpec`; without ``settings`` the model's shipped ones apply,
+            and all but the device have a default.
+        settings: what differs from these settings.
+    """
+    name = options.get("model", "hpgmn")
+    kind = find_model(name).settings
+    dataset = DATASETS.get(source)
+    values = options.get("settings")
+    if values is None:
+        values = settings_for(source if dataset else None, name)
+    chosen = make_settings(kind, {**values, **(settings or {})})
+    metric = options.get("metric", dataset.metric if dataset else "accuracy")
+    numbers = split_numbers(options.get("splits", "all"), graph)
+    labels = seen_labels(graph, [graph.split(number) for number in numbers])
+    return RunSpec(
+        graph=source if dataset else str(Path(source).expanduser().resolve()),
+        model=name,
+        settings=settings_dict(chosen),
+        splits=numbers,
+        seeds=options.get("seeds", 1),
+        protocol=options.get("protocol"),
+        metric=metric,
+        device=options["device"],
+        calibrate=options.get("calibrate", True),
+        tables=options.get("tables", {}),
+        positive=positive_class(metric, labels, graph.class_names, options.get("positive")),
+        deterministic=options.get("deterministic", False),
+    )
+
+
+def split_numbers(requested: str | int | Sequence[int], graph: Graph) -> tuple[int, ...]:
+    """Return the splits behind ``all``, ``0,3``, a number or a list of numbers."""
+    if graph.splits is None:
+        stored = "store train_mask and val_mask"
+        if graph.preparation is not None:
+            stored = "write train, val and test into a column 'split'"
+        raise HPGMNError(
+            f"'{graph.name}' has no splits and too few labels to make some.",
+            f"Give at least two classes with five labelled nodes each, or {stored}",
+        )
+    known = range(len(graph.splits))
+    if requested == "all":
+        return tuple(known)
+    remedy = Remedy("Choose all, or numbers such as 0,3", option="splits")
+    try:
+        parts = requested.split(",") if isinstance(requested, str) else requested
+        numbers = tuple(int(part) for part in ([parts] if isinstance(parts, int) else parts))
+    except (TypeError, ValueError):
+        raise SettingError(f"Unknown splits '{requested}'.", remedy) from None
+    if len(set(numbers)) != len(numbers):
+        raise SettingError(f"A split is named twice (got '{requested}').", remedy)
+    for number in numbers:
+        if number not in known:
+            choices = "only split 0" if len(known) == 1 else f"splits 0 to {len(known) - 1}"
+            raise SettingError(f"Unknown split {number}: '{graph.name}' has {choices}.", remedy)
+    return numbers
+
+
 def resolve_device(name: str) -> str:
-    """The device behind "auto", "cpu" or "cuda"; asking for a missing GPU is an error."""
+    """Return "cpu" or "cuda" for "auto", "cpu" or "cuda"."""
+    if name not in DEVICES:
+        raise SettingError.unknown("device", name, DEVICES)
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
-        raise HPGMNError("No CUDA device is available. Use --device cpu (or auto).")
+        remedy = Remedy("Train on the processor", option="device", value="cpu")
+        raise HPGMNError("No CUDA device is available.", remedy)
     return name
 
 
 def check_run(spec: RunSpec, graph: Graph) -> tuple[list[Split], list[str]]:
-    """Everything that can be refused before work begins; returns splits and warnings."""
+    """Refuse what cannot be trained before work starts; return the splits and warnings."""
     entry = find_model(spec.model)
-    entry.floats(graph, make_settings(entry.settings, spec.settings))  # makes a user's own once
+    entry.floats(graph, make_settings(entry.settings, spec.settings))  # builds a user's own model
     require_metric(spec.metric, graph.num_classes, f"'{graph.name}'")
     positive_class(spec.metric, graph.y[:0], graph.class_names, spec.positive)
     if spec.seeds < 1:
-        raise SettingError(f"--seeds must be at least 1 (got {spec.seeds}).")
+        raise SettingError(
+            f"At least 1 seed is required (got {spec.seeds}).",
+            Remedy("Choose 1 or more", option="seeds"),
+        )
     warnings = graph_warnings(graph)
-    chosen = []
+    splits = []
     for number in spec.splits:
         split = graph.split(number)
         warnings += check_split(graph, split, number)
-        chosen.append(split)
-    warnings += scarce_classes(graph, chosen) + skewed_classes(graph, spec.metric)
-    return chosen, warnings
+        splits.append(split)
+    warnings += scarce_classes(graph, splits) + skewed_classes(graph, spec.metric)
+    return splits, warnings
 
 
-_BITS = "so the last bits may differ from those of the first run."
-_CONTENTS = {
-    "graph_content": "The graph {} is not what it was when the run of the config was trained: "
-    "attributes, edges, labels or splits have changed. The results will differ.",
-    "shards_content": "The row shards are not those of the run of the config: they were made "
-    "otherwise, or from another graph. The results will differ.",
-}
+def run_identity(spec: RunSpec, graph: Graph, source: str) -> str:
+    """Return the identity under which states of a training are saved and resumed.
+
+    Args:
+        spec: what is trained.
+        graph: the graph.
+        source: the code of the user's own model; empty for ours.
+    """
+    content = spec.as_dict()
+    del content["version"]  # a newer version resumes, too
+    return json_digest([content, graph_content(graph, spec.splits), source])
 
 
-def graph_content(graph: Graph, splits: Sequence[int]) -> str:
-    """A hash of all that a run reads of a graph: attributes, edges, labels and the splits."""
-    digest = hashlib.sha256(graph.fingerprint.encode())
-    digest.update("\0".join(graph.class_names).encode())
-    digest.update(np.ascontiguousarray(graph.y, np.int64).data)
-    for number in splits:
-        split = graph.split(number)
-        for mask in (split.train, split.val, split.test):
-            digest.update(np.packbits(mask).data)
-    return digest.hexdigest()
+def earlier_identity(spec: RunSpec, graph: Graph, source: str, version: str | None) -> str:
+    """Return the identity that versions before 0.2 gave, which included the version."""
+    content = spec.as_dict() | {"version": version}
+    return json_digest([content, graph.fingerprint, graph.y.tolist(), source])
 
 
 def made_with(graph: Graph, splits: Sequence[int], device: str) -> dict[str, Any]:
-    """What the same bits depend on beside the specification, as ``config.yaml`` holds it."""
+    """Return what results depend on bit for bit beside the specification, for ``config.yaml``."""
     return {"graph_content": graph_content(graph, splits), **surroundings(device)}
 
 
 def surroundings(device: str) -> dict[str, Any]:
-    """The versions and the machine that bits depend on."""
-    own = hardware(device)
+    """Return the library versions and the machine on which results depend bit for bit."""
+    machine = hardware(device)
     return {
-        "torch": str(own["torch"]),
+        "torch": str(machine["torch"]),
         "numpy": np.__version__,
         "scipy": scipy.__version__,
-        "python": own["python"],
-        "processor": own["processor"],
-        "threads": own["threads"],
-        **({"gpu": own["device"]} if device == "cuda" else {}),
+        "python": machine["python"],
+        "processor": machine["processor"],
+        "threads": machine["threads"],
+        **({"gpu": machine["device"]} if device == "cuda" else {}),
     }
 
 
 def changes(config: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What has changed since a run, in sentences: its graph, and what bits depend on.
+    """Return warnings about what has changed since a run: its graph, libraries and machine.
 
     Args:
-        config: the ``config.yaml`` of the run; one that does not say has not changed.
-        now: what :func:`made_with` says today.
+        config: the ``config.yaml`` of the run; what it does not record counts as unchanged.
+        now: the present :func:`made_with`.
     """
     before: Mapping[str, Any] = config.get("made_with") or {}
-    found = [
-        words.format(config.get("graph"))
-        for name, words in _CONTENTS.items()
+    lines = [
+        text.format(config.get("graph"))
+        for name, text in _CONTENTS.items()
         if name in before and name in now and before[name] != now[name]
     ]
     versions = {"hpgmn": (config.get("version"), __version__)}
-    same = {name: value for name, value in now.items() if name not in (*_CONTENTS, "shards")}
-    versions |= {name: (before.get(name), value) for name, value in same.items()}
+    facts = {name: value for name, value in now.items() if name not in (*_CONTENTS, "shards")}
+    versions |= {name: (before.get(name), value) for name, value in facts.items()}
     others = [
         f"{name} {was} (now {today})"
         for name, (was, today) in versions.items()
         if was is not None and was != today
     ]
     if others:
-        found.append(f"The run of the config was trained with {', '.join(others)}, {_BITS}")
-    return found
+        lines.append(
+            f"The run of the config was trained with {', '.join(others)}: results may differ in "
+            "their last bits."
+        )
+    return lines

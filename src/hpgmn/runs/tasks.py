@@ -1,4 +1,4 @@
-"""Runs as tasks of an engine, such as a Ray cluster: each comes back as the files of its folder."""
+"""Runs as tasks of an engine, such as a Ray cluster: a task returns the files of a run folder."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from hpgmn.base.files import write_bytes
 from hpgmn.base.parsing import parse_json
 from hpgmn.engines import Ended, Engine, Line, Seldom, Task
 from hpgmn.graph import Graph
+from hpgmn.runs.fit import train_folder
 from hpgmn.runs.folder import (
     LOG_FILE,
     METRICS_FILE,
     PORTFOLIO_FILE,
-    drop,
+    drop_backup,
     log_file,
     prepare_folder,
     warnings_among,
 )
+from hpgmn.runs.monitor import Monitor
 from hpgmn.runs.spec import RunSpec
-from hpgmn.runs.train import train_folder
 from hpgmn.training.replicas import Progress
 
 logger = logging.getLogger(__name__)
 
 TRIES = 3
-"""A run whose machine is lost is not begun more often than this by one command."""
+"""How often one command starts a run whose machine is lost."""
 
 
 def run_task(
@@ -35,12 +36,12 @@ def run_task(
     graph: Graph,
     line: Line,
 ) -> dict[str, bytes]:
-    """The files of a run (name → content), made in a folder that exists so long as the work.
+    """Train in a temporary folder and return its files (name → content).
 
     Args:
-        argument: what is trained, files that are to lie in its folder, and what was logged earlier.
-        graph: its graph.
-        line: where progress goes.
+        argument: what is trained, files to put into its folder, and what was logged earlier.
+        graph: the graph.
+        line: the connection to the process that started the task.
     """
     spec, files, earlier = argument
     logging.getLogger("hpgmn").setLevel(logging.INFO)  # as the commands do
@@ -50,16 +51,14 @@ def run_task(
         if is_time():
             line.tell(now)
 
-    with tempfile.TemporaryDirectory(prefix="hpgmn-") as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory(prefix="hpgmn-") as path:
+        folder = Path(path)
         prepare_folder(folder, spec, resume=False, overwrite=False)
         for name, content in files.items():
             (folder / name).write_bytes(content)
         with log_file(folder / LOG_FILE, earlier):
             train_folder(
-                spec,
-                graph,
-                folder,
+                *(spec, graph, folder),
                 report=report,
                 should_stop=line.should_stop,
                 memory_share=line.share.memory,
@@ -68,28 +67,61 @@ def run_task(
         return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
+def train_elsewhere(
+    engine: Engine,
+    runs: Mapping[Path, RunSpec],
+    graph: Graph,
+    records: Sequence[logging.LogRecord],
+    monitor: Monitor,
+) -> dict[Path, str]:
+    """Train runs into prepared folders, all but their reports; return folder → error message."""
+    failures: dict[Path, str] = {}
+    ended = 0
+
+    def on_end(folder: Path, reason: str) -> None:
+        nonlocal ended
+        ended += 1
+        if reason:
+            failures[folder] = reason
+        monitor.step(f"{graph.name} {runs[folder].model}", ended, len(runs))
+
+    def on_progress(folder: Path, now: Progress) -> None:
+        task = f"{graph.name} {runs[folder].model}: {now.stage} {now.epoch}/{now.epochs}"
+        monitor.progress("", monitor.step_progress(task, ended, len(runs)))
+
+    run_on(
+        *(engine, runs, graph),
+        earlier=tuple(records),
+        ended=on_end,
+        report=on_progress,
+        should_stop=monitor.should_stop,
+        lost=lambda name: logger.warning("The machine of run %s is lost; restarting it.", name),
+    )
+    return failures
+
+
 def run_on(
     engine: Engine,
     runs: Mapping[Path, RunSpec],
     graph: Graph,
     *,
     earlier: Sequence[logging.LogRecord] = (),
-    told: Callable[[Path, str], None] = lambda folder, reason: None,
+    ended: Callable[[Path, str], None] = lambda folder, reason: None,
     report: Callable[[Path, Progress], None] = lambda folder, progress: None,
     should_stop: Callable[[], bool] = lambda: False,
     lost: Callable[[str], None] = lambda name: None,
 ) -> None:
-    """Train runs into their folders, which are prepared; only the reports are left to write.
+    """Train runs into their prepared folders; only the reports are missing then.
 
     Args:
         engine: where tasks run.
         runs: folder → what is trained.
-        graph: the graph of all of them.
+        graph: the graph of all runs.
         earlier: what was logged before, for the beginning of each log.
-        told: called with the folder of each run that ends, and why it failed or "".
+        ended: called with the folder of each run that ends, and why it failed or "".
         report: called with a run's folder and its progress.
-        should_stop: asked all the time; True raises KeyboardInterrupt with all kept.
-        lost: called with the folder of a run that is begun again because its machine is lost.
+        should_stop: polled; True raises KeyboardInterrupt with finished runs kept.
+        lost: called with the folder of a run that is restarted because its machine is lost.
     """
     waiting = iter(runs.items())
 
@@ -100,19 +132,19 @@ def run_on(
             return Task(str(folder), run_task, (spec, known, earlier), graph)
         return None
 
-    def ended(end: Ended) -> None:
+    def on_end(end: Ended) -> None:
         if end.trace:
             raise RuntimeError(f"A worker failed:\n{end.trace}")
         if end.value is not None:
             write_files(Path(end.name), end.value)
-            drop(Path(end.name))
+            drop_backup(Path(end.name))
             for line in parse_json(end.value[METRICS_FILE])["warnings"]:
                 logger.warning(line)
-        told(Path(end.name), end.reason)
+        ended(Path(end.name), end.reason)
 
     engine.run(
         next_task,
-        ended,
+        on_end,
         answer=lambda name, now: report(Path(name), now),
         should_stop=should_stop,
         tries=TRIES,
@@ -122,6 +154,6 @@ def run_on(
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write the files of a run, each whole; its metrics come last, since they say it is done."""
+    """Write the files of a run; the metrics come last, since they mark it as finished."""
     for name in sorted(files, key=lambda name: name == METRICS_FILE):
         write_bytes(folder / name, files[name])

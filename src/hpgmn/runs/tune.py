@@ -1,417 +1,432 @@
-"""A search by validation score whose trials are kept in a study file, so that it can go on later.
+"""Search settings by validation score: ``hpgmn.tune``.
 
-A trial is one draw of settings, trained on every asked split and seed at once. Each trial has a
-place in the search, 0, 1, 2 …; one that was cut off is run again at the same place. What a place
-tries depends on the trials before it alone, so a search that was interrupted goes on as if it
-had not been (one worker, on a CPU).
-
-No test label is read.
+This process alone writes the study. A task trains one trial, asks now and then whether to continue,
+and returns the record; so the number of trials is exact, and a lost process leaves a known trial.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
+import logging
 import math
-import warnings
+import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from hpgmn.base.errors import SettingError
-from hpgmn.base.settings import make_settings, plain, settings_dict
-from hpgmn.base.text import format_setting
+from hpgmn.base.errors import HPGMNError, Remedy, SettingError
+from hpgmn.base.settings import make_settings
+from hpgmn.engines import Ended, Engine, Line, Task
 from hpgmn.graph import Graph
-from hpgmn.models import find_model
-from hpgmn.models.shipped import read_config
-from hpgmn.runs.search import planned_trials, run_trials
-from hpgmn.runs.spaces import PAPER_SPACE, Space, space_for
-from hpgmn.training.checks import class_number
-from hpgmn.training.numerics import deterministic_algorithms
-from hpgmn.training.replicas import Progress
+from hpgmn.graph.datasets import DATASETS, load
+from hpgmn.models import find_model, is_custom
+from hpgmn.runs.monitor import Monitor, ProgressCallback, make_monitor
+from hpgmn.runs.spec import RunSpec, check_run, resolve_device, split_numbers
+from hpgmn.runs.study import (
+    best_trial,
+    claim,
+    files_of,
+    finished_trials,
+    first_error,
+    identity_of,
+    lock_study,
+    open_study,
+    refuse_other,
+    study_exists,
+    summary,
+    write_best,
+)
+from hpgmn.runs.tuning import (
+    Choices,
+    HopelessTrialError,
+    TuneSpec,
+    Tuning,
+    check_names,
+    is_done,
+    train_trial,
+)
+from hpgmn.training.checks import positive_class, seen_labels
 
 if TYPE_CHECKING:
-    from optuna.distributions import BaseDistribution
-    from optuna.samplers import BaseSampler
     from optuna.study import Study
-    from optuna.trial import FrozenTrial, Trial
+    from optuna.trial import Trial
 
-SPACE_NAMES = ("ours", "paper")
-SAMPLERS = ("tpe", "random")
+logger = logging.getLogger(__name__)
 
-JUDGED_EPOCHS = 20
-"""A trial may be given up each time it has trained so many epochs more."""
-SPARED_EPOCHS = 60
-"""No trial is given up before."""
-SPARED_TRIALS = 5
-"""Nor before so many trials have come to their end."""
-RECALLED_BEST, RECALLED_LATEST = 100, 400
-"""Of a search with more trials TPE looks at so many: the time for a suggestion grows with them, and
-those that it takes for good are never more than the best 25."""
-
-_RECORDED = ("val_score", "val_loss", "best_epoch", "seconds", "device", "version")
-
-Judge = Callable[[int, float], bool]
-"""Told the epoch and the mean of the best scores so far; whether the trial is hopeless."""
-
-
-class HopelessTrialError(Exception):
-    """Ends the training of a trial that is given up."""
+_OPTIONS = ("model", "space", "sampler", "splits", "seeds", "protocol", "metric")
 
 
 @dataclass(frozen=True)
-class TuneSpec:
-    """What is searched; with the graph itself it determines what is tried.
+class TuneResult:
+    """What a search has found.
 
     Attributes:
-        graph: the dataset's name or the graph file.
-        model: the model's name.
-        space: "ours", the values for this kind of graph, or "paper", those that the paper prints.
-        sampler: "tpe", or "random": the planned trials of a comparison.
-        splits: the numbers of the splits.
-        seeds: how many seeds on each split.
-        protocol: the protocol whose splits are used, if any.
-        metric: what selects epochs and is searched for.
-        positive: the class that average_precision and precision@K of two classes look for.
-        fixed: settings that all trials have; they are not searched.
-        device: "cpu" or "cuda".
-        pruning: whether hopeless trials are given up.
-        deterministic: whether a GPU is to give the same bits each time.
+        study: the study file.
+        content: everything as JSON: ``trials`` counted by state, ``best`` with its settings and
+            scores, ``importance`` of the settings, and the ``files`` written.
+        done: finished, pruned and refused trials.
+        requested: trials requested.
+        is_late: whether the timeout ended the search.
+        lost_workers: processes that died.
     """
 
-    graph: str
-    model: str = "hpgmn"
-    space: str = "ours"
-    sampler: str = "tpe"
-    splits: tuple[int, ...] = (0,)
-    seeds: int = 1
-    protocol: str | None = None
-    metric: str = "accuracy"
-    fixed: Mapping[str, Any] = field(default_factory=dict)
-    device: str = "cpu"
-    pruning: bool = True
-    positive: str | None = None
-    deterministic: bool = False
+    study: Path
+    content: dict[str, Any]
+    done: int = 0
+    requested: int = 0
+    is_late: bool = False
+    lost_workers: int = 0
 
-    def identity(self, graph: Graph) -> dict[str, Any]:
-        """What a study keeps, to be continued by the same search only."""
-        about = asdict(self)
-        del about["device"], about["pruning"]
-        if self.positive is None:  # a study of an earlier version goes on
-            del about["positive"]
-        if not self.deterministic:
-            del about["deterministic"]
-        about["graph"] = graph.name
-        about["splits"] = list(self.splits)
-        about["fixed"] = {name: plain(value) for name, value in self.fixed.items()}
-        about["values"] = {name: list(words) for name, words in Choices.of(self, graph).items()}
-        about["content"] = _content(graph, self.splits)
-        return about
+    @property
+    def settings(self) -> dict[str, Any] | None:
+        """The settings of the best trial; None without a finished one."""
+        best = self.content["best"]
+        return None if best is None else dict(best["settings"])
 
-
-def _content(graph: Graph, splits: Sequence[int]) -> str:
-    """A hash of all that a search reads of a graph: no test label is part of it."""
-    digest = hashlib.sha256(graph.fingerprint.encode())
-    for number in splits:
-        split = graph.split(number)
-        for mask in (split.train, split.val):
-            digest.update(np.where(mask, graph.y, -1).tobytes())
-    return digest.hexdigest()
-
-
-def check_names(space: str, sampler: str, model: str) -> None:
-    """Refuse an unknown space, sampler or model, and the paper's space for another model."""
-    if space not in SPACE_NAMES:
-        raise SettingError.unknown("space", space, SPACE_NAMES)
-    if sampler not in SAMPLERS:
-        raise SettingError.unknown("sampler", sampler, SAMPLERS)
-    find_model(model)
-    if space == "paper" and model != "hpgmn":
-        raise SettingError(f"--space paper is of hpgmn alone (got --model {model}). Use ours.")
-
-
-def kept(value: Any) -> Any:
-    """A value as a study file can hold it: several names in one word, anything else as it is.
-
-    >>> kept(("attributes", "diffusion")), kept(0.5)
-    ('attributes,diffusion', 0.5)
-    """
-    return format_setting(list(value)) if isinstance(value, tuple | list) else value
-
-
-class Choices(dict[str, dict[Any, Any]]):
-    """For each setting with more than one value to try: its words, each with its value."""
-
-    @classmethod
-    def of(cls, spec: TuneSpec, graph: Graph) -> Choices:
-        """Those of a search; a space in which nothing is left to choose is refused."""
-        found = cls()
-        for name, values in _space(spec, graph).items():
-            if name not in spec.fixed and len(values) > 1:
-                found[name] = {kept(value): value for value in values}
-        if not found:
-            raise SettingError(
-                f"--set leaves nothing to search: every setting of the space '{spec.space}' of "
-                f"{spec.model} is fixed. Leave some of them out."
-            )
-        return found
-
-    def words_of(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Of all settings those that the study can hold, as words: values that are in the space."""
-        return {
-            name: kept(settings[name])
-            for name, words in self.items()
-            if name in settings and kept(settings[name]) in words
-        }
-
-
-def _space(spec: TuneSpec, graph: Graph) -> Space:
-    return PAPER_SPACE if spec.space == "paper" else space_for(spec.model, graph.name)
-
-
-class Tuning:
-    """A search and its study: begins trials, judges them while they train, and ends them.
-
-    Args:
-        study: where trials are kept.
-        spec: what is searched.
-        graph: the graph.
-        workers: how many trials are trained at a time.
-    """
-
-    def __init__(self, study: Study, spec: TuneSpec, graph: Graph, workers: int = 1) -> None:
-        self.study, self.spec, self.graph = study, spec, graph
-        self._workers = workers
-        self._choices = Choices.of(spec, graph)
-        self._entry = find_model(spec.model)
-        self._base = read_config("paper")["settings"] if spec.space == "paper" else {}
-        identity = json.dumps(spec.identity(graph), sort_keys=True)
-        self._seed = int.from_bytes(hashlib.sha256(identity.encode()).digest()[:4], "big")
-        self.study.pruner = _pruner()
-        self._abandon_leftovers()
-
-    def _abandon_leftovers(self) -> None:
-        """Trials of a search that was killed end as failed; their places are still to be done."""
-        from optuna.trial import TrialState
-
-        for _ in self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
-            self.study.tell(self.study.ask(), state=TrialState.FAIL)
-        for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            self.study.tell(trial.number, state=TrialState.FAIL)
-
-    def places(self, count: int) -> list[int]:
-        """The places among the first so many that are still to be done."""
-        done = {
-            one.user_attrs["place"] for one in self.study.get_trials(deepcopy=False) if is_done(one)
-        }
-        return [place for place in range(count) if place not in done]
-
-    def begin(self, place: int) -> Trial:
-        """The trial at a place; its user attribute ``settings`` says what is to be trained."""
-        known = self._known(place)
-        self.study.sampler = self._sampler(place)
-        names = list(self._choices)
-        if known is not None:
-            words = self._choices.words_of(self._complete(known))
-            names = list(words)
-            self.study.enqueue_trial(words)
-        elif words := self._recalled_suggestion():
-            self.study.enqueue_trial(words)
-        trial = self.study.ask()
-        trial.set_user_attr("place", place)
-        drawn = {}
-        for name in names:
-            chosen = trial.suggest_categorical(name, list(self._choices[name]))
-            drawn[name] = self._choices[name][chosen]
-        settings = self._only_values() | drawn if known is None else known
-        trial.set_user_attr("settings", self._complete(settings))
-        return trial
-
-    def _recalled_suggestion(self) -> dict[str, Any]:
-        """What the sampler suggests after a part of a long search; nothing where it is short."""
-        import optuna
-
-        recalled = recalled_trials(self.study.get_trials(deepcopy=False), self._workers > 1)
-        if recalled is None:
-            return {}
-        forms: dict[str, BaseDistribution] = {
-            name: optuna.distributions.CategoricalDistribution(list(words))
-            for name, words in self._choices.items()
-        }
-        short = optuna.create_study(direction="maximize", sampler=self.study.sampler)
-        for one in recalled:
-            short.add_trial(
-                optuna.trial.create_trial(
-                    state=one.state,
-                    value=one.value if one.state.is_finished() else None,
-                    params=one.params,
-                    distributions=one.distributions,
-                    intermediate_values=one.intermediate_values,
-                )
-            )
-        return dict(short.ask(forms).params)
-
-    def _known(self, place: int) -> Mapping[str, Any] | None:
-        """The settings of a place, where they are known before its turn."""
-        if self.spec.sampler == "random" or place == 0:
-            space = PAPER_SPACE if self.spec.space == "paper" else None
-            return planned_trials(self.spec.model, self.graph.name, place + 1, space)[place]
-        for trial in self.study.get_trials(deepcopy=False):  # it was cut off: the same again
-            if trial.user_attrs.get("place") == place and "settings" in trial.user_attrs:
-                settings: Mapping[str, Any] = trial.user_attrs["settings"]
-                return settings
-        return None
-
-    def _only_values(self) -> dict[str, Any]:
-        """Of settings that the space gives one value: that one."""
-        space = _space(self.spec, self.graph)
-        return {name: values[0] for name, values in space.items() if len(values) == 1}
-
-    def _complete(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """All settings of a trial; those that do not go together as they are, to be refused."""
-        values = {**self._base, **settings, **self.spec.fixed}
-        try:
-            return settings_dict(make_settings(self._entry.settings, values))
-        except SettingError:
-            return {name: plain(value) for name, value in values.items()}
-
-    def _sampler(self, place: int) -> BaseSampler:
-        """A sampler of the place's own, so that a search that goes on later draws the same."""
-        from optuna.exceptions import ExperimentalWarning
-        from optuna.samplers import RandomSampler, TPESampler
-
-        seed = (self._seed + place) % 2**32
-        if self.spec.sampler == "random":
-            return RandomSampler(seed=seed)  # has nothing to draw: every place is planned
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ExperimentalWarning)  # of constant_liar, in Optuna 4
-            return TPESampler(seed=seed, multivariate=False, constant_liar=self._workers > 1)
-
-    def judge(self, trial: Trial, epoch: int, score: float) -> bool:
-        """Keep how far a trial has come, and say whether it is hopeless."""
-        trial.report(score, epoch)
-        return self.spec.pruning and trial.should_prune()
-
-    def end(self, trial: Trial, found: Mapping[str, Any]) -> None:
-        """Keep the record of a trial that was trained to its end."""
-        trial.set_user_attr("record", {key: found[key] for key in _RECORDED})
-        self.study.tell(trial, found["val_score_mean"])
-
-    def give_up(self, trial: Trial) -> None:
-        """Keep that a trial was hopeless."""
-        from optuna.trial import TrialState
-
-        self.study.tell(trial, state=TrialState.PRUNED)
-
-    def refuse(self, trial: Trial, message: str) -> None:
-        """Keep why a trial cannot be trained; it is not run again."""
-        trial.set_user_attr("error", message)
-        self.abandon(trial)
-
-    def abandon(self, trial: Trial) -> None:
-        """Keep that a trial was cut off; its place is still to be done."""
-        from optuna.trial import TrialState
-
-        self.study.tell(trial, state=TrialState.FAIL)
-
-
-def recalled_trials(trials: Sequence[FrozenTrial], is_shared: bool) -> list[FrozenTrial] | None:
-    """Of a long search the best and the latest trials, in their order; None of a short one.
-
-    Args:
-        trials: of the search.
-        is_shared: whether several are trained at a time; then those in training count, too.
-    """
-    from optuna.trial import TrialState
-
-    ended = [one for one in trials if one.state in (TrialState.COMPLETE, TrialState.PRUNED)]
-    if len(ended) <= RECALLED_BEST + RECALLED_LATEST:
-        return None
-    complete = [one for one in ended if one.state == TrialState.COMPLETE]
-    best = sorted(complete, key=lambda one: (-(one.value or 0.0), one.number))[:RECALLED_BEST]
-    chosen = {one.number: one for one in [*best, *ended[-RECALLED_LATEST:]]}
-    running = [one for one in trials if is_shared and one.state == TrialState.RUNNING]
-    return [chosen[number] for number in sorted(chosen)] + running
-
-
-def _pruner() -> Any:
-    from optuna.pruners import MedianPruner
-
-    return MedianPruner(
-        n_startup_trials=SPARED_TRIALS, n_warmup_steps=SPARED_EPOCHS, n_min_trials=SPARED_TRIALS
-    )
-
-
-def is_done(trial: FrozenTrial) -> bool:
-    """Whether a trial's place is done: trained, given up, or impossible to train."""
-    from optuna.trial import TrialState
-
-    is_finished = trial.state in (TrialState.COMPLETE, TrialState.PRUNED)
-    return is_finished or "error" in trial.user_attrs
-
-
-def train_trial(
-    graph: Graph,
-    spec: TuneSpec,
-    settings: Mapping[str, Any],
-    judge: Judge,
-    should_stop: Callable[[], bool],
-    memory_share: float = 1.0,
-) -> dict[str, Any]:
-    """Train one trial; raises HopelessTrialError when the judge gives it up.
-
-    Args:
-        graph: the graph.
-        spec: what is searched.
-        settings: of the trial.
-        judge: says whether a trial is hopeless.
-        should_stop: asked after each epoch; True ends the training as Ctrl-C does.
-        memory_share: see :func:`hpgmn.training.replicas.fit_replicas`.
-
-    Returns:
-        Its record, as :func:`~hpgmn.runs.search.run_trials` makes it.
-    """
-    last_stage = list(find_model(spec.model).stages)[-1]
-    with deterministic_algorithms(spec.deterministic, spec.device):
-        (found,) = run_trials(
-            graph,
-            spec.model,
-            [settings],
-            splits=spec.splits,
-            seeds=spec.seeds,
-            device=spec.device,
-            metric=spec.metric,
-            positive=class_number(spec.positive, graph.class_names),
-            report=Judged(last_stage, judge),
-            should_stop=should_stop,
-            memory_share=memory_share,
+    def __repr__(self) -> str:
+        best = self.content["best"]
+        score = "" if best is None else f", best {100 * best['val_score_mean']:.1f} %"
+        return (
+            f"TuneResult({str(self.study)!r}: {self.content['trials']['finished']} trials{score})"
         )
-    return found
 
 
-class Judged:
-    """Asks the judge now and then, about the stage whose score counts.
+def tune(
+    graph: Graph | str | Path,
+    trials: int,
+    *,
+    study: str | Path | None = None,
+    model: str | None = None,
+    space: str | None = None,
+    sampler: str | None = None,
+    splits: str | int | Sequence[int] | None = None,
+    seeds: int | None = None,
+    protocol: str | None = None,
+    metric: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    timeout: float | None = None,
+    device: str = "auto",
+    deterministic: bool | None = None,
+    pruning: bool | None = None,
+    engine: Engine | None = None,
+    progress: ProgressCallback | None = None,
+    notify: Callable[[str], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> TuneResult:
+    """Search settings by validation score; the study file keeps every trial. Needs Optuna.
 
-    Trials are compared at the same epochs, and over the same runs: those that memory splits into
-    several batches are trained to their end. A GPU tells its progress by time, so an epoch stands
-    for the few after it.
+    A trial is trained on all splits and seeds at once. Test labels are never read. Repeating the
+    call continues the study.
 
     Args:
-        stage: the stage whose score counts.
-        judge: says whether a trial is hopeless.
+        graph: a graph, a dataset name, a graph file or folder.
+        trials: trials in all, earlier ones included; 0 returns what a study has found.
+        study: the study file [runs/GRAPH-MODEL-tuning.db].
+        model: a model's name [hpgmn].
+        space: "ours", the values for this kind of graph, or "paper" [ours].
+        sampler: "tpe", or "random": the planned trials of a comparison [tpe].
+        splits: "all", a number or numbers [the first three].
+        seeds: seeds per split [1].
+        protocol: a published protocol, whose splits are used.
+        metric: what is optimised [that of the dataset, or accuracy].
+        settings: fixed in all trials.
+        timeout: no trial starts after so many seconds.
+        device: "auto", "cpu" or "cuda".
+        deterministic: bit-identical results on a GPU [no].
+        pruning: stop trials below the median of the others [with tpe].
+        engine: what trains trials; None: this process's machine, one at a time.
+        progress: called after each trial.
+        notify: called with remarks.
+        should_stop: polled; True ends the search and raises KeyboardInterrupt.
     """
+    monitor = make_monitor(progress, notify, should_stop)
+    _check_numbers(trials, timeout)
+    given = {
+        "model": model,
+        "space": space,
+        "sampler": sampler,
+        "splits": splits,
+        "seeds": seeds,
+        "protocol": protocol,
+        "metric": metric,
+        "settings": dict(settings) if settings else None,
+        "deterministic": deterministic,
+    }
+    options = {name: value for name, value in given.items() if value is not None}
+    source = graph.name if isinstance(graph, Graph) else str(graph)
+    path = Path(study).expanduser() if study is not None else _default_study(source, model)
+    exists = study_exists(path)
+    if trials == 0:
+        if not exists:
+            raise HPGMNError(f"There is no study {path} to show.", Remedy("Run trials", "trials"))
+        return _show(path, graph, source, options)
+    if engine is None:
+        from hpgmn.engines.local import LocalEngine
 
-    def __init__(self, stage: str, judge: Judge) -> None:
-        self._stage, self._judge, self._epoch = stage, judge, 0
+        engine, device = LocalEngine(1), resolve_device(device)
+    spec, loaded, warnings = make_tune_spec(graph, source, options, device, pruning)
+    with lock_study(path), open_study(path) as opened:
+        claim(opened, path, spec.identity(loaded))
+        for line in warnings:
+            logger.warning(line)
+        tuning = Tuning(opened, spec, loaded, engine.workers)
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        lost = _run_trials(engine, tuning, trials, deadline, monitor)
+        done = sum(
+            is_done(trial) and trial.user_attrs["place"] < trials
+            for trial in opened.get_trials(deepcopy=False)
+        )
+        result = TuneResult(
+            *(path, write_results(opened, path, source), done, trials),
+            is_late=time.monotonic() > deadline,
+            lost_workers=lost,
+        )
+        error = first_error(opened)
+        if not result.content["trials"]["finished"] and error is not None:
+            raise HPGMNError(f"No trial could be trained. The first error: {error}")
+        return result
 
-    def __call__(self, now: Progress) -> None:
-        """Look at the progress of a training."""
-        epoch = now.epoch // JUDGED_EPOCHS * JUDGED_EPOCHS
-        is_other = now.stage != self._stage or math.isnan(now.val_score) or now.batches > 1
-        if is_other or epoch <= self._epoch:
+
+def _check_numbers(trials: int, timeout: float | None) -> None:
+    if trials < 0:
+        raise SettingError(
+            f"trials must be 0 or more (got {trials}).", Remedy("Raise it", "trials")
+        )
+    if timeout is not None and not timeout > 0:
+        raise SettingError(
+            f"timeout must be above 0 seconds (got {timeout:g}).", Remedy("Raise it", "timeout")
+        )
+
+
+def _default_study(source: str, model: str | None) -> Path:
+    path = Path("runs") / f"{Path(source).stem}-{(model or 'hpgmn').replace(':', '-')}-tuning.db"
+    path.parent.mkdir(exist_ok=True)
+    return path
+
+
+def make_tune_spec(
+    graph: Graph | str | Path,
+    source: str,
+    options: Mapping[str, Any],
+    device: str,
+    pruning: bool | None,
+) -> tuple[TuneSpec, Graph, list[str]]:
+    """Return what is searched, its graph, and warnings; refuse what cannot be searched.
+
+    Args:
+        graph: the graph, its name or path.
+        source: its name or path.
+        options: fields of :class:`TuneSpec`, and ``settings`` that are fixed.
+        device: "cpu" or "cuda".
+        pruning: whether to stop hopeless trials; None: with tpe.
+    """
+    model, sampler = options.get("model", "hpgmn"), options.get("sampler", "tpe")
+    check_names(options.get("space", "ours"), sampler, model)
+    fixed = options.get("settings", {})
+    checked = make_settings(find_model(model).settings, fixed)
+    loaded = graph if isinstance(graph, Graph) else load(graph, options.get("protocol"))
+    default = "all" if loaded.splits is None or len(loaded.splits) < 3 else "0,1,2"
+    dataset = DATASETS.get(source)
+    spec = TuneSpec(
+        graph=source if dataset else str(Path(source).expanduser().resolve()),
+        model=model,
+        space=options.get("space", "ours"),
+        sampler=sampler,
+        splits=split_numbers(options.get("splits", default), loaded),
+        seeds=options.get("seeds", 1),
+        protocol=options.get("protocol"),
+        metric=options.get("metric", dataset.metric if dataset else "accuracy"),
+        fixed={name: getattr(checked, name) for name in fixed},
+        device=device,
+        pruning=sampler == "tpe" if pruning is None else pruning,
+        deterministic=bool(options.get("deterministic")),
+    )
+    Choices.of(spec, loaded)
+    labels = seen_labels(loaded, [loaded.split(number) for number in spec.splits])
+    spec = replace(spec, positive=positive_class(spec.metric, labels, loaded.class_names))
+    run = RunSpec(spec.graph, model, dict(fixed), spec.splits, spec.seeds, metric=spec.metric)
+    _, warnings = check_run(run, loaded)
+    return spec, loaded, warnings
+
+
+def _show(
+    path: Path, graph: Graph | str | Path, source: str, options: Mapping[str, Any]
+) -> TuneResult:
+    """Return what a study has found; options that are not given are those of the study."""
+    with open_study(path) as opened:
+        before = identity_of(opened)
+        if before is None:
+            raise HPGMNError(f"The study {path} holds no trial yet.", Remedy("Run some", "trials"))
+        if is_custom(before["model"]) and "model" not in options:
+            raise SettingError(
+                f"The study is of a model of your own, '{before['model']}', and code is imported "
+                "only when you name it.",
+                Remedy("Name it", option="model", value=before["model"]),
+            )
+        recorded = {name: before[name] for name in _OPTIONS}
+        recorded["deterministic"] = before.get("deterministic", False)
+        recorded["settings"] = before["fixed"]
+        spec, loaded, _ = make_tune_spec(graph, source, {**recorded, **options}, "cpu", None)
+        identity = spec.identity(loaded)
+        del identity["values"]  # of another version, perhaps, and can be shown all the same
+        refuse_other(path, before, identity)
+        return TuneResult(path, write_results(opened, path, source))
+
+
+def write_results(study: Study, path: Path, source: str) -> dict[str, Any]:
+    """Write the best settings and the pictures; return everything found."""
+    content = summary(study, source)
+    files: dict[str, str] = {}
+    if content["best"] is not None:
+        paths = files_of(path)
+        write_best(paths["config"], content, content["best"]["settings"])
+        files["config"] = str(paths["config"])
+        if draw(study, content, paths["png"]):
+            files |= {kind: str(paths[kind]) for kind in ("png", "svg")}
+    return {"study": str(path), **content, "files": files}
+
+
+def draw(study: Study, content: Mapping[str, Any], path: Path) -> bool:
+    """Draw the pictures; return whether there is anything to draw."""
+    from hpgmn.runs.sensitivity import draw_sensitivity, panels
+
+    identity = identity_of(study)
+    assert identity is not None
+    has_memory = "num_patterns" in content["best"]["settings"]
+    names = panels(identity["values"], content["importance"], has_memory)
+    if not names:
+        return False
+    trials = [
+        {"settings": trial.user_attrs["settings"], "score": trial.value}
+        for trial in finished_trials(study)
+    ]
+    title = f"{content['graph']}, {content['model']}: {len(trials)} trials"
+    draw_sensitivity(trials, names, title, content["metric"], path)
+    return True
+
+
+def _run_trials(
+    engine: Engine, tuning: Tuning, trials: int, deadline: float, monitor: Monitor
+) -> int:
+    """Train the trials that are not done yet; return how many workers died."""
+    lost_workers = 0
+
+    def on_lost(line: str) -> None:
+        nonlocal lost_workers
+        lost_workers += 1
+        logger.warning(line)
+
+    def on_trial() -> None:
+        best = best_trial(tuning.study)
+        score = "" if best is None else f", best {100 * (best.value or 0):.1f}"
+        done = trials - len(tuning.places(trials))
+        task = f"{tuning.graph.name} {tuning.spec.model}: trials{score}"
+        monitor.progress("", monitor.step_progress(task, done, trials))
+
+    on_trial()
+    tune_on(
+        *(engine, tuning, trials),
+        deadline=deadline,
+        should_stop=monitor.should_stop,
+        on_trial=on_trial,
+        on_lost=on_lost,
+    )
+    return lost_workers
+
+
+TRIES = 2
+"""How often one command starts a trial whose process or machine is lost."""
+
+
+def trial_task(
+    argument: tuple[TuneSpec, Mapping[str, Any]], graph: Graph, line: Line
+) -> tuple[str, Any]:
+    """Train one trial; return "done", "hopeless" or "error", and the record or the message.
+
+    Args:
+        argument: what is searched, and the settings of the trial.
+        graph: the graph.
+        line: the connection to the process that decides whether the trial is hopeless.
+    """
+    spec, settings = argument
+
+    def judge(epoch: int, score: float) -> bool:
+        return bool(line.ask((epoch, score)))
+
+    try:
+        record = train_trial(graph, spec, settings, judge, line.should_stop, line.share.memory)
+    except HopelessTrialError:
+        return "hopeless", None
+    except HPGMNError as error:
+        return "error", str(error)
+    return "done", record
+
+
+def tune_on(
+    engine: Engine,
+    tuning: Tuning,
+    count: int,
+    *,
+    deadline: float = math.inf,
+    should_stop: Callable[[], bool] = lambda: False,
+    on_trial: Callable[[], None] = lambda: None,
+    on_lost: Callable[[str], None] = lambda line: None,
+) -> None:
+    """Train the trials that are not done yet.
+
+    Args:
+        engine: where tasks run.
+        tuning: the search.
+        count: trials in all.
+        deadline: no trial starts later, by ``time.monotonic``.
+        should_stop: polled; True ends the search as Ctrl-C does.
+        on_trial: called after each trial.
+        on_lost: called with a message when the machine of a trial is lost.
+    """
+    places = tuning.places(count)
+    number = len(places)
+    starts: Counter[int] = Counter()
+    running: dict[str, Trial] = {}
+
+    def next_task() -> Task | None:
+        if not places or time.monotonic() > deadline:
+            return None
+        place = places.pop(0)
+        starts[place] += 1
+        trial = tuning.begin(place)
+        running[str(trial.number)] = trial
+        settings = trial.user_attrs["settings"]
+        return Task(str(trial.number), trial_task, (tuning.spec, settings), tuning.graph)
+
+    def answer(name: str, message: tuple[int, float]) -> bool:
+        return tuning.judge(running[name], *message)
+
+    def ended(end: Ended) -> None:
+        trial = running[end.name]
+        if end.trace:
+            raise RuntimeError(f"A worker failed:\n{end.trace}")
+        if end.value is None and not end.is_lost:
+            raise HPGMNError(end.reason)
+        del running[end.name]
+        if end.is_lost:
+            tuning.abandon(trial)
+            place = trial.user_attrs["place"]
+            if starts[place] < TRIES:
+                places.insert(0, place)
+            on_lost(f"Trial {trial.number} counts as failed. {end.reason}")
             return
-        self._epoch = epoch
-        if self._judge(epoch, now.val_score):
-            raise HopelessTrialError
+        kind, content = end.value
+        if kind == "done":
+            tuning.end(trial, content)
+        elif kind == "hopeless":
+            tuning.give_up(trial)
+        else:
+            tuning.refuse(trial, content)
+        on_trial()
+
+    try:
+        engine.run(next_task, ended, answer=answer, should_stop=should_stop, at_a_time=number)
+    finally:
+        for trial in running.values():
+            tuning.abandon(trial)

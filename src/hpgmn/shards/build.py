@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import math
 import shutil
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from hpgmn.base.digests import digest, shard_content
 from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.base.files import GRAPH_FORMAT, check_format, write_text
 from hpgmn.base.locking import LOCK_FILE, lock_folder
@@ -245,7 +245,7 @@ def _prepared(
         name=source.name,
         source=source.digest,
         starts=balanced_starts(source.edges_before, nodes, ranges),
-        labels=hashlib.sha256(labels.tobytes()).hexdigest(),
+        labels=digest(labels.tobytes()),
         split=split,
         memory=memory,
         settings=settings_dict(settings),
@@ -362,8 +362,7 @@ def _in_folder(place: Path) -> _Source:
     }
     splits = int(masks[1]) if len(masks) > 1 else 1
     before = _edges_before(indptr)
-    digest = _identity(place)
-    return _Source(place, graph_name(place), digest, shape, splits, before, str(place))
+    return _Source(place, graph_name(place), _identity(place), shape, splits, before, str(place))
 
 
 def _edges_before(indptr: RowFile) -> Callable[[int], int]:
@@ -386,26 +385,15 @@ def _in_memory(graph: Graph) -> _Source:
     }
     splits = 0 if graph.splits is None else len(graph.splits)
     indptr = graph.sorted_edges.indptr
-    return _Source(None, graph.name, _content(graph), shape, splits, lambda node: int(indptr[node]))
+    return _Source(
+        None, graph.name, shard_content(graph), shape, splits, lambda node: int(indptr[node])
+    )
 
 
 def _identity(place: Path) -> str:
     """A graph folder's files, sizes and times of writing: its bytes are too many to read twice."""
-    digest = hashlib.sha256()
-    for path in sorted(place.glob("*.npy")):
-        about = path.stat()
-        digest.update(f"{path.name} {about.st_size} {about.st_mtime_ns}\n".encode())
-    return digest.hexdigest()
-
-
-def _content(graph: Graph) -> str:
-    """A hash of all that shards take from a graph in memory."""
-    digest = hashlib.sha256(graph.fingerprint.encode())
-    digest.update(graph.y.tobytes())
-    if graph.splits is not None:
-        for mask in (graph.splits.train, graph.splits.val, graph.splits.test):
-            digest.update(np.ascontiguousarray(mask).tobytes())
-    return digest.hexdigest()
+    files = [(path.name, path.stat()) for path in sorted(place.glob("*.npy"))]
+    return digest(*(f"{name} {stat.st_size} {stat.st_mtime_ns}\n" for name, stat in files))
 
 
 def _is_finished(folder: Path, plan: Plan) -> bool:

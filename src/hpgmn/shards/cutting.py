@@ -18,7 +18,7 @@ from hpgmn.graph import Array
 from hpgmn.graph.edges import sorted_csr
 from hpgmn.shards.files import RowFile, RowWriter, ShardedRows, write_array
 from hpgmn.shards.plan import EDGE_BYTES, Plan, Unit, refuse_beyond
-from hpgmn.statistics.labelwise import inverse_or_zero
+from hpgmn.statistics.scaling import inverse_or_zero
 
 WORK = "work"
 """The folder inside that of the shards with all that only their making needs."""

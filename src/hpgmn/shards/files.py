@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from hpgmn.base.digests import as_bytes
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.parsing import npy_header, read_array, read_npy_header, require_file
 from hpgmn.graph import Array
-from hpgmn.statistics.entries import as_bytes
 
 GAP_BYTES = 1 << 14
 """Rows that lie no further apart are read together: a disk reads on faster than it looks again."""

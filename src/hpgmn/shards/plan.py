@@ -7,7 +7,6 @@ those before it.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,11 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from hpgmn.base.digests import json_digest
 from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.base.parsing import read_json
 from hpgmn.base.text import format_bytes
+from hpgmn.statistics.definitions import ROWS_LIMIT_BYTES
 from hpgmn.statistics.diffusion import coefficients
-from hpgmn.statistics.forms import ROWS_LIMIT_BYTES
 from hpgmn.statistics.settings import (
     StatisticsSettings,
     averaged,
@@ -151,7 +151,7 @@ class Plan:
     def digest(self) -> str:
         """A hash of all that values depend on: not of the fields in :data:`FREE`."""
         said = dataclasses.asdict(self) | dict.fromkeys(FREE) | {"format": FORMAT}
-        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+        return json_digest(said)
 
     def text(self) -> str:
         """The plan as JSON."""

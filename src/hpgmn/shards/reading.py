@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from hpgmn.base.digests import digest
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.files import check_format
 from hpgmn.base.parsing import parse_json, read_archive, read_array, read_json_bytes
@@ -69,7 +69,7 @@ class Shards:
                 f"{self.folder} holds no finished shards. Make them, or go on making them, with "
                 f"`hpgmn shard GRAPH --out {self.folder}`."
             ) from None
-        self.identity = hashlib.sha256(text).hexdigest()
+        self.identity = digest(text)
         try:
             self._describe(parse_json(text))
         except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -26,19 +26,16 @@ from hpgmn.graph import Array, Attributes
 from hpgmn.shards.cutting import WORK, EdgeRows, count_edges, edges_folder, transition_folder
 from hpgmn.shards.files import RowFile, RowWriter, SparseRowFile, SparseWriter, write_array
 from hpgmn.shards.plan import EDGE_BYTES, Plan, Unit, largest_of, refuse_beyond
-from hpgmn.statistics.forms import refuse_beyond_half
+from hpgmn.statistics.definitions import require_half_range
 from hpgmn.statistics.labelwise import (
     class_counts,
     class_mean_rows,
     class_means,
-    dense_lengths,
-    inverse_or_zero,
     is_compiled,
-    row_lengths,
     scaled_counts,
 )
-from hpgmn.statistics.local import scaled_attributes
 from hpgmn.statistics.push import largest_of_range, worker_bytes
+from hpgmn.statistics.scaling import dense_lengths, inverse_or_zero, row_lengths, scaled_attributes
 from hpgmn.statistics.settings import base_name
 from hpgmn.statistics.sketch import sketched_attributes
 
@@ -248,7 +245,7 @@ def _means_of(block: Block, x: Attributes, labels: Array, plan: Plan, edges: int
         if form == "sketch":
             x = sketched_attributes(x, plan.statistics.class_means_dim)
         if not is_unit:
-            refuse_beyond_half(x)
+            require_half_range(x)
         # By the size of the whole graph, not of the block: both ways differ in their last bits.
         fast = is_compiled(x, edges)
         return class_mean_rows(

@@ -1,13 +1,17 @@
-"""Statistics that took long, kept on disk under a digest of all that they were made from.
+"""A cache on disk of statistics that took long, of bounded size.
 
-Whoever reads one gets the bits that computing would have given. So the key names what rounding
-depends on, too: the code of this package, the versions of libraries, the kind of processor,
-whether denormal numbers are flushed and, where they matter (:func:`circumstances`), the device and
-the number of threads. How entries lie on the disk is the matter of ``entries.py``.
+The key of an entry is a digest of everything the result depends on, rounding included: inputs,
+settings, the code of this package, library versions, processor, denormals and, where they matter
+(:func:`rounding_environment`), device and threads. A cached result is bit-identical to computing.
+
+An entry is a folder named by its key: arrays as ``.npy`` files and ``entry.json`` with their
+shapes, types and checksums. It is written as a draft and renamed; of two writers the first wins. It
+is not fsynced: what a crash leaves incomplete fails its checksums. Other names are left alone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -15,10 +19,12 @@ import logging
 import math
 import os
 import platform
+import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
@@ -29,54 +35,60 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from hpgmn.base.errors import HPGMNError
-from hpgmn.base.files import cache_folder
+from hpgmn.base.digests import array_digest, as_bytes
+from hpgmn.base.errors import HPGMNError, Remedy
+from hpgmn.base.files import (
+    cache_folder,
+    draft_path,
+    file_checksum,
+    remove_stale_drafts,
+    with_checksum,
+)
 from hpgmn.base.machine import free_bytes
-from hpgmn.base.parsing import npy_header
+from hpgmn.base.parsing import npy_header, parse_json, read_array
 from hpgmn.base.text import format_bytes
 from hpgmn.graph import Array
-from hpgmn.statistics.entries import (
-    as_bytes,
-    described,
-    draft,
-    drop,
-    make_room,
-    mapped,
-    publish,
-    read_entry,
-    reserve,
-    save_array,
-)
 
 logger = logging.getLogger(__name__)
 
-CACHE_VERSION = 1
-"""Part of every key. Raise it when entries are laid out otherwise, or when code outside of this
-folder changes what is stored; the code inside counts by itself."""
+CACHE_VERSION = 2
+"""Part of every key. Increment it when the layout of entries changes, or when code outside this
+package and ``_HELPERS`` changes results."""
 
 CACHE_VARIABLE = "HPGMN_CACHE"
-"""The environment variable that names the folder of the cache, or says ``off``."""
+"""Environment variable with the folder of the cache, or ``off``."""
 
-WORTH_SECONDS = 1.0
-"""What took less is not kept: to compute it again costs less than to look after it, and so small
-graphs leave nothing on the disk."""
+MIN_SECONDS = 1.0
+"""Results that took less are not stored."""
 
 MEMORY_SHARE = 0.5
 """Rows that take more of the free memory are computed into a file: training needs the rest."""
 
 FILE_SHARE = 0.9
-"""The most that a file of rows takes of what a disk has free."""
+"""Largest share of a disk's free space for a file of rows."""
 
-_ALIGNMENT = 64  # bytes: where torch's own arrays and those in mapped files begin
+LIMIT_BYTES = 20 * 2**30
+"""Most bytes of all entries together."""
+
+DISK_SHARE = 0.5
+"""Largest share of the disk's free space, entries included, for all entries."""
+
+ENTRY_FILE = "entry.json"
+"""The file that describes the arrays of an entry."""
+
+_KEY = re.compile(r"[0-9a-f]{40}")
+_BLOCK = 1 << 20  # bytes written and checksummed at once
+_ALIGNMENT = 64  # bytes: alignment of torch's arrays and of those in mapped files
+_HELPERS = ("base/sparse.py", "base/randomness.py")  # code outside this package that counts
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that a result is made from.
+    """Everything that a result is computed from.
 
     Attributes:
-        kind: what it is, in words.
-        parameters: whatever the computing code is told: numbers, words, truth values.
+        kind: the result, for log messages.
+        parameters: settings and other values that the code reads.
         inputs: digests of the arrays that it reads, by name.
     """
 
@@ -84,44 +96,24 @@ class Recipe:
     parameters: Mapping[str, Any]
     inputs: Mapping[str, str] = field(default_factory=dict)
 
-    def about(self) -> dict[str, Any]:
-        """Everything in the key, which is also written beside the arrays."""
+    def describe(self) -> dict[str, Any]:
+        """Return everything in the key, which is also written beside the arrays."""
         return {
             "version": CACHE_VERSION,
             "kind": self.kind,
             "parameters": dict(self.parameters),
             "inputs": dict(self.inputs),
-            "surroundings": {**_surroundings(), "denormals": _has_denormals()},
+            "environment": {**_environment(), "denormals": _has_denormals()},
         }
 
     def key(self) -> str:
-        """The name of the entry."""
-        text = json.dumps(self.about(), sort_keys=True)
+        """Return the name of the entry."""
+        text = json.dumps(self.describe(), sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
 
 
-def digest(array: Any) -> str:
-    """A digest of the type, shape and bytes of an array or a CSR matrix; "" of None.
-
-    >>> digest(np.zeros(2)) == digest(np.zeros(2)) != digest(np.zeros((2, 1)))
-    True
-    """
-    if array is None:
-        return ""
-    found = hashlib.blake2b(str(array.shape).encode(), digest_size=20)
-    parts = (array.indptr, array.indices, array.data) if sp.issparse(array) else (array,)
-    for part in parts:
-        found.update(f"{part.dtype.str}{part.shape}".encode())
-        found.update(as_bytes(part).data)  # no copy
-    return found.hexdigest()
-
-
-def circumstances(device: torch.device) -> list[str]:
-    """What the rounding of products and inversions depends on beside all else.
-
-    Libraries share their work out among threads, and sum up accordingly. Not all can be asked for
-    the number of their threads: what they take it from is listed instead.
-    """
+def rounding_environment(device: torch.device) -> list[str]:
+    """Return what the rounding of products depends on: device, or what sets thread counts."""
     if device.type == "cuda":
         ordered = ["in order"] * torch.are_deterministic_algorithms_enabled()
         return [torch.cuda.get_device_name(device), f"CUDA {torch.version.cuda}", *ordered]
@@ -132,10 +124,10 @@ def circumstances(device: torch.device) -> list[str]:
 
 
 class StatisticsCache:
-    """What was computed before and is on disk, as one builder of statistics sees it.
+    """Results on disk, as one builder of statistics sees them.
 
     Args:
-        folder: where entries are; None keeps nothing.
+        folder: where entries are; None stores nothing.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -145,18 +137,18 @@ class StatisticsCache:
 
     @classmethod
     def of_user(cls) -> StatisticsCache:
-        """The user's own: the folder that ``HPGMN_CACHE`` names, or one beside the datasets."""
+        """Return the cache in the folder of ``HPGMN_CACHE``, or beside the datasets."""
         named = os.environ.get(CACHE_VARIABLE, "")
         if named.lower() == "off":
             return cls(None)
         return cls(Path(named).expanduser() if named else cache_folder() / "statistics")
 
     def digest(self, name: str, array: Any) -> str:
-        """:func:`digest` of an array that stays as it is, computed once for each name."""
+        """Return :func:`array_digest` of a constant array, computed once for each name."""
         if self.folder is None:
             return ""
         if name not in self._digests:
-            self._digests[name] = digest(array)
+            self._digests[name] = array_digest(array)
         return self._digests[name]
 
     def arrays(
@@ -165,52 +157,47 @@ class StatisticsCache:
         compute: Callable[[], Mapping[str, Array]],
         prepare: Callable[[], object] | None = None,
     ) -> Mapping[str, Array]:
-        """What was computed before by the same recipe, or what is computed now.
+        """Return the arrays of a recipe, read or computed.
 
-        Read or computed, the arrays begin at a multiple of 64 bytes, because products may round
-        otherwise elsewhere. They may be written to, which never changes the entry.
+        They are aligned to 64 bytes either way, because products may round differently otherwise.
+        Writing into them never changes the entry.
 
         Args:
-            recipe: all that the arrays are made from.
-            compute: gives the arrays by name.
-            prepare: called before computing; its time does not count.
+            recipe: the key.
+            compute: returns the arrays by name.
+            prepare: compiles what ``compute`` needs; its time does not count.
         """
-        found = self._read(recipe)
-        return self._computed(recipe, compute, prepare) if found is None else found
+        arrays = self._read(recipe)
+        return self._computed(recipe, compute, prepare) if arrays is None else arrays
 
     def sparse(
         self, recipe: Recipe, compute: Callable[[], sp.csr_array], prepare: Callable[[], object]
     ) -> sp.csr_array:
-        """:meth:`arrays` for a square CSR matrix."""
+        """Return :meth:`arrays` as a square CSR matrix."""
 
         def parts() -> dict[str, Array]:
-            found = compute()
-            return {"data": found.data, "indices": found.indices, "indptr": found.indptr}
+            matrix = compute()
+            return {"data": matrix.data, "indices": matrix.indices, "indptr": matrix.indptr}
 
-        kept = self.arrays(recipe, parts, prepare)
-        size = kept["indptr"].size - 1
-        return sp.csr_array((kept["data"], kept["indices"], kept["indptr"]), shape=(size, size))
+        arrays = self.arrays(recipe, parts, prepare)
+        size = arrays["indptr"].size - 1
+        entries = (arrays["data"], arrays["indices"], arrays["indptr"])
+        return sp.csr_array(entries, shape=(size, size))
 
     def rows(
         self, recipe: Recipe, shape: tuple[int, ...], fill: Callable[[Array], object]
     ) -> Array:
-        """Rows of half precision, in memory or, where they are too many, in a mapped file.
-
-        Args:
-            recipe: all that they are made from.
-            shape: theirs.
-            fill: writes every one of them into the array it is given.
-        """
-        found = self._read(recipe)
-        if found is not None:
-            return found["rows"]
+        """Return half-precision rows, in memory or, if they are too many, in a mapped file."""
+        arrays = self._read(recipe)
+        if arrays is not None:
+            return arrays["rows"]
         size, free = 2 * math.prod(shape), free_bytes(torch.device("cpu"))
         if size > MEMORY_SHARE * free:
             logger.info(
-                "%s take %s and go into a file, for %s of memory are free.",
+                "%s take %s and are computed into a file: %s of memory are free.",
                 *(recipe.kind, format_bytes(size), format_bytes(free)),
             )
-            return self._rows_in_a_file(recipe, shape, fill)
+            return self._rows_in_file(recipe, shape, fill)
 
         def compute() -> dict[str, Array]:
             rows: Array = torch.empty(shape, dtype=torch.float16).numpy()
@@ -228,67 +215,65 @@ class StatisticsCache:
         if prepare is not None:
             prepare()
         began = time.perf_counter()
-        found = {name: _aligned(array) for name, array in compute().items()}
+        arrays = {name: _aligned(array) for name, array in compute().items()}
         seconds = time.perf_counter() - began
-        if seconds > WORTH_SECONDS:
+        if seconds > MIN_SECONDS:
             logger.info("%s computed in %.1f s.", recipe.kind, seconds)
-            self._write(recipe, found)
-        return found
+            self._write(recipe, arrays)
+        return arrays
 
     def _read(self, recipe: Recipe) -> dict[str, Array] | None:
-        """The arrays of an entry that is whole and right; any other is dropped."""
+        """Return the arrays of a valid entry; drop a damaged one."""
         if self.folder is None:
             return None
         key = recipe.key()
-        place = self.folder / key
-        if not os.path.lexists(place):  # asked first: one that appears now is not a damaged one
+        path = self.folder / key
+        if not os.path.lexists(path):  # checked first: one that appears now is not damaged
             return None
         try:
-            found = read_entry(self.folder, key)
+            arrays = read_entry(self.folder, key)
         except PermissionError as error:
             self._warn(error)
             return None
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            if os.path.lexists(place):  # or somebody dropped it just now
-                logger.warning("'%s' is damaged (%s): it is computed again.", place, error)
-                drop(place)
+            if os.path.lexists(path):  # else another process has just dropped it
+                logger.warning("'%s' is damaged (%s): it is recomputed.", path, error)
+                drop(path)
             return None
-        size = format_bytes(sum(array.nbytes for array in found.values()))
-        logger.info("%s, %s, read from the cache, %s.", recipe.kind, size, place)
-        return found
+        size = format_bytes(sum(array.nbytes for array in arrays.values()))
+        logger.info("%s, %s, read from the cache, %s.", recipe.kind, size, path)
+        return arrays
 
     def _write(self, recipe: Recipe, arrays: Mapping[str, Array]) -> None:
-        """Keep arrays; where that is impossible a line says so, and nothing stays behind."""
+        """Store arrays; warn once if that fails."""
         if self.folder is None:
             return
-        key, size = recipe.key(), sum(array.nbytes for array in arrays.values())
         try:
-            if make_room(self.folder, size):
-                with draft(self.folder, key) as place:
-                    self._publish(
-                        place,
-                        recipe,
-                        {name: save_array(place / f"{name}.npy", a) for name, a in arrays.items()},
-                    )
+            if make_room(self.folder, sum(array.nbytes for array in arrays.values())):
+                with entry_draft(self.folder, recipe.key()) as draft:
+                    facts = {
+                        name: save_array(draft / f"{name}.npy", a) for name, a in arrays.items()
+                    }
+                    self._publish(draft, recipe, facts)
         except OSError as error:
             self._warn(error)
 
-    def _publish(self, place: Path, recipe: Recipe, arrays: Mapping[str, Any]) -> None:
+    def _publish(self, draft: Path, recipe: Recipe, facts: Mapping[str, Any]) -> None:
         key = recipe.key()
-        if publish(place, key, recipe.about(), arrays):
-            size = format_bytes(sum(said["bytes"] for said in arrays.values()))
-            folder = place.parent
-            logger.info("%s, %s, kept in the cache, %s.", recipe.kind, size, folder / key)
+        if publish(draft, key, recipe.describe(), facts):
+            size = format_bytes(sum(array["bytes"] for array in facts.values()))
+            folder = draft.parent
+            logger.info("%s, %s, stored in the cache, %s.", recipe.kind, size, folder / key)
             make_room(folder, 0)  # others may have written at the same time
 
-    def _rows_in_a_file(
+    def _rows_in_file(
         self, recipe: Recipe, shape: tuple[int, ...], fill: Callable[[Array], object]
     ) -> Array:
-        """Rows in an entry or, where none may be so large, in a file that is gone afterwards."""
+        """Compute rows into an entry or, if they are too large for one, into a temporary file."""
         size, folder = 2 * math.prod(shape), Path(tempfile.gettempdir())
         try:
             if self.folder is not None and make_room(self.folder, size):
-                return self._rows_in_an_entry(recipe, self.folder, shape, fill)
+                return self._rows_in_entry(recipe, self.folder, shape, fill)
             folder = self.folder or folder
         except OSError as error:
             self._warn(error)
@@ -296,93 +281,217 @@ class StatisticsCache:
             free = shutil.disk_usage(folder).free
             if size > FILE_SHARE * free:
                 raise OSError(errno.ENOSPC, f"{format_bytes(free)} free")
-            # It has no name, so that it goes with the last who maps it, even if that is killed.
-            with tempfile.TemporaryFile(dir=folder) as file:
-                reserve(file.fileno(), size)
+            with tempfile.TemporaryFile(dir=folder) as file:  # unnamed: ends with the process
+                _reserve(file.fileno(), size)
                 rows: Array = np.memmap(file, np.float16, "r+", shape=shape)
         except OSError as error:
             raise HPGMNError(
                 f"{recipe.kind} take {format_bytes(size)}, which fit neither into memory nor into "
-                f"'{folder}' ({error.strerror or error}). Set {CACHE_VARIABLE} to a folder on a "
-                "disk with more room, train fewer splits and seeds at once, or leave class_means "
-                "out of statistics."
+                f"'{folder}' ({error.strerror or error}).",
+                Remedy(f"Set {CACHE_VARIABLE} to a folder on a larger disk")
+                | "Train fewer splits and seeds at once"
+                | "Leave class_means out of statistics",
             ) from None
         fill(rows)
         return np.asarray(rows)
 
-    def _rows_in_an_entry(
+    def _rows_in_entry(
         self,
         recipe: Recipe,
         folder: Path,
         shape: tuple[int, ...],
         fill: Callable[[Array], object],
     ) -> Array:
-        with draft(folder, recipe.key()) as place:
-            path, header = place / "rows.npy", npy_header(np.dtype(np.float16), shape)
+        with entry_draft(folder, recipe.key()) as draft:
+            path, header = draft / "rows.npy", npy_header(np.dtype(np.float16), shape)
             with path.open("wb") as file:
                 file.write(header)
                 file.flush()
-                reserve(file.fileno(), len(header) + 2 * math.prod(shape))
+                _reserve(file.fileno(), len(header) + 2 * math.prod(shape))
             rows = np.memmap(path, np.float16, "r+", len(header), shape)
             fill(rows)
             rows.flush()
-            kept = mapped(path)  # outlives the name of its file
+            stored = _map_array(path)  # outlives the name of its file
+            facts = {"bytes": path.stat().st_size, "crc32": file_checksum(path), **_form(stored)}
             try:
-                self._publish(place, recipe, {"rows": described(path, kept)})
-            except OSError as error:  # the work is done: the rows serve this run at least
+                self._publish(draft, recipe, {"rows": facts})
+            except OSError as error:  # the rows still serve this run
                 self._warn(error)
-        return kept
+        return stored
 
     def _warn(self, error: OSError) -> None:
-        """Say once that the folder cannot be used; computing goes on without it."""
+        """Warn once that the folder cannot be used."""
         if self._has_warned:
             return
         self._has_warned = True
         logger.warning(
-            "Statistics are not kept in '%s' (%s). Set %s to a folder that you may write to and "
-            "that has room, or to off.",
+            "Statistics are not cached in '%s' (%s). Set %s to a writable folder with free space, "
+            "or to off.",
             *(self.folder, error.strerror or error, CACHE_VARIABLE),
         )
 
 
+def read_entry(folder: Path, key: str) -> dict[str, Array]:
+    """Return the arrays of an entry after verifying every byte, and mark it as used."""
+    path = folder / key
+    text = (path / ENTRY_FILE).read_text(encoding="utf-8")
+    entry = parse_json(text)
+    if not isinstance(entry, dict) or _entry_text(entry) != text or entry["key"] != key:
+        raise ValueError(f"{ENTRY_FILE} was changed")
+    arrays = {}
+    for name, facts in entry["arrays"].items():
+        file = path / f"{name}.npy"
+        if not file.is_file():
+            raise ValueError(f"{file.name} is missing")
+        if file.stat().st_size != facts["bytes"] or file_checksum(file) != facts["crc32"]:
+            raise ValueError(f"{file.name} was changed or truncated")
+        is_empty = 0 in facts["shape"]  # cannot be mapped
+        arrays[name] = np.empty(facts["shape"], facts["dtype"]) if is_empty else _map_array(file)
+    with contextlib.suppress(OSError):
+        os.utime(path / ENTRY_FILE)
+    return arrays
+
+
+@contextlib.contextmanager
+def entry_draft(folder: Path, key: str) -> Iterator[Path]:
+    """Yield a new folder beside an entry; it is removed at the end unless it was published."""
+    draft = draft_path(folder / key)
+    draft.mkdir()
+    try:
+        yield draft
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def publish(
+    draft: Path, key: str, description: Mapping[str, Any], facts: Mapping[str, Any]
+) -> bool:
+    """Describe a draft and rename it to its entry; return False if there is one already."""
+    text = _entry_text({"key": key, "about": dict(description), "arrays": dict(facts)})
+    (draft / ENTRY_FILE).write_text(text, encoding="utf-8")
+    try:
+        os.rename(draft, draft.parent / key)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            return False
+        raise
+    return True
+
+
+def make_room(folder: Path, size: int) -> bool:
+    """Drop stale drafts and old entries to make room; return False if none may be so large."""
+    folder.mkdir(parents=True, exist_ok=True)
+    remove_stale_drafts(folder)
+    entries = []
+    for path in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # dropped by another process
+            if _KEY.fullmatch(path.name):
+                entries.append((*_last_used_and_size(path), path))
+    total = sum(entry_size for _, entry_size, _ in entries)
+    limit = min(LIMIT_BYTES, DISK_SHARE * (shutil.disk_usage(folder).free + total))
+    if size > limit:
+        logger.info(
+            "%s are too large for the cache, %s, which may take %s.",
+            *(format_bytes(size), folder, format_bytes(limit)),
+        )
+        return False
+    for _, entry_size, path in sorted(entries):
+        if total + size <= limit:
+            break
+        drop(path)
+        logger.info("%s dropped from the cache, %s.", format_bytes(entry_size), path)
+        total -= entry_size
+    return True
+
+
+def drop(path: Path) -> None:
+    """Remove an entry, renamed first so that no process sees half of it."""
+    with contextlib.suppress(OSError):
+        gone = draft_path(path)
+        os.rename(path, gone)
+        if gone.is_dir() and not gone.is_symlink():
+            shutil.rmtree(gone, ignore_errors=True)
+        else:
+            gone.unlink()
+
+
+def save_array(path: Path, array: Array) -> dict[str, Any]:
+    """Write an array and return its size, checksum, shape and type."""
+    header, content = npy_header(array.dtype, array.shape), as_bytes(array)
+    with path.open("wb") as file:
+        file.write(header)
+        checksum = zlib.crc32(header)
+        for first in range(0, content.size, _BLOCK):  # checksummed while it is in the CPU cache
+            block = content[first : first + _BLOCK].data
+            file.write(block)
+            checksum = zlib.crc32(block, checksum)
+    return {"bytes": len(header) + content.size, "crc32": checksum, **_form(array)}
+
+
+def _map_array(path: Path) -> Array:
+    return np.asarray(read_array(path, mapped="c"))
+
+
+def _reserve(file: int, size: int) -> None:
+    """Allocate a file before it is mapped: a full disk would kill the process later."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file, 0, size)
+    else:
+        os.ftruncate(file, size)
+
+
+def _last_used_and_size(entry: Path) -> tuple[float, int]:
+    members = {path.name: path.stat() for path in entry.iterdir()} if entry.is_dir() else {}
+    last = members[ENTRY_FILE] if ENTRY_FILE in members else entry.lstat()
+    return last.st_mtime, sum(member.st_size for member in members.values())
+
+
+def _entry_text(content: Mapping[str, Any]) -> str:
+    return json.dumps(with_checksum(content), indent=1) + "\n"
+
+
+def _form(array: Array) -> dict[str, Any]:
+    return {"shape": list(array.shape), "dtype": array.dtype.str}
+
+
 @cache
-def _surroundings() -> dict[str, str]:
-    """What any rounding depends on, beside the inputs."""
+def _environment() -> dict[str, str]:
+    """Return what any rounding depends on beside the inputs."""
     return {
-        "code": _code(Path(__file__).parent),
+        "code": _code_digest(Path(__file__).parent),
         "processor": _processor(Path("/proc/cpuinfo")),
         **{name: metadata.version(name) for name in ("numpy", "scipy", "torch", "numba")},
     }
 
 
-def _code(folder: Path) -> str:
-    """A digest of the code that computes statistics, so that none of yesterday's is read."""
-    found = hashlib.blake2b(digest_size=20)
-    helpers = [folder.parent / name for name in ("sparse.py", "randomness.py")]
+def _code_digest(folder: Path) -> str:
+    """Return a digest of the code that computes statistics, so that old results are not read."""
+    digest = hashlib.blake2b(digest_size=20)
+    helpers = [folder.parent / name for name in _HELPERS]
     for path in [*sorted(folder.glob("*.py")), *helpers]:
-        if path.is_file():  # within a zip there is none, and the versions have to do
-            found.update(path.name.encode() + b"\0" + path.read_bytes())
-    return found.hexdigest()
+        if path.is_file():  # in a zip there are none, and versions have to do
+            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
 
 
 def _processor(cpuinfo: Path) -> str:
-    """The kind of processor, by which libraries choose their kernels."""
+    """Return a digest of the kind of processor, by which libraries choose kernels."""
     kinds = ("vendor_id", "cpu family", "model", "flags", "Features", "CPU ")
     try:
         first, _, _ = cpuinfo.read_text(encoding="utf-8").partition("\n\n")
-        said = "\n".join(line for line in first.splitlines() if line.startswith(kinds))
+        facts = "\n".join(line for line in first.splitlines() if line.startswith(kinds))
     except (OSError, ValueError):
-        said = platform.processor()
-    return hashlib.blake2b(f"{platform.machine()}\n{said}".encode(), digest_size=8).hexdigest()
+        facts = platform.processor()
+    return hashlib.blake2b(f"{platform.machine()}\n{facts}".encode(), digest_size=8).hexdigest()
 
 
 def _has_denormals() -> bool:
-    """Whether this thread computes with numbers below 1e-38 (training flushes them to zero)."""
+    """Return whether this thread computes with denormals (training flushes them to zero)."""
     return bool(torch.tensor(1e-30).mul(1e-10) > 0)
 
 
 def _aligned(array: Array) -> Array:
-    """The array, copied where it does not begin as a mapped one would."""
+    """Return the array, copied if it is not aligned as a mapped one."""
     if array.ctypes.data % _ALIGNMENT:
         copy: Array = torch.from_numpy(array).clone().numpy()
         return copy

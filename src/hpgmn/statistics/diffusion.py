@@ -19,7 +19,6 @@ from typing_extensions import override
 
 from hpgmn.base.sparse import SparseMatrix, at_least_single
 from hpgmn.graph import Array
-from hpgmn.statistics.labelwise import inverse_or_zero
 from hpgmn.statistics.operators import (
     DenseRows,
     Statistic,
@@ -28,6 +27,7 @@ from hpgmn.statistics.operators import (
     take_nodes,
     with_columns,
 )
+from hpgmn.statistics.scaling import inverse_or_zero
 
 DENSE_LIMIT_BYTES = 512 * 2**20
 """``form="auto"`` takes the dense form up to this size of the N×N matrix (about 11,500 nodes)."""
@@ -113,7 +113,7 @@ def diffuse(matrix: SparseMatrix, start: Tensor, theta: Array) -> Tensor:
     return result
 
 
-def led_to(transition_matrix: sp.csr_array) -> Array:
+def reached_nodes(transition_matrix: sp.csr_array) -> Array:
     """The nodes that some edge leads to, by position.
 
     Any other node u has S·e_u = θ_0·e_u, because its column of T is zero. On squirrel 2,205 of
@@ -132,14 +132,14 @@ def dense_columns(
     heat_time: float = 3.0,
     tolerance: float = 1e-6,
 ) -> Array:
-    """The columns of S that :func:`led_to` names, (N, k) float32.
+    """The columns of S that :func:`reached_nodes` names, (N, k) float32.
 
     PPR by inversion: with the nodes led to first, I - (1-t)·T = [[A, 0], [-(1-t)·B, I]], so that
     S's columns there are t·A⁻¹ above and (1-t)·B·(t·A⁻¹) below; A is inverted in place. The heat
     kernel by its series.
     """
     num_nodes = transition_matrix.shape[0]
-    inner = led_to(transition_matrix)
+    inner = reached_nodes(transition_matrix)
     result: Array = torch.empty(num_nodes, inner.size).numpy()  # aligned as a mapped one is
     if kind == "ppr":
         entering = sp.csr_array(transition_matrix[:, inner])
@@ -188,9 +188,9 @@ def dense_arrays(
         **parameters: teleport, heat_time and tolerance.
 
     Returns:
-        (k,) from :func:`led_to`; (N, k); (N,) the self entries that are in no column.
+        (k,) from :func:`reached_nodes`; (N, k); (N,) the self entries that are in no column.
     """
-    inner = led_to(transition_matrix)
+    inner = reached_nodes(transition_matrix)
     columns = dense_columns(transition_matrix, kind, **parameters)
     own = np.full(columns.shape[0], coefficients(kind, **parameters)[0], np.float32)
     own[inner] = 0

@@ -1,12 +1,15 @@
-"""Label-wise statistics: how many neighbours of each class, and their mean attributes.
+"""Class counts and class means of neighbours, lengths and scalings of rows.
 
-Labels are hard; -1 means unknown, and such a neighbour counts for no class.
+A label of -1 is unknown and counts for no class.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from copy import copy
+from functools import cache
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -16,13 +19,20 @@ from typing_extensions import override
 
 from hpgmn.base.sparse import SparseMatrix, block_diagonal
 from hpgmn.graph import Array, Attributes
-from hpgmn.statistics.class_rows import fill_class_means
 from hpgmn.statistics.operators import SparseReplicaRows, Statistic, take_nodes
+from hpgmn.statistics.scaling import (
+    are_odd,
+    corrected,
+    dense_lengths,
+    inverse_or_zero,
+    row_lengths,
+)
 
 COMPILED_FROM = 10**8
-"""Products of an edge and an attribute from which on a kernel is compiled: for fewer, SciPy takes
-less time than numba does to start."""
+"""Products of an edge and an attribute from which on the kernel pays for numba's start."""
 
+_BUFFER = 1 << 17  # numbers of a block of rows, 512 KiB: it stays in the cache
+_PIECE = 1 << 15  # numbers that torch converts without threads of its own
 _BLOCK = 65536  # rows of dense class means made at once
 _FACTORED = 8  # a statistic of more than one node in so many keeps the factored form
 
@@ -33,15 +43,12 @@ def one_hot(labels: Array, num_classes: int) -> Array:
 
 
 def class_counts(adjacency: sp.csr_array, labels: Array, num_classes: int) -> Array:
-    """r²: how many neighbours (their weight, where given) have each label; Eq. (4).
+    """r²: count the neighbours (sum their weights) of each label; Eq. (4).
 
     Args:
         adjacency: (N, N), row v lists the neighbours of v.
         labels: (R, N) or (N,); or, for soft counts, (R, N, C) probabilities of each class.
         num_classes: C.
-
-    Returns:
-        (R, N, C) or (N, C).
 
     >>> path = sp.csr_array(np.array([[0, 1, 1], [0, 0, 1], [0, 0, 0]], dtype=np.float32))
     >>> class_counts(path, np.array([0, 1, 1]), 2)
@@ -60,7 +67,7 @@ def class_counts(adjacency: sp.csr_array, labels: Array, num_classes: int) -> Ar
 
 
 def scaled_counts(counts: Array, scaling: str) -> Array:
-    """Class counts as they are ("raw"), as log(1+n), as shares, or of unit length."""
+    """Return class counts as they are ("raw"), log(1+n), fractions, or of unit length."""
     if scaling == "raw":
         return counts
     if scaling == "log":
@@ -73,16 +80,9 @@ def scaled_counts(counts: Array, scaling: str) -> Array:
 
 
 def averaging(adjacency: sp.csr_array, labels: Array, num_classes: int) -> sp.csr_array:
-    """Â: the weight of neighbour u of v within u's class at v, so that classes average to means.
+    """Return Â, the weight of neighbour u of v within u's class at v: (N, N) CSR.
 
-    Args:
-        adjacency: (N, N).
-        labels: (N,).
-        num_classes: C.
-
-    Returns:
-        (N, N) CSR with ``value[v, u] = a[v, u] / Σ_{u' of u's class} a[v, u']``; an edge to an
-        unknown label has value 0.
+    ``value[v, u] = a[v, u] / Σ_{u' of u's class} a[v, u']``; 0 for an unknown label.
     """
     totals = class_counts(adjacency, labels, num_classes)
     indptr, data = adjacency.indptr, adjacency.data
@@ -98,7 +98,7 @@ def averaging(adjacency: sp.csr_array, labels: Array, num_classes: int) -> sp.cs
 
 
 def attributes_by_class(x: Attributes, labels: Array, num_classes: int) -> sp.csr_array:
-    """X with row u moved to the columns of u's class: (N, C·F), as sparse as X.
+    """Return X with row u moved to the columns of u's class: (N, C·F), as sparse as X.
 
     Then ``Â @ attributes_by_class`` is r³, and its product with a weight needs no (N, C·F) array.
     """
@@ -116,13 +116,7 @@ def attributes_by_class(x: Attributes, labels: Array, num_classes: int) -> sp.cs
 def class_means(
     adjacency: sp.csr_array, x: Attributes, labels: Array, num_classes: int
 ) -> sp.csr_array:
-    """r³: the mean attributes of the neighbours of each class, zero where there is none; Eq. (5).
-
-    Args:
-        adjacency: (N, N), row v lists the neighbours of v.
-        x: (N, F).
-        labels: (N,).
-        num_classes: C.
+    """r³: the mean attributes of the neighbours of each class, zero without one; Eq. (5).
 
     Returns:
         (N, C·F) CSR, the block of class c at columns c·F … (c+1)·F-1.
@@ -134,7 +128,7 @@ def class_means(
 
 
 def is_compiled(x: Attributes, edges: int) -> bool:
-    """Whether class means of a graph with that many edges come from :func:`fill_class_means`."""
+    """Return whether class means of so many edges are computed by :func:`fill_class_means`."""
     return not sp.issparse(x) and edges * x.shape[1] >= COMPILED_FROM
 
 
@@ -148,11 +142,10 @@ def class_mean_rows(
     out: Array | None = None,
     compiled: bool | None = None,
 ) -> Array:
-    """:func:`class_means` as dense rows in half precision, for batches of nodes.
+    """Return :func:`class_means` as dense half-precision rows, for batches of nodes.
 
-    Many dense attributes by :func:`fill_class_means`. Otherwise one class after the other and some
-    rows at a time: beside the result there is never more than one class's edges and a block of
-    rows. Half precision keeps three digits, which is more than a mean over a few neighbours holds.
+    Many dense attributes by :func:`fill_class_means`; otherwise class by class and block by block,
+    which bounds memory.
 
     Args:
         adjacency: (M, N), row v lists the neighbours of v; some rows of a graph, or all.
@@ -160,11 +153,8 @@ def class_mean_rows(
         labels: (N,).
         num_classes: C.
         unit_length: whether each node's row is scaled to length 1.
-        out: where the rows go, for example a file in memory; made if None.
-        compiled: whether by :func:`fill_class_means`, whose last bits differ; None as above.
-
-    Returns:
-        (M, C·F) float16.
+        out: (M, C·F) float16 for the result, for example in a mapped file.
+        compiled: whether to use :func:`fill_class_means`, whose last bits differ; None as above.
     """
     num_nodes, width = adjacency.shape[0], x.shape[1]
     rows = np.empty((num_nodes, num_classes * width), np.float16) if out is None else out
@@ -175,12 +165,12 @@ def class_mean_rows(
         return rows
     mean = averaging(adjacency, labels, num_classes)
     scale = np.ones(num_nodes, np.float32)
-    if unit_length:  # known before anything is rounded: half precision ends at 65504
+    if unit_length:  # before rounding: half precision ends at 65504
         lengths = _block_lengths(mean, x, labels, num_classes, np.float32)
-        odd = _are_odd(lengths) & (np.diff(mean.indptr) > 0)
+        odd = are_odd(lengths) & (np.diff(mean.indptr) > 0)
         if odd.any():
             exact = _block_lengths(mean[odd], x, labels, num_classes, np.float64)
-            lengths = _corrected(lengths, odd, exact)
+            lengths = corrected(lengths, odd, exact)
         scale = inverse_or_zero(lengths)
     for some, block, found in _mean_blocks(mean, x, labels, num_classes):
         rows[some, block] = found * scale[some, None]
@@ -190,7 +180,7 @@ def class_mean_rows(
 def _mean_blocks(
     mean: sp.csr_array, x: Attributes, labels: Array, num_classes: int
 ) -> Iterator[tuple[slice, slice, Array]]:
-    """Class means by blocks: which rows, which columns, and their values."""
+    """Yield class means by blocks: rows, columns, values."""
     num_nodes, width = mean.shape[0], x.shape[1]
     neighbor_class = labels.astype(np.int32)[mean.indices]
     starts = np.zeros(mean.nnz + 1, mean.indptr.dtype)
@@ -209,63 +199,12 @@ def _mean_blocks(
 def _block_lengths(
     mean: sp.csr_array, x: Attributes, labels: Array, num_classes: int, precision: type
 ) -> Array:
-    """The Euclidean length of each row of class means."""
+    """Return the Euclidean length of each row of class means."""
     squared = np.zeros(mean.shape[0], precision)
     with np.errstate(over="ignore"):
         for some, _, found in _mean_blocks(mean, x, labels, num_classes):
             squared[some] += np.square(found, dtype=precision).sum(axis=1)
     return np.sqrt(squared)
-
-
-def row_lengths(matrix: sp.csr_array) -> Array:
-    """The Euclidean length of each row of a sparse matrix; see :func:`dense_lengths`."""
-    squared = matrix.multiply(matrix).sum(axis=1)
-    lengths: Array = np.sqrt(np.asarray(squared).reshape(-1)).astype(np.float32)
-    odd = _are_odd(lengths) & (np.diff(matrix.indptr) > 0)
-    if odd.any():
-        some = matrix[odd].astype(np.float64)
-        exact = np.sqrt(np.asarray(some.multiply(some).sum(axis=1)).reshape(-1))
-        lengths = _corrected(lengths, odd, exact)
-    return lengths
-
-
-def dense_lengths(rows: Array) -> Array:
-    """The Euclidean length of (…, width) rows.
-
-    In single precision; in double precision where a row's squares leave the range of single
-    precision. The number of any other row is the same then.
-    """
-    with np.errstate(over="ignore"):
-        lengths: Array = np.sqrt(np.square(rows).sum(axis=-1))
-    odd = _are_odd(lengths)
-    if odd.any():
-        odd &= rows.any(axis=-1)
-        exact = np.sqrt(np.square(rows[odd], dtype=np.float64).sum(axis=-1))
-        lengths = _corrected(lengths, odd, exact)
-    return lengths
-
-
-def _are_odd(lengths: Array) -> Array:
-    """Which lengths single precision may have lost: squares were infinite, or 0."""
-    odd: Array = ~((lengths > 1e-15) & (lengths < 1e18))
-    return odd
-
-
-def _corrected(lengths: Array, odd: Array, exact: Array) -> Array:
-    """Lengths with those of odd rows replaced; rows of zeros change nothing."""
-    if not exact.any():
-        return lengths
-    result = lengths.astype(np.float64)
-    result[odd] = exact
-    return result
-
-
-def inverse_or_zero(values: Array) -> Array:
-    """1/v in single precision, and exactly 0 where v is 0.
-
-    A number of single precision has the same inverse if it is given in double precision.
-    """
-    return np.divide(1.0, values, out=np.zeros_like(values, np.float32), where=values > 0)
 
 
 def sparse_class_means(
@@ -277,15 +216,15 @@ def sparse_class_means(
     unit_length: bool = False,
     device: torch.device | str = "cpu",
 ) -> SparseReplicaRows:
-    """:func:`class_means` of each replica as sparse rows, for batches of nodes.
+    """Return :func:`class_means` of each replica as sparse rows, for batches of nodes.
 
     Args:
         adjacency: (N, N), row v lists the neighbours of v.
         x: (N, F).
-        labels: (R, N) hard labels, one row per replica.
+        labels: (R, N), one row per replica.
         num_classes: C.
         unit_length: whether each node's row is scaled to length 1.
-        device: where the products happen.
+        device: where products happen.
     """
     blocks = []
     for row in labels:
@@ -301,16 +240,8 @@ def sparse_class_means(
 class FactoredMeans(Statistic):
     """r³ as ``Â · attributes_by_class``: cost nnz(x)·D + E·D, memory N·D, never N×(C·F).
 
-    The replicas' matrices are the diagonal blocks of one sparse matrix, so that one product
-    serves them all.
-
-    Args:
-        adjacency: (N, N).
-        x: (N, F).
-        labels: (R, N) hard labels, one row per replica.
-        num_classes: C.
-        unit_length: whether each node's row is scaled to length 1.
-        device: where the products happen.
+    The replicas' matrices are the diagonal blocks of one, so that one product serves them all.
+    Arguments as for :func:`sparse_class_means`.
     """
 
     def __init__(
@@ -361,3 +292,170 @@ class FactoredMeans(Statistic):
         chosen = sp.csr_array(self.mean.host[places.reshape(-1)] @ self.input.host)
         chosen.sort_indices()
         return SparseReplicaRows(SparseMatrix(chosen, self.mean.device).ready(), replicas)
+
+
+def class_means_on_device(
+    adjacency: SparseMatrix,
+    x: Tensor,
+    labels: Tensor,
+    num_classes: int,
+    *,
+    unit_length: bool = False,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """Return :func:`class_means` of R replicas as dense rows (R, N, C·F) of a GPU.
+
+    Beside the result there is never more than one class of one replica in single precision.
+
+    Args:
+        adjacency: (N, N), row v lists the neighbours of v.
+        x: (N, F), on the device of the adjacency.
+        labels: (R, N), -1 unknown, on the same device.
+        num_classes: C.
+        unit_length: whether each node's row is scaled to length 1.
+        dtype: of the result.
+    """
+    (num_nodes, width), neighbor = x.shape, adjacency.columns_of_entries
+    rows = torch.empty(
+        labels.shape[0], num_nodes, num_classes * width, dtype=dtype, device=x.device
+    )
+    if not adjacency.host.nnz:  # cuSPARSE and MKL refuse empty matrices
+        return rows.zero_()
+
+    def means(theirs: Tensor, number: int) -> Tensor:
+        factors = (theirs == number).to(x.dtype)
+        weight = adjacency.product(x.new_ones(num_nodes, 1), factors)
+        return adjacency.product(x, factors).div_(torch.where(weight > 0, weight, 1))
+
+    for own, out in zip(labels, rows, strict=True):
+        theirs, scale = own[neighbor], x.new_ones(num_nodes, 1)
+        if unit_length:  # before rounding: half precision ends at 65504
+            squares = torch.zeros(num_nodes, 1, device=x.device)
+            for number in range(num_classes):
+                squares += means(theirs, number).square_().sum(dim=1, keepdim=True)
+            scale = torch.where(squares > 0, squares.rsqrt(), 0)
+        for number in range(num_classes):
+            out[:, number * width : (number + 1) * width] = means(theirs, number).mul_(scale)
+    return rows
+
+
+def fill_class_means(
+    adjacency: sp.csr_array,
+    x: Array,
+    labels: Array,
+    num_classes: int,
+    out: Array,
+    *,
+    unit_length: bool = False,
+    threads: int | None = None,
+) -> None:
+    """Compute class means by one pass over the edges, in machine code.
+
+    A row is summed by one thread in the order of its edges, so the result is bit-identical for any
+    number of threads.
+
+    Args:
+        adjacency: (M, N), row v lists the neighbours of v; some rows of a graph, or all.
+        x: (N, F) float32.
+        labels: (N,); -1 is unknown.
+        num_classes: C.
+        out: (M, C·F), half or single precision, for example in a mapped file.
+        unit_length: whether each node's row is scaled to length 1.
+        threads: how many; None for as many as torch uses.
+    """
+    num_nodes, width = adjacency.shape[0], x.shape[1]
+    # Unsigned places need no test for counting from the end; the unknown are a class of their own.
+    indptr, indices = adjacency.indptr.view(np.uint32), adjacency.indices.view(np.uint32)
+    label = np.where(labels < 0, num_classes, labels).astype(np.uint32)
+    edges = (indptr, indices, adjacency.data, label, np.ascontiguousarray(x))
+    kernel = _compiled()
+    block = max(1, _BUFFER // (num_classes * width))
+
+    def fill(first: int) -> None:
+        last = min(first + block, num_nodes)
+        buffer = np.empty((last - first, num_classes * width), np.float32)
+        kernel(first, last, *edges, unit_length, np.empty(num_classes, np.float32), buffer)
+        rows = torch.from_numpy(out[first:last]).view(-1)
+        found = torch.from_numpy(buffer).view(-1)
+        pieces = (torch.split(whole, _PIECE) for whole in (rows, found))
+        for place, part in zip(*pieces, strict=True):
+            place.copy_(part)
+
+    pool = ThreadPoolExecutor(threads or torch.get_num_threads())
+    try:
+        for _ in pool.map(fill, range(0, num_nodes, block)):
+            pass
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@cache
+def _compiled() -> Any:
+    """Compile the kernel without the GIL; one signature for all callers.
+
+    numba's cache on disk is not used: it is a pickle.
+    """
+    import numba
+
+    whole = numba.types.Array(numba.uint32, 1, "C", readonly=True)
+    values = numba.types.Array(numba.float32, 1, "C", readonly=True)
+    table = numba.types.Array(numba.float32, 2, "C", readonly=True)
+    signature = numba.void(
+        *(numba.intp, numba.intp, whole, whole, values, whole, table, numba.boolean),
+        *(numba.float32[::1], numba.float32[:, ::1]),
+    )
+    # Sums of squares may be taken in any order: several at once.
+    squares = numba.njit(nogil=True, fastmath={"reassoc", "contract"})(_squares)
+    return _kernel(numba.njit(signature, nogil=True), squares)
+
+
+def _kernel(compiled: Callable[[Any], Any], squares: Any) -> Any:
+    """Return a function that fills some rows."""
+
+    def rows(
+        first: int,
+        last: int,
+        indptr: Array,
+        indices: Array,
+        data: Array,
+        labels: Array,
+        x: Array,
+        unit_length: bool,
+        totals: Array,
+        means: Array,
+    ) -> None:
+        num_classes, width = totals.size, x.shape[1]
+        for node in range(first, last):
+            row = means[node - first]
+            for place in range(row.size):
+                row[place] = 0
+            for label in range(num_classes):
+                totals[label] = 0
+            for edge in range(indptr[node], indptr[node + 1]):
+                neighbor = indices[edge]
+                label = labels[neighbor]
+                if label < num_classes:
+                    weight = data[edge]
+                    totals[label] += weight
+                    start = label * width
+                    for column in range(width):
+                        row[start + column] += weight * x[neighbor, column]
+            for label in range(num_classes):
+                if totals[label] > 0:
+                    factor = np.float32(1) / totals[label]
+                    for place in range(label * width, (label + 1) * width):
+                        row[place] *= factor
+            length = np.float32(np.sqrt(squares(row))) if unit_length else np.float32(0)
+            if length > 0:
+                factor = np.float32(1) / length
+                for place in range(row.size):
+                    row[place] *= factor
+
+    return compiled(rows)
+
+
+def _squares(row: Array) -> Any:
+    total = np.float32(0)
+    for place in range(row.size):
+        total += row[place] * row[place]
+    return total

@@ -1,56 +1,32 @@
-"""The local statistics of a graph's nodes, built from settings and pseudo labels."""
+"""The local statistics of a graph's nodes, built from settings and pseudo-labels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
 import torch
-from torch import Tensor
 
 from hpgmn.base.errors import GraphError
 from hpgmn.base.sparse import SparseMatrix
-from hpgmn.graph import Array, Attributes, Graph
-from hpgmn.statistics.cache import Recipe, StatisticsCache, circumstances, digest
-from hpgmn.statistics.diffusion import (
-    DenseDiffusion,
-    ImplicitDiffusion,
-    coefficients,
-    dense_arrays,
-    transition,
+from hpgmn.graph import Array, Graph
+from hpgmn.statistics.cache import StatisticsCache
+from hpgmn.statistics.definitions import (
+    AdjacencyRows,
+    AttributeRows,
+    ClassCounts,
+    ClassMeans,
+    Definition,
+    Request,
 )
-from hpgmn.statistics.forms import (
-    chosen_form,
-    chosen_means_form,
-    is_sketched,
-    means_are_sketched,
-    refuse_beyond_half,
-)
-from hpgmn.statistics.labelwise import (
-    FactoredMeans,
-    class_counts,
-    class_mean_rows,
-    class_means,
-    dense_lengths,
-    inverse_or_zero,
-    row_lengths,
-    scaled_counts,
-    sparse_class_means,
-)
-from hpgmn.statistics.on_device import class_means_on_device
-from hpgmn.statistics.operators import (
-    DenseRows,
-    Grouped,
-    NeighborMean,
-    ReplicaRows,
-    SparseRows,
-    Statistic,
-    reindexed,
-)
-from hpgmn.statistics.push import largest_entries, prepare_push
+from hpgmn.statistics.diffusion import transition
+from hpgmn.statistics.diffusion_forms import Diffusion
+from hpgmn.statistics.operators import Grouped, NeighborMean, Statistic, reindexed
 from hpgmn.statistics.settings import (
     StatisticsSettings,
     averaged,
@@ -58,50 +34,24 @@ from hpgmn.statistics.settings import (
     mode_of,
     statistic_names,
 )
-from hpgmn.statistics.sketch import node_keys, sketch, sketched_attributes
 
 TWO_HOP_LIMIT = 2**28
 """Most entries of a two-hop matrix, 2 GiB; crocodile's has 32, squirrel's 8, pubmed's 1 million."""
 
-_MODERATE = 1e15  # single precision holds its square, and that of its inverse
-_BLOCK = 1024  # rows of the two-hop matrix made at once
+_BLOCK = 1024  # rows of the two-hop matrix computed at once
+_EMPTY = np.empty((1, 0), np.int64)
 
-_Built: TypeAlias = tuple[
-    Array, Array | None, int, list[StatisticsSettings], dict[str, Statistic]
-]  # labels, shares, classes and settings of the statistics built last, and these
+DEFINITIONS: dict[str, Definition] = {
+    "attributes": AttributeRows(),
+    "class_counts": ClassCounts(),
+    "class_means": ClassMeans(),
+    "diffusion": Diffusion(),
+    "adjacency": AdjacencyRows(),
+}
+"""By name; ``neighbor_*`` are means of these over neighbours."""
 
-
-def scaled_attributes(x: Attributes, scaling: str) -> Attributes:
-    """Attributes as given ("raw"), divided by the row's sum ("fraction"), or of unit length."""
-    if scaling == "raw":
-        return x
-    x = _moderate(x)
-    if sp.issparse(x):
-        sums = np.asarray(abs(x).sum(axis=1)).reshape(-1).astype(np.float32)
-        factor = inverse_or_zero(sums if scaling == "fraction" else row_lengths(x))
-        data = x.data * np.repeat(factor, np.diff(x.indptr))
-        return sp.csr_array((data, x.indices, x.indptr), shape=x.shape)
-    lengths = np.abs(x).sum(axis=1) if scaling == "fraction" else np.sqrt((x * x).sum(axis=1))
-    return np.asarray(x * inverse_or_zero(lengths)[:, None], dtype=np.float32)
-
-
-def _moderate(x: Attributes) -> Attributes:
-    """Attributes whose squares are neither infinite nor 0, each row divided by a number of its own.
-
-    Where all are such, which is usual, these are the ones given.
-    """
-    if sp.issparse(x):
-        top = np.asarray(abs(x).max(axis=1).todense()).reshape(-1)
-    else:
-        top = np.maximum(x.max(axis=1), -x.min(axis=1))
-    is_odd = (top > _MODERATE) | ((top < 1 / _MODERATE) & (top > 0))
-    if not is_odd.any():
-        return x
-    by = np.where(is_odd, top, 1).astype(np.float32)
-    if sp.issparse(x):
-        data = x.data / np.repeat(by, np.diff(x.indptr))
-        return sp.csr_array((data, x.indices, x.indptr), shape=x.shape)
-    return np.asarray(x / by[:, None], dtype=np.float32)
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Called with the statistic, the rows done and all rows."""
 
 
 class LocalStatistics:
@@ -113,11 +63,8 @@ class LocalStatistics:
         columns: for another graph than the one trained on: for each of its nodes the position in
             the training graph, -1 where it was not there.
         width: the number of nodes of the training graph, where ``columns`` is given.
-        wanted: positions of the only nodes whose rows will be read, ascending; rows that cost as
-            much one by one as together are left empty for others. None: all nodes.
-
-    Attributes:
-        progress: told what is computed, how much of it is done and how much there is.
+        wanted: positions of the only nodes whose rows will be read, ascending; expensive rows of
+            others stay empty. None: all nodes.
     """
 
     def __init__(
@@ -130,45 +77,52 @@ class LocalStatistics:
         wanted: Array | None = None,
     ) -> None:
         self.graph = graph
-        self._wanted = wanted
         self.device = torch.device(device)
+        self._nodes = wanted
         self._columns = None if columns is None else torch.from_numpy(columns).to(self.device)
         self._width = width
-        self.progress: Callable[[str, int, int], None] | None = None
+        self._progress: Progress | None = None
         self._cache = StatisticsCache.of_user()
-        self._shared: dict[tuple[Any, ...], Statistic] = {}
-        self._latest: _Built | None = None
+        self._built: dict[tuple[Any, ...], Statistic] = {}
+        self._latest: tuple[tuple[Any, ...], dict[str, Statistic]] | None = None
         self._adjacency: dict[str, sp.csr_array] = {}
         self._propagation: dict[tuple[str, str, float], SparseMatrix] = {}
         self._two_hop: dict[str, SparseMatrix] = {}
 
     def on(self, graph: Graph) -> LocalStatistics:
-        """The statistics of a graph of the same nodes with other edges, in the same columns."""
+        """Return the statistics of a graph of the same nodes with other edges, same columns."""
         twin = LocalStatistics(graph, self.device, width=self._width)
         twin._columns = self._columns
         return twin
 
+    @contextmanager
+    def reporting(self, progress: Progress) -> Iterator[None]:
+        """Report the progress of expensive statistics that are built inside the block."""
+        before, self._progress = self._progress, progress
+        try:
+            yield
+        finally:
+            self._progress = before
+
     def adjacency(self, neighbors: str) -> sp.csr_array:
-        """The graph's adjacency in one of the single modes, kept."""
+        """Return the graph's adjacency in one of the single modes, cached."""
         if neighbors not in self._adjacency:
             self._adjacency[neighbors] = self.graph.adjacency(neighbors)
         return self._adjacency[neighbors]
 
     def attributes(self, scaling: str) -> Statistic:
-        """The attributes in one of their scalings, kept."""
-        return self._once(("attributes", scaling), lambda: self._attributes(scaling))
+        """Return the attributes in one of their scalings, cached."""
+        return self._label_free("attributes", "out", StatisticsSettings(attributes_scaling=scaling))
 
     def adjacency_rows(self, neighbors: str, scaling: str) -> Statistic:
-        """The rows of the adjacency in one of the attributes' scalings, kept."""
-        return self._once(
-            ("adjacency", neighbors, scaling),
-            lambda: self.reindexed(self._adjacency_rows(neighbors, scaling)),
-        )
+        """Return the rows of the adjacency in one of the attributes' scalings, cached."""
+        settings = StatisticsSettings(adjacency_scaling=scaling)
+        return self._label_free("adjacency", neighbors, settings)
 
     def propagation(
         self, neighbors: str, normalization: str, self_loop: float = 0.0
     ) -> SparseMatrix:
-        """The normalised adjacency (:func:`transition`) that spreads hidden states, kept."""
+        """Return the normalised adjacency (:func:`transition`), cached."""
         key = (neighbors, normalization, self_loop)
         if key not in self._propagation:
             matrix = transition(self.adjacency(neighbors), normalization, self_loop)
@@ -176,15 +130,15 @@ class LocalStatistics:
         return self._propagation[key]
 
     def two_hop(self, neighbors: str) -> SparseMatrix:
-        """The nodes two edges away and no fewer, symmetrically normalised, kept.
+        """Return the symmetrically normalised matrix of nodes exactly two edges away, cached.
 
-        Every such node counts once, however many paths lead to it and whatever their weights.
+        Every such node counts once, whatever the number and weights of paths.
         """
         if neighbors not in self._two_hop:
             matrix = transition(_two_hop(self.adjacency(neighbors)), "symmetric")
-            kept = self._two_hop[neighbors] = SparseMatrix(matrix, self.device)
+            result = self._two_hop[neighbors] = SparseMatrix(matrix, self.device)
             if neighbors == "undirected":  # symmetric: no second copy of millions of entries
-                kept.transpose = kept
+                result.transpose = result
         return self._two_hop[neighbors]
 
     def build(
@@ -194,10 +148,10 @@ class LocalStatistics:
         settings: Sequence[StatisticsSettings],
         shares: Array | None = None,
     ) -> dict[str, Statistic]:
-        """The statistics of R replicas; those built last are kept, for training and prediction.
+        """Build the statistics of R replicas; the latest are cached for training and prediction.
 
         Args:
-            labels: (R, N) pseudo labels; -1 is unknown.
+            labels: (R, N) pseudo-labels; -1 is unknown.
             num_classes: C.
             settings: one per replica; they may differ in ``neighbors`` alone.
             shares: (R, N, C) probabilities of each class, for ``soft_counts``; None takes the
@@ -206,258 +160,104 @@ class LocalStatistics:
         Returns:
             A statistic for each name of :func:`statistic_names`.
         """
-        if not settings[0].soft_counts or shares is None:
-            shares = None  # nothing reads them
+        if not settings[0].soft_counts:
+            shares = None
+        inputs = (num_classes, list(settings), labels, shares)
         if self._latest is not None:
-            known, certainty, classes, chosen, found = self._latest
-            is_same = (classes, chosen) == (num_classes, list(settings))
-            if is_same and _equal(known, labels) and _equal(certainty, shares):
-                return found
-            self._latest = None  # frees its memory before the next takes some
+            if _same_inputs(self._latest[0], inputs):
+                return self._latest[1]
+            self._latest = None  # frees its memory before the next is built
         built: dict[str, Statistic] = {}
-        made: dict[tuple[str, str], Statistic] = {}
+        parts: dict[tuple[str, str], Statistic] = {}
         for name in statistic_names(settings[0]):
-            modes = [mode_of(name, one.neighbors) for one in settings]
-            groups = [
-                (mode, [r for r, own in enumerate(modes) if own == mode])
-                for mode in dict.fromkeys(modes)
-            ]
-            members = [
-                (
-                    self._one(
-                        base_name(name),
-                        mode,
-                        labels[chosen],
-                        num_classes,
-                        settings[0],
-                        None if shares is None else shares[chosen],
-                        made,
-                    ),
-                    chosen,
-                )
-                for mode, chosen in groups
-            ]
+            modes = [mode_of(name, replica.neighbors) for replica in settings]
+            members = []
+            for mode in dict.fromkeys(modes):
+                chosen = [number for number, other in enumerate(modes) if other == mode]
+                some_shares = None if shares is None else shares[chosen]
+                request = self._request(mode, labels[chosen], num_classes, some_shares)
+                members.append((self._one(base_name(name), request, settings[0], parts), chosen))
             built[name] = members[0][0] if len(members) == 1 else Grouped(members)
-        self._latest = (labels, shares, num_classes, list(settings), built)
+        self._latest = (inputs, built)
         return built
 
-    def _one(
-        self,
-        name: str,
-        mode: str,
-        labels: Array,
-        num_classes: int,
-        settings: StatisticsSettings,
-        shares: Array | None,
-        made: dict[tuple[str, str], Statistic],
-    ) -> Statistic:
-        """A statistic of the replicas that have a mode; ``made`` keeps it for its mean."""
-        if (name, mode) not in made:
-            inner = averaged(name)
-            if inner is None:
-                made[name, mode] = self._plain(name, mode, labels, num_classes, settings, shares)
-            else:
-                own = self._one(inner, mode, labels, num_classes, settings, shares, made)
-                made[name, mode] = NeighborMean(own, self.propagation(mode, "row"))
-        return made[name, mode]
-
-    def _plain(
-        self,
-        name: str,
-        mode: str,
-        labels: Array,
-        num_classes: int,
-        settings: StatisticsSettings,
-        shares: Array | None,
-    ) -> Statistic:
-        """A statistic that is no mean over neighbours."""
-        if name == "class_counts":
-            known = labels if shares is None else shares
-            return self._class_counts(mode, known, num_classes, settings)
-        if name == "class_means":
-            return self._class_means(mode, labels, num_classes, settings)
-        if name == "attributes":
-            return self.attributes(settings.attributes_scaling)
-        if name == "adjacency":
-            return self.adjacency_rows(mode, settings.adjacency_scaling)
-        key = (
-            "diffusion",
-            mode,
-            settings.diffusion,
-            settings.teleport,
-            settings.heat_time,
-            settings.normalization,
-            settings.diffusion_self_loop,
-            settings.diffusion_form,
-            settings.diffusion_tolerance,
-            settings.diffusion_topk,
-            settings.diffusion_threshold,
-            settings.diffusion_dim,
-            settings.diffusion_scaling,
-            settings.diffusion_self_entry,
-        )
-        return self._once(key, lambda: self._diffusion(mode, settings))
-
-    def _once(self, key: tuple[Any, ...], build: Callable[[], Statistic]) -> Statistic:
-        if key not in self._shared:
-            self._shared[key] = build()
-        return self._shared[key]
-
-    def _tensor(self, array: Array) -> Tensor:
-        return torch.from_numpy(np.require(array, np.float32, ["C", "W"])).to(self.device)
-
     def reindexed(self, statistic: Statistic) -> Statistic:
-        """A statistic whose columns are nodes, in the columns of the graph trained on."""
+        """Express a statistic whose columns are nodes in the columns of the training graph."""
         if self._columns is None:
             return statistic
         return reindexed(statistic, self._columns, self._width or 0)
 
-    def _attributes(self, scaling: str) -> Statistic:
-        x = scaled_attributes(self.graph.x, scaling)
-        if sp.issparse(x):
-            return SparseRows(SparseMatrix(x, self.device))
-        return DenseRows(self._tensor(x))
+    def _request(
+        self, mode: str, labels: Array = _EMPTY, num_classes: int = 0, shares: Array | None = None
+    ) -> Request:
+        return Request(
+            self.graph,
+            self.device,
+            self._cache,
+            mode,
+            partial(self.adjacency, mode),
+            labels,
+            num_classes,
+            shares,
+            columns=self._columns,
+            width=self._width,
+            nodes=self._nodes,
+            progress=None if self._progress is None else partial(self._progress, "diffusion"),
+        )
 
-    def _adjacency_rows(self, mode: str, scaling: str) -> Statistic:
-        rows = scaled_attributes(self.adjacency(mode), scaling)
-        return SparseRows(SparseMatrix(rows, self.device))
-
-    def _class_counts(
-        self, mode: str, labels: Array, num_classes: int, settings: StatisticsSettings
+    def _one(
+        self,
+        name: str,
+        request: Request,
+        settings: StatisticsSettings,
+        parts: dict[tuple[str, str], Statistic],
     ) -> Statistic:
-        counts = class_counts(self.adjacency(mode), labels, num_classes)
-        return ReplicaRows(self._tensor(scaled_counts(counts, settings.class_counts_scaling)))
+        """Build a statistic; ``parts`` keeps it for its mean over neighbours."""
+        key = (name, request.mode)
+        if key not in parts:
+            inner = averaged(name)
+            if inner is not None:
+                statistic = self._one(inner, request, settings, parts)
+                parts[key] = NeighborMean(statistic, self.propagation(request.mode, "row"))
+            elif DEFINITIONS[name].reads_labels:
+                parts[key] = DEFINITIONS[name].make(request, settings)
+            else:
+                parts[key] = self._label_free(name, request.mode, settings)
+        return parts[key]
 
-    def _class_means(
-        self, mode: str, labels: Array, num_classes: int, settings: StatisticsSettings
-    ) -> Statistic:
-        x, adjacency = self.graph.x, self.adjacency(mode)
-        unit_length = settings.class_means_scaling == "unit"
-        # A trained model whose automatic form was a sketch names it in its settings.
-        sketched = self._width is None and means_are_sketched(self.graph, settings)
-        form = chosen_means_form(
-            adjacency, x, len(labels), num_classes, settings, self.device, sketched=sketched
-        )
-        if form in ("factored", "sparse"):
-            build = FactoredMeans if form == "factored" else sparse_class_means
-            return build(
-                adjacency, x, labels, num_classes, unit_length=unit_length, device=self.device
-            )
-        if form == "sketch":
-            x = sketched_attributes(x, settings.class_means_dim)
-        if form in ("half", "sketch") and not unit_length:
-            refuse_beyond_half(x)
-        if self.device.type == "cuda":
-            return ReplicaRows(
-                class_means_on_device(
-                    SparseMatrix(adjacency, self.device),
-                    self._tensor(x.toarray() if sp.issparse(x) else x),
-                    torch.from_numpy(labels).to(self.device),
-                    num_classes,
-                    unit_length=unit_length,
-                    dtype=torch.float32 if form == "dense" else torch.float16,
-                )
-            )
-        if form in ("half", "sketch"):
-
-            def fill(halves: Array) -> None:
-                for row, own in zip(labels, halves, strict=True):
-                    class_mean_rows(
-                        adjacency, x, row, num_classes, unit_length=unit_length, out=own
-                    )
-
-            name = "attributes" if form == "half" else f"attributes in {x.shape[1]}"
-            recipe = self._recipe(
-                "Class means",
-                mode,
-                {"num_classes": num_classes, "unit_length": unit_length},
-                attributes=self._cache.digest(name, x),
-                labels=digest(labels),
-            )
-            shape = (*labels.shape, num_classes * x.shape[1])
-            halves = self._cache.rows(recipe, shape, fill)
-            return ReplicaRows(torch.from_numpy(halves).to(self.device))
-        rows = np.stack([class_means(adjacency, x, row, num_classes).toarray() for row in labels])
-        if unit_length:
-            rows *= inverse_or_zero(dense_lengths(rows))[..., None]
-        return ReplicaRows(self._tensor(rows))
-
-    def _diffusion(self, mode: str, settings: StatisticsSettings) -> Statistic:
-        matrix = transition(
-            self.adjacency(mode), settings.normalization, settings.diffusion_self_loop
-        )
-        # A trained model whose automatic form was a sketch names it in its settings.
-        sketched = self._width is None and is_sketched(self.graph, settings)
-        form = chosen_form(matrix, settings, self.device, sketched=sketched)
-        kind = settings.diffusion
-        parameters: dict[str, Any] = {
-            "teleport": settings.teleport,
-            "heat_time": settings.heat_time,
-            "tolerance": settings.diffusion_tolerance,
-        }
-        shape: dict[str, Any] = {
-            "self_entry": settings.diffusion_self_entry,
-            "unit_length": settings.diffusion_scaling == "unit",
-        }
-        theta = coefficients(kind, **parameters)
-        if form == "implicit":
-            shape["device"] = self.device
-            return self.reindexed(ImplicitDiffusion(matrix, theta, **shape))
-        made_from = {
-            **parameters,
-            "diffusion": kind,
-            "normalization": settings.normalization,
-            "self_loop": settings.diffusion_self_loop,
-        }
-        what = f"Diffusion of the {form} form"
-        if form == "sketch":
-            dim = settings.diffusion_dim
-
-            def sketch_rows() -> dict[str, Array]:
-                on_device, keys = SparseMatrix(matrix, self.device), node_keys(self.graph)
-                return {"rows": sketch(on_device, theta, keys, dim, **shape).cpu().numpy()}
-
-            made_from |= {**shape, "dim": dim, "on": circumstances(self.device)}
-            names = self._cache.digest("names", self.graph.node_ids)
-            recipe = self._recipe(what, mode, made_from, names=names)
-            arrays = self._cache.arrays(recipe, sketch_rows)
-            return DenseRows(torch.from_numpy(arrays["rows"]).to(self.device))
-        if form == "topk":
-            most: dict[str, Any] = {
-                "count": settings.diffusion_topk,
-                "threshold": settings.diffusion_threshold,
-                "self_entry": settings.diffusion_self_entry,
-            }
-            progress = None if self.progress is None else partial(self.progress, "diffusion")
-            of_some = {} if self._wanted is None else {"wanted": digest(self._wanted)}
-            entries = self._cache.sparse(  # the same bits whatever the number of threads
-                self._recipe(what, mode, made_from | most, **of_some),
-                lambda: largest_entries(
-                    matrix, kind, progress=progress, nodes=self._wanted, **most, **parameters
-                ),
-                lambda: prepare_push(kind),
-            )
-            rows = scaled_attributes(entries, settings.diffusion_scaling)
-            return self.reindexed(SparseRows(SparseMatrix(rows, self.device)))
-        made_from |= {**shape, "on": circumstances(torch.device("cpu"))}
-        arrays = self._cache.arrays(
-            self._recipe(what, mode, made_from),
-            lambda: dense_arrays(matrix, kind, **shape, **parameters),
-        )
-        return self.reindexed(DenseDiffusion(arrays, self.device))
-
-    def _recipe(self, kind: str, mode: str, parameters: dict[str, Any], **inputs: str) -> Recipe:
-        """All that a statistic is made from; the neighbour mode counts by its adjacency."""
-        adjacency = self._cache.digest(f"adjacency {mode}", self.adjacency(mode))
-        return Recipe(kind, parameters, {"adjacency": adjacency, **inputs})
+    def _label_free(self, name: str, mode: str, settings: StatisticsSettings) -> Statistic:
+        key = DEFINITIONS[name].key(mode, settings)
+        if key not in self._built:
+            self._built[key] = DEFINITIONS[name].make(self._request(mode), settings)
+        return self._built[key]
 
 
-def _equal(one: Array | None, other: Array | None) -> bool:
-    return one is other or (one is not None and other is not None and np.array_equal(one, other))
+def fix_sketches(graph: Graph, settings: Any) -> Any:
+    """Return settings that name the sketches ``auto`` took on the training graph.
+
+    A trained model keeps these, so that ``auto`` on another graph never changes its columns.
+    """
+    used = set(getattr(settings, "statistics", ()))
+    named = {}
+    if "diffusion" in used and Diffusion.is_sketched(graph, settings):
+        named["diffusion_form"] = "sketch"
+    uses_means = used & {"class_means", "neighbor_class_means"}
+    if uses_means and ClassMeans.is_sketched(graph, settings):
+        named["class_means_form"] = "sketch"
+    if all(getattr(settings, key) == value for key, value in named.items()):
+        return settings
+    return dataclasses.replace(settings, **named)
+
+
+def _same_inputs(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
+    return first[:2] == second[:2] and all(
+        one is other or (one is not None and other is not None and np.array_equal(one, other))
+        for one, other in zip(first[2:], second[2:], strict=True)
+    )
 
 
 def _two_hop(adjacency: sp.csr_array) -> sp.csr_array:
-    """Ones where two edges lead, but neither one edge nor none."""
+    """Return ones where two edges lead, but neither one edge nor none."""
     num_nodes = adjacency.shape[0]
     loops = sp.eye_array(num_nodes, dtype=np.float32, format="csr")
     once = sp.csr_array(
@@ -474,7 +274,8 @@ def _two_hop(adjacency: sp.csr_array) -> sp.csr_array:
         if entries > TWO_HOP_LIMIT:
             raise GraphError(
                 f"The two-hop neighbourhoods of this graph have more than {TWO_HOP_LIMIT:,} "
-                "entries. Choose a model that reads neighbours only, such as gcn."
+                "entries.",
+                "Choose a model that reads direct neighbours only, such as gcn",
             )
     matrix = sp.csr_array(sp.vstack(blocks, format="csr"))
     matrix.sort_indices()

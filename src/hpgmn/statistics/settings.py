@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from hpgmn.base.settings import setting
 from hpgmn.graph import NEIGHBORS
-from hpgmn.statistics.forms import FORMS, MEANS_FORMS
 
 STATISTICS = (
     *("attributes", "class_counts", "class_means", "diffusion", "adjacency"),
@@ -15,6 +14,12 @@ STATISTICS = (
 )
 """The paper's four, the adjacency rows, and what neighbours have of those on average: statistics
 of two steps."""
+
+FORMS = ("dense", "implicit", "topk", "sketch")
+"""Forms of diffusion that may be set beside ``auto``."""
+
+MEANS_FORMS = ("dense", "half", "sparse", "sketch", "factored")
+"""Forms of class means that may be set beside ``auto``."""
 
 _AVERAGED = "neighbor_"
 

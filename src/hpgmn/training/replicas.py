@@ -6,7 +6,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +26,12 @@ from hpgmn.base.files import (
 )
 from hpgmn.base.machine import free_gpu_bytes
 from hpgmn.base.parsing import read_json
-from hpgmn.base.settings import per_replica_names, settings_dict
+from hpgmn.base.settings import (
+    TrainSettings,
+    make_settings,
+    per_replica_names,
+    settings_dict,
+)
 from hpgmn.graph import Array, Graph
 from hpgmn.models import is_custom
 from hpgmn.models.memory import NODE_PENALTIES
@@ -126,13 +131,21 @@ def replicas_at_once(
     return max(1, budget // replica_bytes(graph, entry, settings))
 
 
+def valid_settings(kind: type[TrainSettings], values: Mapping[str, Any]) -> Any | None:
+    """Return settings, or None where values are invalid, which training them will report."""
+    try:
+        return make_settings(kind, values)
+    except HPGMNError:
+        return None
+
+
 def group_by_shape(
     settings: Sequence[Any], extra: Sequence[Hashable] | None = None
 ) -> list[list[int]]:
     """Group positions of settings whose replicas can be trained as one, in order of the first.
 
     Args:
-        settings: one object each; None (invalid settings) is a group of its own.
+        settings: one object each; None (:func:`valid_settings`) is a group of its own.
         extra: what else must agree, such as the model's name.
     """
     groups: dict[Hashable, list[int]] = {}
@@ -263,12 +276,13 @@ def _fit(
             read_state(path, identity, task.device) if path is not None and path.exists() else None
         )
         monitor = EpochMonitor(path, identity, (number, len(plan)), report, should_stop)
-        task.statistics.progress = monitor.report_rows
-        state = train(part, entry, metric=metric[0], positive=metric[1], state=state, watch=monitor)
-        if path is not None:
-            write_state(path, state, identity)
-        results.append((places, state, logits(part, entry, state.done).cpu()))
-    task.statistics.progress = None
+        with task.statistics.reporting(monitor.report_rows):
+            state = train(
+                part, entry, metric=metric[0], positive=metric[1], state=state, watch=monitor
+            )
+            if path is not None:
+                write_state(path, state, identity)
+            results.append((places, state, logits(part, entry, state.done).cpu()))
     fitted = _join(list(task.replicas), results)
     fitted.statistics = task.statistics
     return fitted

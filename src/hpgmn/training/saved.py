@@ -23,7 +23,7 @@ from hpgmn.models.hpgmn import label_logits
 from hpgmn.models.label_estimator import estimator_logits
 from hpgmn.models.stage import ModelEntry, Parameters, Replica, TrainingTask
 from hpgmn.statistics import LocalStatistics
-from hpgmn.statistics.forms import settled
+from hpgmn.statistics.local import fix_sketches
 from hpgmn.training.checkpoint import read_tensors, write_tensors
 from hpgmn.training.replicas import Fitted
 from hpgmn.training.trainer import logits
@@ -218,7 +218,7 @@ class SavedModel:
             "preparation": graph.preparation,
         }
         replicas = [
-            replace(replica, settings=settled(graph, replica.settings))
+            replace(replica, settings=fix_sketches(graph, replica.settings))
             for replica in fitted.replicas
         ]
         model = cls(entry, replicas, fitted.done, labels, about, graph.node_ids)

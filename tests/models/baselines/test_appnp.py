@@ -11,8 +11,6 @@ from torch import Tensor
 from torch_geometric.nn import APPNP
 
 from hpgmn.base.randomness import Noise, column_factors, dropout
-from hpgmn.models import MODELS
-from hpgmn.models.baselines.appnp import APPNPSettings
 
 Build = Callable[..., Any]
 
@@ -98,10 +96,3 @@ def test_the_gradient_is_that_of_the_rounds(build: Build) -> None:
         (logits * target[replica]).sum().backward()
         found = built.stage.model.encode.first.weight.grad[replica]
         torch.testing.assert_close(found, weight.grad, rtol=1e-4, atol=1e-5)
-
-
-def test_more_layers_are_thought_larger(build: Build) -> None:
-    graph = build("appnp").task.graph
-    small, large = (MODELS["appnp"].floats(graph, APPNPSettings(layers=one)) for one in (2, 5))
-    assert small[0] == 7 * 64
-    assert large[1] > small[1] > 64

@@ -199,12 +199,3 @@ def test_first_values_are_drawn_for_every_side(build: Build) -> None:
         assert torch.equal(one, other) == place.endswith("bias"), place
     first = built.stage.model.convolve[0]
     assert not torch.equal(first.outward.weight, first.inward.weight)
-
-
-def test_two_sides_are_thought_larger(wild_graph: Graph) -> None:
-    one, two = (
-        MODELS["dirgcn"].floats(wild_graph, DirGCNSettings(out_share=share)) for share in (1.0, 0.5)
-    )
-    assert one[0] == 64 * (7 + 2 * 64)
-    assert two[0] == 2 * one[0]
-    assert two[1] > one[1] > 0

@@ -144,7 +144,7 @@ def test_products_of_propagated_attributes_are_those_of_their_rows() -> None:
         torch.testing.assert_close(found, expected[nodes[replica]], rtol=1e-4, atol=1e-5)
 
 
-def test_the_nodes_asked_for_are_those_of_the_whole(build: Build, form: str) -> None:
+def test_requested_nodes_are_rows_of_the_whole(build: Build, form: str) -> None:
     built = build("fsgnn")
     assert isinstance(built.stage.inputs["hops"][-1], DenseRows) == (form == "dense")
     nodes = torch.tensor([[3, 1, 22], [0, 0, 5]])
@@ -223,7 +223,7 @@ def test_a_part_with_learning_rate_zero_stays(build: Build, moved: str) -> None:
         assert torch.equal(value, after[name]) == (is_weight != (moved == "hop_lr")), name
 
 
-def test_both_forms_train_alike(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_forms_train_equally(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     dense = train(build("fsgnn", epochs=8).task, MODELS["fsgnn"]).history["main"]["loss"]
     monkeypatch.setattr(fsgnn, "DENSE_LIMIT_BYTES", 0)
     built = build("fsgnn", epochs=8)
@@ -250,11 +250,11 @@ def test_hops_are_made_once_for_a_graph_and_its_settings(wild_graph: Graph) -> N
 def test_hops_vanish_with_the_statistics(wild_graph: Graph) -> None:
     statistics = LocalStatistics(wild_graph)
     hop_attributes(statistics, FSGNNSettings())
-    assert statistics in fsgnn._kept
-    known = len(fsgnn._kept)
+    assert statistics in fsgnn._cache
+    known = len(fsgnn._cache)
     del statistics
     gc.collect()
-    assert len(fsgnn._kept) < known
+    assert len(fsgnn._cache) < known
 
 
 def test_dense_hops_must_fit_and_pay(monkeypatch: pytest.MonkeyPatch) -> None:

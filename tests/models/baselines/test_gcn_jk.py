@@ -11,7 +11,6 @@ from torch import Tensor
 from torch_geometric.nn import GCN, GCNConv, JumpingKnowledge
 
 from hpgmn.base.randomness import DropRate, Noise
-from hpgmn.models.baselines.gcn_jk import ENTRY, GCNJKSettings
 
 Build = Callable[..., Any]
 
@@ -106,10 +105,3 @@ def test_training_drops_columns_and_hidden_entries(build: Build, jump: str) -> N
         seen = torch.cat([first, second], dim=-1) if jump == "concat" else first.maximum(second)
         expected = classified(built, seen, replica)
         torch.testing.assert_close(found[replica], expected, rtol=1e-4, atol=1e-5)
-
-
-def test_more_layers_are_thought_larger(build: Build) -> None:
-    graph = build("gcn-jk").task.graph
-    small, large = (ENTRY.floats(graph, GCNJKSettings(layers=layers)) for layers in (2, 5))
-    assert small[0] == 7 * 64
-    assert large[1] > small[1] > 0

@@ -153,10 +153,3 @@ def test_coefficients_have_their_own_weight_decay(wild_graph: Graph) -> None:
     steps = found - stage.model.polynomial.first.float()
     torch.testing.assert_close(steps[5:], torch.full((5, 11), -0.01), rtol=1e-4, atol=1e-5)
     assert (steps[:5] > 0.009).any()
-
-
-def test_more_layers_are_thought_larger(build: Build) -> None:
-    graph = build("gprgnn").task.graph
-    small, large = (MODELS["gprgnn"].floats(graph, GPRGNNSettings(layers=one)) for one in (2, 5))
-    assert small[0] == 7 * 64
-    assert large[1] > small[1] > 64

@@ -11,7 +11,6 @@ from torch import Tensor
 from torch_geometric.nn import SAGEConv
 
 from hpgmn.base.randomness import DropRate, Noise
-from hpgmn.models.baselines.graphsage import ENTRY, GraphSAGESettings
 
 Build = Callable[..., Any]
 
@@ -68,11 +67,3 @@ def test_training_drops_columns_and_hidden_entries(build: Build) -> None:
                 hidden = hidden.relu() * entries[replica]
             hidden = mean @ hidden @ neighbors + hidden @ own + bias
         torch.testing.assert_close(found[replica], hidden, rtol=1e-4, atol=1e-5)
-
-
-def test_more_layers_count_as_larger(build: Build) -> None:
-    graph = build("graphsage").task.graph
-    small, large = (ENTRY.floats(graph, GraphSAGESettings(layers=layers)) for layers in (1, 3))
-    assert small[0] == 2 * 7 * 64
-    assert large[0] > small[0]
-    assert large[1] > small[1] > 0

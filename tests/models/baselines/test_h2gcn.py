@@ -14,7 +14,6 @@ from torch_geometric.utils import to_dense_adj
 from hpgmn.base.randomness import Noise, column_factors, dropout
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
-from hpgmn.models.baselines.h2gcn import H2GCNSettings
 
 Build = Callable[..., Any]
 
@@ -131,11 +130,3 @@ def test_the_hops_are_built_once(build: Build) -> None:
     stages = [MODELS["h2gcn"].stages["main"](part, {}) for part in (task, task.subset([1]))]
     for one, other in zip(*(stage.inputs["hops"] for stage in stages), strict=True):
         assert one is other
-
-
-def test_a_second_round_is_thought_larger(build: Build) -> None:
-    graph = build("h2gcn").task.graph
-    small, large = (MODELS["h2gcn"].floats(graph, H2GCNSettings(rounds=one)) for one in (1, 2))
-    assert small[0] == 64 * (7 + 3 * 4)
-    assert large[0] == 64 * (7 + 7 * 4)
-    assert large[1] > 2 * small[1] - 6 * 64 > 0

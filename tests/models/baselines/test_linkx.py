@@ -100,15 +100,6 @@ def test_the_adjacency_is_read_and_scaled_as_the_settings_say(
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_the_nodes_asked_for_are_those_of_the_whole(build: Build) -> None:
-    built = build("linkx", adjacency_layers=2)
-    nodes = torch.tensor([[3, 1, 22], [0, 0, 5]])
-    picked = torch.tensor([[2, 0], [1, 1]])
-    found = built.stage.model(built.stage.inputs, None, nodes, picked).logits
-    expected = built.logits[torch.arange(2)[:, None], nodes.gather(1, picked)]
-    torch.testing.assert_close(found, expected)
-
-
 @pytest.mark.parametrize("name", ["attributes", "adjacency"])
 def test_input_dropout_drops_whole_columns(build: Build, name: str) -> None:
     built = build("linkx", dropout=0.0, **{f"{name}_dropout": 0.5})

@@ -141,7 +141,7 @@ def test_it_is_the_formula(
 
 
 @pytest.mark.parametrize("form", ["direct", "encoded"])
-def test_train_labels_come_before_guesses(wild_graph: Graph, form: str) -> None:
+def test_train_labels_take_precedence_over_pseudo_labels(wild_graph: Graph, form: str) -> None:
     task = task_of(wild_graph, form=form)
     _, done = built(task)
     labels = estimated_labels(task, done["estimator"])
@@ -282,7 +282,7 @@ def test_the_direct_form_learns_every_parameter(small_graph: Graph, kind: str, m
     assert logits(task, ENTRY, state.done).isfinite().all()
 
 
-def test_another_graph_is_classified_with_labels_guessed_there(wild_graph: Graph) -> None:
+def test_another_graph_is_classified_with_its_own_pseudo_labels(wild_graph: Graph) -> None:
     random = np.random.default_rng(8)
     other = Graph(random.normal(size=(9, 7)), random.integers(0, 9, (2, 15)))
     nobody = np.full((2, 9), -1)
@@ -305,7 +305,7 @@ def test_another_graph_is_classified_with_labels_guessed_there(wild_graph: Graph
 # The mixture with a GCNII.
 
 
-def test_without_mixing_no_gcnii_is_trained_and_no_validation_label_is_given(
+def test_without_mixing_no_gcnii_is_trained_and_no_validation_label_is_read(
     wild_graph: Graph, caplog: pytest.LogCaptureFixture
 ) -> None:
     task = task_of(wild_graph)
@@ -329,7 +329,7 @@ def test_mixing_is_announced(wild_graph: Graph, caplog: pytest.LogCaptureFixture
     assert info.default is False
 
 
-def test_the_gcnii_has_the_settings_asked_for(wild_graph: Graph) -> None:
+def test_the_gcnii_has_the_requested_settings(wild_graph: Graph) -> None:
     task = task_of(
         wild_graph,
         {"gcnii_initial_share": 0.3, "lr": 0.02, "weight_decay": 0.1},
@@ -422,7 +422,7 @@ def test_the_weights_have_a_rate_of_their_own_and_no_decay(wild_graph: Graph) ->
     assert stage.own_rates == {"mix.": Rates([0.3, 0.2], [0.0, 0.0])}
 
 
-def test_both_models_start_alike_and_their_weights_move(wild_graph: Graph) -> None:
+def test_both_models_start_with_equal_weights_that_move(wild_graph: Graph) -> None:
     task = task_of(wild_graph, mix_gcnii=True, epochs=30, patience=0)
     seen: list[Tensor] = []
 
@@ -463,7 +463,7 @@ def test_validation_labels_move_the_weights_alone(wild_graph: Graph) -> None:
         assert torch.equal(value, ends[1][name]) == (name != "mix.scores"), name
 
 
-def test_a_larger_model_is_thought_larger(wild_graph: Graph) -> None:
+def test_a_larger_model_has_a_larger_estimate(wild_graph: Graph) -> None:
     small = ENTRY.floats(wild_graph, LWGCNSettings())
     assert small[0] == 5 * 64 * 64 * 2 + 7 * 64
     for larger in (

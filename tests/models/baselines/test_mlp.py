@@ -31,15 +31,6 @@ def test_it_is_pygs_mlp(build: Build, layers: int) -> None:
             torch.testing.assert_close(found, reference(built.x), rtol=1e-4, atol=1e-5)
 
 
-def test_the_nodes_asked_for_are_those_of_the_whole(build: Build) -> None:
-    built = build("mlp")
-    nodes = torch.tensor([[3, 1, 22], [0, 0, 5]])
-    picked = torch.tensor([[2, 0], [1, 1]])
-    found = built.stage.model(built.stage.inputs, None, nodes, picked).logits
-    expected = built.logits[torch.arange(2)[:, None], nodes.gather(1, picked)]
-    torch.testing.assert_close(found, expected)
-
-
 def test_training_drops_columns_and_hidden_entries(build: Build) -> None:
     whole = build("mlp", dropout=0.0).logits
     for name in ("dropout", "attributes_dropout"):

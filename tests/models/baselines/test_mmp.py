@@ -12,8 +12,7 @@ from torch.nn import functional
 from torch_geometric.nn import GCNConv
 
 from hpgmn.base.randomness import Noise, column_factors, dropout
-from hpgmn.models import MODELS
-from hpgmn.models.baselines.mmp import MMPSettings, cosine
+from hpgmn.models.baselines.mmp import cosine
 
 Build = Callable[..., Any]
 
@@ -132,7 +131,7 @@ def test_the_penalty_is_the_mean_over_layers_of_the_mean_cosine(
         torch.testing.assert_close(found[replica], sum(each) / layers, rtol=1e-4, atol=1e-5)
 
 
-def test_the_penalty_is_over_all_nodes_whichever_are_asked_for(build: Build) -> None:
+def test_the_penalty_is_over_all_nodes_whichever_are_requested(build: Build) -> None:
     built = build("mmp")
     model, inputs = built.stage.model, built.stage.inputs
     nodes = torch.tensor([[3, 1], [0, 5]])
@@ -179,11 +178,3 @@ def test_the_penalty_draws_state_and_memory_apart(build: Build) -> None:
         optimizer.step()
         values.append(penalty.detach())
     assert (values[-1] < 0.2 * values[0]).all()
-
-
-def test_more_layers_are_thought_larger(build: Build) -> None:
-    graph = build("mmp").task.graph
-    small, large = (MODELS["mmp"].floats(graph, MMPSettings(layers=one)) for one in (2, 5))
-    assert small[0] == 64 * (7 + 2 * 64)
-    assert large[0] > small[0]
-    assert large[1] > small[1] > 64

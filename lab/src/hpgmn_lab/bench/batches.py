@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
+
+from typer import Option
 
 from hpgmn.base.errors import SettingError
 from hpgmn.graph.datasets import DATASETS, PROTOCOLS, load
 from hpgmn.models.shipped import settings_for
 from hpgmn.statistics import averaged
+from hpgmn_lab.bench.options import Graphs, Seeds, Splits, changes, names, numbers, split_numbers
 from hpgmn_lab.bench.paired import (
     complete,
     difference_bar,
@@ -20,8 +23,6 @@ from hpgmn_lab.bench.records import Call, Record, Table, bars_table, new_record
 
 GRAPHS = ("squirrel", "pubmed")
 BASE, BATCHED = "all at once", "in batches"
-LR_FACTORS = (1.0, 0.25)
-"""Learning rates of batches relative to the shipped one: an epoch has several steps."""
 
 
 def protocol_of(graph: str) -> str | None:
@@ -44,33 +45,35 @@ def variants_of(
 
 def measure(
     call: Call,
-    *,
-    graphs: Sequence[str] = GRAPHS,
-    batch_size: int = 512,
-    factors: Sequence[float] = LR_FACTORS,
-    splits: Sequence[int] | None = None,
-    seeds: int = 1,
-    changes: Mapping[str, Any],
+    graphs: Graphs = None,
+    batch_size: Annotated[int, Option(min=1, help="Train nodes of a step.")] = 512,
+    lr_factors: Annotated[
+        str, Option(help="Fractions of the shipped learning rate, selected on validation.")
+    ] = "1,0.25",
+    splits: Splits = "all",
+    seeds: Seeds = 1,
+    set_: Annotated[
+        list[str] | None,
+        Option("--set", metavar="KEY=VALUE", help="Change a setting of batches only."),
+    ] = None,
 ) -> Record:
-    """Train both variants; finished parts are reused.
+    """Compare training in batches of rows with all rows at once: score and seconds.
 
-    Args:
-        graphs: dataset names, graph files or folders.
-        batch_size: train nodes of a step.
-        factors: learning rates of batches relative to the shipped one, selected on validation.
-        splits: their numbers; None for all.
-        changes: settings of batches only.
+    Interrupted, it resumes when called again with the same --out.
     """
-    if not factors or min(factors) <= 0:
-        received = ",".join(f"{factor:g}" for factor in factors)
-        raise SettingError(f"--lr-factors takes numbers above 0 (got '{received}').")
-    variants = {name: variants_of(name, batch_size, factors, changes) for name in graphs}
+    factors, split_list = numbers("--lr-factors", lr_factors), split_numbers(splits)
+    if min(factors) <= 0:
+        raise SettingError(f"--lr-factors takes numbers above 0 (got '{lr_factors}').")
+    variants = {
+        name: variants_of(name, batch_size, factors, changes(set_))
+        for name in names(graphs) or GRAPHS
+    }
     settings = {name: {BASE: own[BASE][0], BATCHED: own[BATCHED]} for name, own in variants.items()}
     record = new_record("batches", call, seeds=list(range(seeds)), settings=settings)
-    record |= {"batch_size": batch_size, "lr_factors": list(factors), "graphs": {}}
+    record |= {"batch_size": batch_size, "lr_factors": factors, "graphs": {}}
     for name, own in variants.items():
         graph = load(name, protocol_of(name))
-        runs = train_variants(call, graph, own, splits, seeds)
+        runs = train_variants(call, graph, own, split_list, seeds)
         record["graphs"][graph.name] = {"protocol": protocol_of(name)} | runs
     return record
 

@@ -6,8 +6,10 @@ import dataclasses
 import hashlib
 import statistics
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from typer import Option
 
 from hpgmn.base.errors import SettingError
 from hpgmn.base.settings import make_settings
@@ -17,6 +19,7 @@ from hpgmn.models.stage import Replica
 from hpgmn.training.numerics import deterministic_algorithms
 from hpgmn.training.replay import WARM_UP
 from hpgmn.training.replicas import Fitted, fit_replicas
+from hpgmn_lab.bench.options import names as split_names
 from hpgmn_lab.bench.process import OtherLoad, ProgressLines, run_task
 from hpgmn_lab.bench.records import Call, Record, Table, machine_name, new_record
 from hpgmn_lab.bench.workers import alternate
@@ -29,21 +32,14 @@ SIDES = ("usual", "ordered")
 
 def measure(
     call: Call,
-    *,
-    models: Sequence[str] | None = None,
-    nodes: int = 2000,
-    epochs: int = 200,
-    repeats: int = 3,
+    models: Annotated[str | None, Option(help="Names with commas [all].")] = None,
+    nodes: Annotated[int, Option(min=100, help="Nodes of the generated graph.")] = 2000,
+    epochs: Annotated[int, Option(min=1, help="Epochs of each stage.")] = 200,
+    repeats: Annotated[int, Option(min=2, help="Repeats of both sides.")] = 3,
 ) -> Record:
-    """Train every model without and with the option, in alternating order.
-
-    Args:
-        models: their names; None for all.
-        nodes: of the generated graph.
-        epochs: of each stage.
-        repeats: of both sides, at least two to compare results.
-    """
-    names = list(MODELS) if models is None else list(models)
+    """Measure the cost of train --deterministic by model; on a CPU results repeat anyway."""
+    requested = split_names(models)
+    names = list(MODELS) if requested is None else requested
     if not names:
         raise SettingError("--models needs a name.", "Omit it for all models")
     for name in names:

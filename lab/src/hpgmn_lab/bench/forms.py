@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from typer import Option
 
 from hpgmn.base.errors import SettingError
 from hpgmn.base.settings import make_settings
@@ -17,6 +18,16 @@ from hpgmn.graph.datasets import DATASETS, load
 from hpgmn.models import find_model
 from hpgmn.models.shipped import settings_for
 from hpgmn.statistics import LocalStatistics
+from hpgmn_lab.bench.options import (
+    Assignments,
+    Graphs,
+    Seeds,
+    Splits,
+    changes,
+    names,
+    numbers,
+    split_numbers,
+)
 from hpgmn_lab.bench.paired import (
     complete,
     difference_bar,
@@ -41,41 +52,45 @@ def settings_of(graph: str, form: str, changes: Mapping[str, Any]) -> dict[str, 
 
 def measure(
     call: Call,
-    *,
-    graphs: Sequence[str] = GRAPHS,
-    error_graphs: Sequence[str] = ERROR_GRAPHS,
-    splits: Sequence[int] | None = None,
-    seeds: int = 1,
-    changes: Mapping[str, Any],
-    dropouts: Sequence[float] = (),
+    graphs: Graphs = None,
+    error_graphs: Annotated[
+        str | None, Option(help="Where errors are measured; '' for none.")
+    ] = None,
+    splits: Splits = "all",
+    seeds: Seeds = 1,
+    dropouts: Annotated[
+        str, Option(help="Rates of diffusion_dropout, selected on validation [shipped].")
+    ] = "",
+    set_: Assignments = None,
 ) -> Record:
-    """Compute errors and train every form; finished parts are reused.
+    """Compare forms of diffusion with the exact matrix: error and score.
 
-    Args:
-        graphs: where to train: dataset names, graph files or folders.
-        error_graphs: where to compute errors.
-        splits: their numbers; None for all.
-        changes: settings that differ from the shipped ones.
-        dropouts: rates of ``diffusion_dropout``, one selected on validation for each form; if
-            empty, the shipped one.
+    Interrupted, it resumes when called again with the same --out.
     """
-    if "diffusion_form" in changes:
+    changed, split_list = changes(set_), split_numbers(splits)
+    if "diffusion_form" in changed:
         raise SettingError("This benchmark varies diffusion_form.", "Remove it from --set")
-    settings = {name: settings_of(name, BASE, changes) for name in (*graphs, *error_graphs)}
+    rates: list[dict[str, float]] = [{}]
+    if dropouts:
+        rates = [{"diffusion_dropout": rate} for rate in numbers("--dropouts", dropouts)]
+    trained, compared = names(graphs), names(error_graphs)
+    trained = list(GRAPHS) if trained is None else trained
+    compared = list(ERROR_GRAPHS) if compared is None else compared
+    settings = {name: settings_of(name, BASE, changed) for name in (*trained, *compared)}
     record = new_record("forms", call, seeds=list(range(seeds)), settings=settings)
     record |= {"errors": {}, "graphs": {}}
-    for name in error_graphs:
+    for name in compared:
         say(f"{name}: errors")
         graph = load(name)
         record["errors"][graph.name] = errors(graph, settings[name], call.device)
-    rates = [{"diffusion_dropout": rate} for rate in dropouts] or [{}]
-    for name in graphs:
+    for name in trained:
         graph = load(name)
         variants = {
-            form: [settings_of(name, form, dict(changes) | rate) for rate in rates]
+            form: [settings_of(name, form, changed | rate) for rate in rates]
             for form in (BASE, *FORMS)
         }
-        record["graphs"][graph.name] = train_variants(call, graph, variants, splits, seeds)
+        runs = train_variants(call, graph, variants, split_list, seeds)
+        record["graphs"][graph.name] = runs
     return record
 
 

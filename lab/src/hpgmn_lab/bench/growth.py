@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from typer import Option
 
 from hpgmn.base.errors import SettingError
 from hpgmn.base.machine import reset_peak_memory
@@ -15,6 +17,15 @@ from hpgmn.evaluation.scores import scores
 from hpgmn.graph.files import read_graph
 from hpgmn.graph.synthetic import trading_network
 from hpgmn_lab.bench.graphs import GraphSpec, generate, large_settings
+from hpgmn_lab.bench.options import (
+    Assignments,
+    Attributes,
+    Degree,
+    Epochs,
+    Seed,
+    changes,
+    integers,
+)
 from hpgmn_lab.bench.process import (
     OtherLoad,
     ProcessFailed,
@@ -38,27 +49,25 @@ CUDA_SECONDS = 60.0
 
 def measure(
     call: Call,
-    sizes: Sequence[int],
-    *,
-    graph: GraphSpec,
-    changes: Mapping[str, Any],
-    repeats: int = 1,
+    nodes: Annotated[str, Option(help="Increasing sizes.")] = "10000,100000,1000000",
+    degree: Degree = 10.0,
+    attributes: Attributes = 64,
+    epochs: Epochs = 20,
+    repeats: Annotated[int, Option(min=1, help="Runs per size; the median is shown.")] = 1,
+    seed: Seed = 0,
+    set_: Assignments = None,
 ) -> Record:
-    """Train HP-GMN on generated graphs of increasing size, every run in a fresh process.
-
-    Args:
-        sizes: numbers of nodes.
-        graph: the other parameters of the graphs.
-        changes: settings that differ from :data:`hpgmn_lab.bench.graphs.LARGE`.
-        repeats: runs of each size; the one of median time is recorded.
-    """
-    specs = [replace(graph, nodes=size) for size in sizes]
-    if list(sizes) != sorted(set(sizes)):
-        raise SettingError(f"--nodes takes increasing sizes (got {','.join(map(str, sizes))}).")
-    settings = settings_dict(large_settings(changes))
-    seeds = {"graph": graph.seed, "training": graph.seed}
+    """Measure the cost of each stage of HP-GMN as a generated graph grows."""
+    sizes = integers("--nodes", nodes)
+    specs = [GraphSpec(size, degree, attributes, seed) for size in sizes]
+    if sizes != sorted(set(sizes)):
+        raise SettingError(f"--nodes takes increasing sizes (got {nodes}).")
+    changed = {"epochs": epochs} | changes(set_)
+    settings = settings_dict(large_settings(changed))
+    seeds = {"graph": seed, "training": seed}
     record = new_record("growth", call, seeds=seeds, settings=settings)
-    record |= {"graph": asdict(graph) | {"nodes": list(sizes)}, "repeats": repeats, "sizes": []}
+    record["graph"] = asdict(specs[0]) | {"nodes": sizes}
+    record |= {"repeats": repeats, "sizes": []}
     for spec in specs:
         say(f"{spec.nodes:,} nodes: generating the graph")
         try:
@@ -70,7 +79,7 @@ def measure(
                     "growth",
                     path=facts["path"],
                     settings=settings,
-                    seed=graph.seed,
+                    seed=seed,
                     device=call.device,
                     launched=time.time(),
                 )

@@ -5,14 +5,20 @@ from __future__ import annotations
 import importlib.util
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
+
+from typer import Option
 
 from hpgmn.base.errors import SettingError
 from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.graph.datasets import load
 from hpgmn.models import find_model
+from hpgmn.runs.compare import settings_by_model
 from hpgmn.training.checks import check_split
 from hpgmn_lab.bench.graphs import LARGE, GraphSpec, generate
+from hpgmn_lab.bench.options import Attributes, Degree, Epochs, Nodes, Seed
+from hpgmn_lab.bench.options import changes as changes_of
+from hpgmn_lab.bench.options import names as split_names
 from hpgmn_lab.bench.process import ProcessFailed, run_task, say
 from hpgmn_lab.bench.records import GIB, Bar, Call, Record, Table, bars_table, new_record
 from hpgmn_lab.bench.trials import PYG, label
@@ -71,35 +77,51 @@ def candidates_of(
 
 def measure(
     call: Call,
-    *,
-    graph: GraphSpec | str,
-    split: int = 0,
-    models: Sequence[str] = tuple(TRIALS),
-    trials: int = 4,
-    epochs: int = 20,
-    peer_epochs: int = 100,
-    changes: Mapping[str, Mapping[str, Any]],
-    limit: float | None = None,
-    seed: int = 0,
+    nodes: Nodes = 100_000,
+    degree: Degree = 10.0,
+    attributes: Attributes = 64,
+    graph: Annotated[
+        str | None, Option(help="Dataset, graph file or folder instead of a generated graph.")
+    ] = None,
+    split: Annotated[int, Option(help="Number of the split.")] = 0,
+    models: Annotated[
+        str | None, Option(help="Names with commas; hpgmn is always included [all].")
+    ] = None,
+    trials: Annotated[int, Option(min=1, max=4, help="Trials of each model.")] = 4,
+    epochs: Epochs = 20,
+    peer_epochs: Annotated[int, Option(min=1, help="Epochs of all others.")] = 100,
+    limit: Annotated[
+        float | None, Option(min=0.001, help="Seconds for all trials of a model [none].")
+    ] = None,
+    seed: Seed = 0,
+    set_: Annotated[
+        list[str] | None,
+        Option(
+            "--set",
+            metavar="[MODEL.]KEY=VALUE",
+            help="Change a setting of every model that has it, or of one model.",
+        ),
+    ] = None,
 ) -> Record:
-    """Train every model on the same split, each in a fresh process, one after the other.
-
-    Args:
-        graph: a generated graph, or a dataset's name, graph file or folder.
-        trials: of each model.
-        epochs: of HP-GMN.
-        peer_epochs: of all others.
-        changes: by model, settings that differ from :data:`TRIALS`.
-        limit: seconds for all trials of a model.
-    """
-    names = chosen_models(models)
+    """Compare HP-GMN with other models on one graph: accuracy, memory, seconds to a score."""
+    names = chosen_models(split_names(models) or list(TRIALS))
+    ours = {name: name.removeprefix(PYG) for name in names}
+    changes = settings_by_model(list(dict.fromkeys(ours.values())), changes_of(set_))
     candidates = {
         name: candidates_of(
-            name, trials, epochs if name == OURS else peer_epochs, changes.get(name, {})
+            name,
+            trials,
+            epochs if name == OURS else peer_epochs,
+            changes[ours[name]],
         )
         for name in names
     }
-    source, facts = _graph(graph, split, call)
+    if graph is None:
+        source, facts = _generated(GraphSpec(nodes, degree, attributes, seed), call)
+    else:
+        loaded = load(graph)
+        check_split(loaded, loaded.split(split), split)
+        source, facts = graph, {"name": loaded.name}
     record = new_record("peers", call, seeds={"training": seed}, settings={"trials": candidates})
     record |= {"graph": facts, "split": split, "limit": limit, "models": {}}
     for number, name in enumerate(names, start=1):
@@ -125,16 +147,12 @@ def measure(
     return record
 
 
-def _graph(graph: GraphSpec | str, split: int, call: Call) -> tuple[str, Record]:
-    """Return the source of the graph, and its facts for the record."""
-    if isinstance(graph, GraphSpec):
-        say(f"{graph.nodes:,} nodes: generating the graph")
-        facts = generate(graph, call.graph_folder)
-        keys = ("parameters", "best_accuracy")
-        return facts["path"], {"name": graph.name} | {key: facts[key] for key in keys}
-    loaded = load(graph)
-    check_split(loaded, loaded.split(split), split)
-    return graph, {"name": loaded.name}
+def _generated(spec: GraphSpec, call: Call) -> tuple[str, Record]:
+    """Return the path of a generated graph, and its facts for the record."""
+    say(f"{spec.nodes:,} nodes: generating the graph")
+    facts = generate(spec, call.graph_folder)
+    keys = ("parameters", "best_accuracy")
+    return facts["path"], {"name": spec.name} | {key: facts[key] for key in keys}
 
 
 # Read the record.

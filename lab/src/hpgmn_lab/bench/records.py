@@ -162,16 +162,6 @@ def reuse(path: Path, request: Mapping[str, Any], compute: Callable[[], Record])
     return answer
 
 
-def verdict(value: float, required: float, *, at_most: bool = False, unit: str = "") -> str:
-    """Say whether a bar is reached, or by how much it is missed.
-
-    >>> verdict(12.0, 10.0), verdict(0.4, 0.33, at_most=True), verdict(-0.7, -0.5, unit=" points")
-    ('reached', 'short by 0.07', 'short by 0.20 points')
-    """
-    is_reached = value <= required if at_most else value >= required
-    return "reached" if is_reached else f"short by {abs(value - required):.2f}{unit}"
-
-
 @dataclass(frozen=True)
 class Bar:
     """A requirement on a measured quantity.
@@ -195,11 +185,15 @@ class Bar:
 
     @property
     def verdict(self) -> str:
-        """Return "reached", by how much the bar is missed, or why the value is missing."""
+        """Return "reached", by how much the bar is missed, or why the value is missing.
+
+        >>> Bar("share", 0.4, 0.33).verdict, Bar("speed", 12.0, 10.0, at_most=False).verdict
+        ('short by 0.07', 'reached')
+        """
         if self.value is None:
             return self.why_missing
-        text = verdict(self.value, self.required, at_most=self.at_most, unit=self.unit)
-        return text if text == "reached" else self.excuse or text
+        gap = self.value - self.required if self.at_most else self.required - self.value
+        return "reached" if gap <= 0 else self.excuse or f"short by {gap:.2f}{self.unit}"
 
 
 @dataclass(frozen=True)

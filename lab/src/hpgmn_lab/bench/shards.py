@@ -9,10 +9,11 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from typer import Option
 
 from hpgmn.base.parsing import read_array, read_json
 from hpgmn.base.settings import settings_dict
@@ -20,11 +21,11 @@ from hpgmn.runs.folder import METRICS_FILE
 from hpgmn.shards.files import write_array
 from hpgmn.training.saved import MODEL_FILE
 from hpgmn_lab.bench.graphs import GraphSpec, generate, large_settings
+from hpgmn_lab.bench.options import Assignments, Attributes, Degree, Nodes, Seed, changes
 from hpgmn_lab.bench.process import OtherLoad, ProcessFailed, environment, run_task, say
 from hpgmn_lab.bench.records import Call, Record, Table, new_record
 from hpgmn_lab.bench.shard_costs import KINDS
 
-MEMORY = 256 * 2**20
 THRESHOLDS = (1e-3, 1e-4)
 FEWER = 10
 """A training on one in so many train nodes separates the cost of training and of validation."""
@@ -43,23 +44,21 @@ SETTINGS: dict[str, Any] = {
 
 def measure(
     call: Call,
-    *,
-    graph: GraphSpec,
-    ranges: int = 8,
-    memory: int = MEMORY,
-    sample: int = 2000,
-    changes: Mapping[str, Any],
+    nodes: Nodes = 500_000,
+    degree: Degree = 10.0,
+    attributes: Attributes = 64,
+    ranges: Annotated[int, Option(min=2, help="Ranges of nodes.")] = 8,
+    memory: Annotated[int, Option(min=1, help="MiB of a unit of work.")] = 256,
+    sample: Annotated[int, Option(min=1, help="Rows of top-k diffusion.")] = 2000,
+    seed: Seed = 0,
+    set_: Assignments = None,
 ) -> Record:
-    """Shard a generated graph, then train on the shards.
-
-    Args:
-        memory: bytes of a unit of work.
-        sample: rows of top-k diffusion.
-        changes: settings that differ from :data:`SETTINGS`.
-    """
-    settings = settings_dict(large_settings(SETTINGS | dict(changes)))
+    """Measure each kind of work of sharding a graph, and training on the shards."""
+    graph = GraphSpec(nodes, degree, attributes, seed)
+    unit_bytes = memory * 2**20
+    settings = settings_dict(large_settings(SETTINGS | changes(set_)))
     record = new_record("shards", call, seeds={"graph": graph.seed}, settings=settings)
-    record |= {"graph": asdict(graph), "ranges": ranges, "memory": memory}
+    record |= {"graph": asdict(graph), "ranges": ranges, "memory": unit_bytes}
     say(f"{graph.nodes:,} nodes: generating the graph")
     facts = generate(graph, call.graph_folder)
     folder = call.out / "shards"
@@ -73,7 +72,7 @@ def measure(
             folder=str(folder / "all"),
             settings=settings,
             ranges=ranges,
-            memory=memory,
+            memory=unit_bytes,
             thresholds=list(THRESHOLDS),
             sample=sample,
         )

@@ -9,7 +9,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from typer import Option
 
 from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.engines import ENGINES
@@ -17,6 +19,7 @@ from hpgmn.engines.cluster import RayEngine, connected, require_ray
 from hpgmn.engines.local import LocalEngine
 from hpgmn.graph.files import write_graph
 from hpgmn.graph.synthetic import trading_network
+from hpgmn_lab.bench.options import Repeats
 from hpgmn_lab.bench.process import OtherLoad, run_task, say
 from hpgmn_lab.bench.records import Bar, Call, Record, Table, bars_table, new_record
 from hpgmn_lab.reproduction.cells import Cell
@@ -45,16 +48,15 @@ def alternate(
 
 
 def measure(
-    call: Call, *, engine: str = "local", runs: int = 8, epochs: int = 4000, repeats: int = 3
+    call: Call,
+    engine: Annotated[
+        str, Option(help="local: processes; ray: a Ray cluster on this machine.")
+    ] = "local",
+    runs: Annotated[int, Option(min=2, help="Independent runs, an even number.")] = 8,
+    epochs: Annotated[int, Option(min=1, help="Epochs of each run.")] = 4000,
+    repeats: Repeats = 3,
 ) -> Record:
-    """Train the same runs with one worker and with two, in alternating order.
-
-    Args:
-        engine: "local" or "ray".
-        runs: an even number.
-        epochs: of each run.
-        repeats: of both sides.
-    """
+    """Compare two workers with one on independent runs of one thread; needs two idle cores."""
     if engine not in ENGINES:
         raise SettingError.unknown("engine", engine, ENGINES)
     if runs % 2:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from hpgmn_lab.bench.records import Table, verdict
+from hpgmn_lab.bench.records import Bar, Table
 
 # The bars: how many times faster, and the largest share of the yardstick's memory.
 GRAPHS = {"texas": 10.0, "chameleon": 15.0, "squirrel": 25.0}
@@ -45,7 +45,11 @@ def _tables(record: Mapping[str, Any]) -> list[Table]:
     for name, row in record["whole_result"].items():
         own = factors(row)
         seconds = [f"{row['yardstick_seconds']:.0f}", f"{row['ours_seconds']:.1f}"]
-        judged = [f"{own['total']:.1f}", f"{GRAPHS[name]:.0f}", verdict(own["total"], GRAPHS[name])]
+        judged = [
+            f"{own['total']:.1f}",
+            f"{GRAPHS[name]:.0f}",
+            _verdict(own["total"], GRAPHS[name]),
+        ]
         whole_rows.append([name, *seconds, *judged, *_accuracies(row)])
         sizes = f"{row['hidden']}, {row['patterns']}"
         factor_rows.append([name, *(f"{part:.2f}" for part in own.values()), sizes])
@@ -56,10 +60,10 @@ def _tables(record: Mapping[str, Any]) -> list[Table]:
             [
                 f"{name} rows",
                 *(f"{row[key]:.3f}" for key in ("yardstick_per_epoch", "ours_per_epoch")),
-                *(f"{ratio:.2f}", f"{bar:.1f}", verdict(ratio, bar)),
+                *(f"{ratio:.2f}", f"{bar:.1f}", _verdict(ratio, bar)),
                 *(f"{row[key] / 2**20:.0f}" for key in ("yardstick_memory", "ours_memory")),
                 *(f"{share:.2f}", f"{MEMORY_SHARE:.2f}"),
-                verdict(share, MEMORY_SHARE, at_most=True),
+                Bar("memory", share, MEMORY_SHARE).verdict,
             ]
         )
     speed = ("times faster", "required", "")
@@ -80,11 +84,15 @@ def _gpu_tables(record: Mapping[str, Any]) -> list[Table]:
         for part, key in (("epochs", "epochs_seconds"), ("whole", "seconds")):
             plain, ours = row[f"yardstick_{key}"], row[f"ours_{key}"]
             ratio, bar = plain / ours, GPU_GRAPHS[name]
-            judged = [f"{bar:.0f}", verdict(ratio, bar)] if part == "epochs" else ["", ""]
+            judged = [f"{bar:.0f}", _verdict(ratio, bar)] if part == "epochs" else ["", ""]
             seconds = [f"{plain:.1f}", f"{ours:.2f}", f"{ratio:.1f}"]
             rows.append([name, part, *seconds, *judged, *_accuracies(row)])
     columns = ("graph", "part", "yardstick, s", "ours, s", "times faster", "required", "")
     return [Table((*columns, "yardstick %", "ours %"), rows)]
+
+
+def _verdict(ratio: float, required: float) -> str:
+    return Bar("speed-up", ratio, required, at_most=False).verdict
 
 
 def _accuracies(row: Mapping[str, Any]) -> list[str]:

@@ -1,56 +1,60 @@
-"""The command ``hpgmn bench`` and its benchmarks."""
+"""The command ``hpgmn bench``: the options of a benchmark are the parameters of its ``measure``."""
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Column
 from rich.table import Table as RichTable
+from typer.core import TyperGroup
 
 from hpgmn.base.errors import SettingError
 from hpgmn.cli.console import out, say
+from hpgmn_lab.bench import BENCHMARKS
 
 if TYPE_CHECKING:
-    from hpgmn_lab.bench.records import Call, Record, Table
+    from hpgmn_lab.bench.records import Table
 
 _DEVICES = ("auto", "cpu", "cuda")
-_NOT_IN_COMMAND = ("out_folder", "graphs_folder", "device")  # do not change what is measured
+_PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
 
-app = typer.Typer(
-    invoke_without_command=True, rich_markup_mode=None, pretty_exceptions_enable=False
-)
-
-Out = Annotated[Path | None, typer.Option("--out", help="Folder of the record [bench/NAME].")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Assignments = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated."),
-]
-Nodes = Annotated[int, typer.Option(help="Nodes of the generated graph.")]
-Degree = Annotated[float, typer.Option(help="Edges per node of the generated graph.")]
-Attributes = Annotated[int, typer.Option(help="Attributes of the generated graph.")]
-Seed = Annotated[int, typer.Option(help="Of the generated graph and of the training.")]
+Out = Annotated[Path | None, typer.Option("--out", help="Folder of the record [bench/NAME].")]
 Graphs = Annotated[
     Path | None, typer.Option("--graphs", help="Folder of generated graphs [OUT/graphs].")
 ]
-GraphNames = Annotated[
-    str | None, typer.Option("--graphs", help="Datasets, graph files or folders, with commas.")
-]
-Splits = Annotated[str, typer.Option(help="all, or numbers: 0,3.")]
-Seeds = Annotated[int, typer.Option(min=1, help="Seeds per split.")]
+_COMMON = {"device": (Device, "auto"), "graphs_folder": (Graphs, None), "out_folder": (Out, None)}
+"""Options of every benchmark, which do not change what is measured."""
+
+
+class _Benchmarks(TyperGroup):
+    """A group that imports only the requested benchmark."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all benchmarks."""
+        return [*BENCHMARKS, "all"]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Build the command of a benchmark on first use."""
+        if cmd_name in BENCHMARKS and cmd_name not in self.commands:
+            single = typer.Typer(**_PLAIN)
+            single.command(cmd_name)(_command(cmd_name))
+            self.commands[cmd_name] = typer.main.get_command(single)
+        return super().get_command(ctx, cmd_name)
+
+
+app = typer.Typer(cls=_Benchmarks, invoke_without_command=True, **_PLAIN)
 
 
 @app.callback()
 def bench(context: typer.Context) -> None:
     """Measure speed, memory and accuracy; without a name, list the benchmarks."""
     if context.invoked_subcommand is None:
-        from hpgmn_lab.bench import BENCHMARKS
-
         table = RichTable("name", "what it measures")
         for name, summary in (BENCHMARKS | {"all": "all of them; --quick in tiny form"}).items():
             table.add_row(name, summary)
@@ -58,245 +62,74 @@ def bench(context: typer.Context) -> None:
         say("Start with `hpgmn bench all --quick` (two minutes), then `hpgmn bench growth`.")
 
 
-@app.command()
-def growth(
+def _command(name: str) -> Any:
+    """Return a function with the options of a benchmark's ``measure`` and the common ones."""
+    benchmark = importlib.import_module(f"hpgmn_lab.bench.{name}")
+    _, *parameters = inspect.signature(benchmark.measure, eval_str=True).parameters.values()
+    options = {parameter.name for parameter in parameters}
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [parameter.replace(kind=keyword) for parameter in parameters]
+    for common, (annotation, default) in _COMMON.items():
+        if common != "graphs_folder" or "degree" in options:  # of those that generate graphs
+            added = inspect.Parameter(common, keyword, default=default, annotation=annotation)
+            parameters.append(added)
+    context = inspect.Parameter("context", keyword, annotation=typer.Context)
+
+    def command(**values: Any) -> None:
+        _run(benchmark, **values)
+
+    command.__doc__ = benchmark.measure.__doc__
+    command.__signature__ = inspect.Signature([context, *parameters])  # type: ignore[attr-defined]
+    return command
+
+
+def _run(
+    benchmark: Any,
     context: typer.Context,
-    nodes: Annotated[str, typer.Option(help="Increasing sizes.")] = "10000,100000,1000000",
-    degree: Degree = 10.0,
-    attributes: Attributes = 64,
-    epochs: Annotated[int, typer.Option(help="Epochs of HP-GMN.")] = 20,
-    repeats: Annotated[int, typer.Option(min=1, help="Runs per size; the median is shown.")] = 1,
-    seed: Seed = 0,
-    set_: Assignments = None,
-    device: Device = "auto",
-    graphs_folder: Graphs = None,
-    out_folder: Out = None,
+    device: str,
+    out_folder: Path | None,
+    graphs_folder: Path | None = None,
+    **options: Any,
 ) -> None:
-    """Measure the cost of each stage of HP-GMN as a generated graph grows."""
-    from hpgmn.base.settings import parse_assignments
-    from hpgmn_lab.bench import growth as benchmark
-    from hpgmn_lab.bench.graphs import GraphSpec
+    """Measure, write the record and its picture, and print its tables."""
+    from hpgmn_lab.bench.pictures import draw
+    from hpgmn_lab.bench.records import Call, cores_taken, make_folder, write_record
 
-    sizes = _integers("--nodes", nodes)
-    call = _call(context, device, out_folder, graphs_folder)
-    record = benchmark.measure(
-        call,
-        sizes,
-        graph=GraphSpec(sizes[0], degree, attributes, seed),
-        changes={"epochs": epochs} | parse_assignments(set_ or []),
-        repeats=repeats,
-    )
-    _finish(record, call)
-
-
-@app.command()
-def peers(
-    context: typer.Context,
-    nodes: Nodes = 100_000,
-    degree: Degree = 10.0,
-    attributes: Attributes = 64,
-    graph: Annotated[
-        str | None,
-        typer.Option(help="Dataset, graph file or folder instead of a generated graph."),
-    ] = None,
-    split: Annotated[int, typer.Option(help="Number of the split.")] = 0,
-    models: Annotated[
-        str | None, typer.Option(help="Names with commas; hpgmn is always included [all].")
-    ] = None,
-    trials: Annotated[int, typer.Option(min=1, max=4, help="Trials of each model.")] = 4,
-    epochs: Annotated[int, typer.Option(help="Epochs of HP-GMN.")] = 20,
-    peer_epochs: Annotated[int, typer.Option(help="Epochs of all others.")] = 100,
-    limit: Annotated[
-        float | None, typer.Option(min=0.001, help="Seconds for all trials of a model [none].")
-    ] = None,
-    seed: Seed = 0,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="[MODEL.]KEY=VALUE",
-            help="Change a setting of every model that has it, or of one model.",
-        ),
-    ] = None,
-    device: Device = "auto",
-    graphs_folder: Graphs = None,
-    out_folder: Out = None,
-) -> None:
-    """Compare HP-GMN with other models on one graph: accuracy, memory, seconds to a score."""
-    from hpgmn.base.settings import parse_assignments
-    from hpgmn.cli.several import shared_assignments
-    from hpgmn_lab.bench import peers as benchmark
-    from hpgmn_lab.bench.graphs import GraphSpec
-    from hpgmn_lab.bench.trials import PYG
-
-    names = benchmark.chosen_models(_names(models, benchmark.TRIALS))
-    ours = list(dict.fromkeys(name.removeprefix(PYG) for name in names))
-    changes = shared_assignments(ours, set_ or [])
-    call = _call(context, device, out_folder, graphs_folder)
-    record = benchmark.measure(
-        call,
-        graph=GraphSpec(nodes, degree, attributes, seed) if graph is None else graph,
-        split=split,
-        models=names,
-        trials=trials,
-        epochs=epochs,
-        peer_epochs=peer_epochs,
-        changes={name: parse_assignments(changes[name.removeprefix(PYG)]) for name in names},
-        limit=limit,
-        seed=seed,
-    )
-    _finish(record, call)
+    name, device = str(context.info_name), _device(device)
+    folder = Path("bench") / name if out_folder is None else out_folder
+    make_folder(folder)
+    call = Call(_command_line(context, device), device, folder, graphs_folder)
+    record = benchmark.measure(call, **options)
+    write_record(record, folder / f"{name}.json")
+    for table in benchmark.tables(record):
+        print_table(table)
+    has_picture = draw(record, folder / name)
+    pictures = f"; picture: {name}.png and {name}.svg beside it" if has_picture else ""
+    say(f"Record: {folder / name}.json{pictures}.")
+    taken = cores_taken(record) or 0.0
+    if taken > 0.1:
+        say(f"Other processes used {taken:.1f} cores: times are too long. Measure again alone.")
 
 
-@app.command()
-def forms(
-    context: typer.Context,
-    graphs: GraphNames = None,
-    error_graphs: Annotated[
-        str | None, typer.Option(help="Where errors are measured; '' for none.")
-    ] = None,
-    splits: Splits = "all",
-    seeds: Seeds = 1,
-    dropouts: Annotated[
-        str,
-        typer.Option(help="Rates of diffusion_dropout, selected on validation [shipped]."),
-    ] = "",
-    set_: Assignments = None,
-    device: Device = "auto",
-    out_folder: Out = None,
-) -> None:
-    """Compare forms of diffusion with the exact matrix: error and score.
+def _device(name: str) -> str:
+    from hpgmn.runs.spec import resolve_device
 
-    Interrupted, it resumes when called again with the same --out.
-    """
-    from hpgmn.base.settings import parse_assignments
-    from hpgmn_lab.bench import forms as benchmark
-
-    call = _call(context, device, out_folder)
-    record = benchmark.measure(
-        call,
-        graphs=_names(graphs, benchmark.GRAPHS),
-        error_graphs=_names(error_graphs, benchmark.ERROR_GRAPHS),
-        splits=None if splits == "all" else _integers("--splits", splits),
-        seeds=seeds,
-        changes=parse_assignments(set_ or []),
-        dropouts=_numbers("--dropouts", dropouts) if dropouts else (),
-    )
-    _finish(record, call)
+    if name not in _DEVICES:
+        raise SettingError.unknown("device", name, _DEVICES)
+    return resolve_device(name)
 
 
-@app.command()
-def batches(
-    context: typer.Context,
-    graphs: GraphNames = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Train nodes of a step.")] = 512,
-    lr_factors: Annotated[
-        str,
-        typer.Option(help="Fractions of the shipped learning rate, selected on validation."),
-    ] = "1,0.25",
-    splits: Splits = "all",
-    seeds: Seeds = 1,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of batches only."),
-    ] = None,
-    device: Device = "auto",
-    out_folder: Out = None,
-) -> None:
-    """Compare training in batches of rows with all rows at once: score and seconds.
-
-    Interrupted, it resumes when called again with the same --out.
-    """
-    from hpgmn.base.settings import parse_assignments
-    from hpgmn_lab.bench import batches as benchmark
-
-    call = _call(context, device, out_folder)
-    record = benchmark.measure(
-        call,
-        graphs=_names(graphs, benchmark.GRAPHS),
-        batch_size=batch_size,
-        factors=_numbers("--lr-factors", lr_factors),
-        splits=None if splits == "all" else _integers("--splits", splits),
-        seeds=seeds,
-        changes=parse_assignments(set_ or []),
-    )
-    _finish(record, call)
-
-
-@app.command()
-def workers(
-    context: typer.Context,
-    engine: Annotated[
-        str, typer.Option(help="local: processes; ray: a Ray cluster on this machine.")
-    ] = "local",
-    runs: Annotated[int, typer.Option(min=2, help="Independent runs, an even number.")] = 8,
-    epochs: Annotated[int, typer.Option(min=1, help="Epochs of each run.")] = 4000,
-    repeats: Annotated[int, typer.Option(min=1, help="Repeats of both sides.")] = 3,
-    device: Device = "auto",
-    out_folder: Out = None,
-) -> None:
-    """Compare two workers with one on independent runs of one thread; needs two idle cores."""
-    from hpgmn_lab.bench import workers as benchmark
-
-    call = _call(context, device, out_folder)
-    options = {"engine": engine, "runs": runs, "epochs": epochs, "repeats": repeats}
-    _finish(benchmark.measure(call, **options), call)  # type: ignore[arg-type]
-
-
-@app.command()
-def shards(
-    context: typer.Context,
-    nodes: Nodes = 500_000,
-    degree: Degree = 10.0,
-    attributes: Attributes = 64,
-    ranges: Annotated[int, typer.Option(min=2, help="Ranges of nodes.")] = 8,
-    memory: Annotated[int, typer.Option(min=1, help="MiB of a unit of work.")] = 256,
-    sample: Annotated[int, typer.Option(min=1, help="Rows of top-k diffusion.")] = 2000,
-    seed: Seed = 0,
-    set_: Assignments = None,
-    device: Device = "auto",
-    graphs_folder: Graphs = None,
-    out_folder: Out = None,
-) -> None:
-    """Measure each kind of work of sharding a graph, and training on the shards."""
-    from hpgmn.base.settings import parse_assignments
-    from hpgmn_lab.bench import shards as benchmark
-    from hpgmn_lab.bench.graphs import GraphSpec
-
-    call = _call(context, device, out_folder, graphs_folder)
-    record = benchmark.measure(
-        call,
-        graph=GraphSpec(nodes, degree, attributes, seed),
-        ranges=ranges,
-        memory=memory * 2**20,
-        sample=sample,
-        changes=parse_assignments(set_ or []),
-    )
-    _finish(record, call)
-
-
-@app.command()
-def deterministic(
-    context: typer.Context,
-    models: Annotated[str | None, typer.Option(help="Names with commas [all].")] = None,
-    nodes: Annotated[int, typer.Option(min=100, help="Nodes of the generated graph.")] = 2000,
-    epochs: Annotated[int, typer.Option(min=1, help="Epochs of each stage.")] = 200,
-    repeats: Annotated[int, typer.Option(min=2, help="Repeats of both sides.")] = 3,
-    device: Device = "auto",
-    out_folder: Out = None,
-) -> None:
-    """Measure the cost of train --deterministic by model; on a CPU results repeat anyway."""
-    from hpgmn_lab.bench import deterministic as benchmark
-
-    call = _call(context, device, out_folder)
-    record = benchmark.measure(
-        call,
-        models=None if models is None else _names(models, ()),
-        nodes=nodes,
-        epochs=epochs,
-        repeats=repeats,
-    )
-    _finish(record, call)
+def _command_line(context: typer.Context, device: str) -> str:
+    """Return the command line that measures the record again."""
+    words = ["hpgmn", "bench", str(context.info_name)]
+    for parameter in context.command.params:
+        source = context.get_parameter_source(str(parameter.name))
+        if parameter.name in _COMMON or source is None or source.name != "COMMANDLINE":
+            continue
+        value = context.params[str(parameter.name)]
+        values = value if isinstance(value, list | tuple) else [value]
+        words += [word for member in values for word in (parameter.opts[0], str(member))]
+    return shlex.join([*words, "--device", device])
 
 
 # Tiny form: every kind of work once, on generated graphs in the folder {graphs}.
@@ -326,7 +159,6 @@ def run_all(
     ] = None,
 ) -> None:
     """Run every benchmark, one after the other."""
-    from hpgmn_lab.bench import BENCHMARKS
     from hpgmn_lab.bench.graphs import GraphSpec, generate
     from hpgmn_lab.bench.records import make_folder
 
@@ -348,85 +180,14 @@ def run_all(
         say("These sizes are too small for a verdict; measure without --quick.")
 
 
-def _names(text: str | None, default: Sequence[str] | dict[str, Any]) -> list[str]:
-    """Return the names of an option, each once."""
-    if text is None:
-        return list(default)
-    return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-
-
-def _numbers(option: str, text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise SettingError(f"{option} takes numbers such as 1,0.5 (got '{text}').") from None
-
-
-def _integers(option: str, text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise SettingError(f"{option} takes integers such as 1000,2000 (got '{text}').") from None
-
-
-def _device(name: str) -> str:
-    from hpgmn.runs.spec import resolve_device
-
-    if name not in _DEVICES:
-        raise SettingError.unknown("device", name, _DEVICES)
-    return resolve_device(name)
-
-
-def _call(
-    context: typer.Context, device: str, folder: Path | None, graphs: Path | None = None
-) -> Call:
-    """Return how the command was called; its folder is created before anything is measured."""
-    from hpgmn_lab.bench.records import Call, make_folder
-
-    name, device = str(context.info_name), _device(device)
-    words = ["hpgmn", "bench", name]
-    for parameter in context.command.params:
-        source = context.get_parameter_source(str(parameter.name))
-        if parameter.name in _NOT_IN_COMMAND or source is None or source.name != "COMMANDLINE":
-            continue
-        value = context.params[str(parameter.name)]
-        values = value if isinstance(value, list | tuple) else [value]
-        words += [word for member in values for word in (parameter.opts[0], str(member))]
-    folder = Path("bench") / name if folder is None else folder
-    make_folder(folder)
-    return Call(shlex.join([*words, "--device", device]), device, folder, graphs)
-
-
-def _finish(record: Record, call: Call) -> None:
-    """Write the record and its picture, and print its tables."""
-    from hpgmn_lab.bench.pictures import draw
-    from hpgmn_lab.bench.records import cores_taken, write_record
-
-    name = record["benchmark"]
-    write_record(record, call.out / f"{name}.json")
-    for table in importlib.import_module(f"hpgmn_lab.bench.{name}").tables(record):
-        print_table(table)
-    has_picture = draw(record, call.out / name)
-    pictures = f"; picture: {name}.png and {name}.svg beside it" if has_picture else ""
-    say(f"Record: {call.out / name}.json{pictures}.")
-    taken = cores_taken(record) or 0.0
-    if taken > 0.1:
-        say(f"Other processes used {taken:.1f} cores: times are too long. Measure again alone.")
-
-
 def print_table(table: Table) -> None:
     """Print a table on the terminal."""
     columns = (
         Column(name, justify="right" if number else "left", overflow="fold")
         for number, name in enumerate(table.columns)
     )
-    shown = RichTable(
-        *columns,
-        title=table.title or None,
-        title_justify="left",
-        box=None,
-        padding=(0, 2, 0, 0),
-    )
+    layout: dict[str, Any] = {"title_justify": "left", "box": None, "padding": (0, 2, 0, 0)}
+    shown = RichTable(*columns, title=table.title or None, **layout)
     for row in table.rows:
         shown.add_row(*row)
     out.print(shown)

@@ -1,4 +1,4 @@
-"""The command that reproduces the paper's experiments."""
+"""The command ``hpgmn reproduce``."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from rich.table import Column, Table
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.text import mean_and_deviation
 from hpgmn.cli.console import out, say, step_progress, stop_on_signal
-from hpgmn.cli.engines import Address, EngineName, Place, opened, tell_lost
+from hpgmn.cli.engines import Address, EngineName, Place, open_engine
 
 if TYPE_CHECKING:
     from hpgmn.training.replicas import Progress
+    from hpgmn_lab.reproduction.documents import Grid
     from hpgmn_lab.reproduction.facts import Facts
     from hpgmn_lab.reproduction.plan import Experiment
-    from hpgmn_lab.reproduction.todo import Outcome
+    from hpgmn_lab.reproduction.tasks import Outcome
 
 
 def reproduce(
@@ -38,14 +39,14 @@ def reproduce(
         str | None,
         typer.Option(
             "--out",
-            help="The folder, or a URL that fsspec opens [runs/reproduction, "
+            help="Folder, or a URL supported by fsspec [runs/reproduction, "
             "runs/reproduction-quick].",
         ),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     workers: Annotated[
         int | None,
-        typer.Option(help="How many cells are worked on at once [1; ray: one for each core]."),
+        typer.Option(help="Number of cells in parallel [1; ray: one per core]."),
     ] = None,
     engine: EngineName = "local",
     address: Address = None,
@@ -53,58 +54,60 @@ def reproduce(
         bool, typer.Option("--json", help="Print the means as JSON instead of tables.")
     ] = False,
 ) -> None:
-    """The paper's experiments, cell by cell; what is done already is not done again."""
-    from hpgmn_lab.reproduction import plan, todo
-    from hpgmn_lab.reproduction.html import write_reproduction
+    """Reproduce the paper's experiments cell by cell; finished cells are not repeated."""
+    from hpgmn_lab.reproduction import plan, tasks
+    from hpgmn_lab.reproduction.cells import Records
+    from hpgmn_lab.reproduction.documents import document, write_documents
     from hpgmn_lab.reproduction.work import CELLS_FOLDER
 
     budget = plan.QUICK if quick else plan.FULL
     names = plan.EXPERIMENTS if experiment == "all" else (experiment,)
-    asked = [plan.experiment(name, budget) for name in names]
+    requested = [plan.experiment(name, budget) for name in names]
     name = out_folder or f"runs/{'reproduction-quick' if quick else 'reproduction'}"
     with (
-        _folder(name) as (folder, send),
-        todo.only_one(folder),
-        opened(engine, address, device, workers) as place,
+        _open_folder(name) as (folder, upload),
+        tasks.lock_folder(folder),
+        open_engine(engine, address, device, workers) as place,
     ):
-        experiments, missing = todo.on_this_machine(asked)
+        experiments, missing = tasks.local_experiments(requested)
         if missing:
-            say(f"Left out: {', '.join(missing)}. {todo.what_to_do(missing)}")
+            remedy = tasks.download_remedy(missing).render(cli=True)
+            say(f"Skipping graphs without a local copy: {', '.join(missing)}. {remedy}")
         facts, failures = _facts(experiments, folder)
-        outcomes = _work(experiments, folder, place, send)
-        files = write_reproduction(
-            folder,
-            experiments,
-            cells_folder=folder / CELLS_FOLDER,
-            options=" --quick" if quick else "",
-            others=[plan.experiment(name, budget) for name in plan.EXPERIMENTS],
+        outcomes = _work(experiments, folder, place, upload)
+        records = Records.read(folder / CELLS_FOLDER)
+        documents = [document(each, records, is_quick=quick) for each in experiments]
+        others = [plan.experiment(name, budget) for name in plan.EXPERIMENTS]
+        files = write_documents(
+            folder, documents, [document(each, records, is_quick=quick) for each in others]
         )
-    means = {one.name: _means(one, outcomes) for one in experiments}
+    paths = [f"{name.rstrip('/')}/{path.relative_to(folder).as_posix()}" for path in files]
+    means = {each.name: _means(each, outcomes) for each in experiments}
     total = len(facts) + len(failures) + len(outcomes)
-    failures |= {one.cell.name: one.reason for one in outcomes if one.record is None}
+    failures |= {each.cell.name: each.reason for each in outcomes if each.record is None}
     if as_json:
         content = {
             "folder": name,
-            "facts": {one.graph: dataclasses.asdict(one) for one in facts},
+            "facts": {each.graph: dataclasses.asdict(each) for each in facts},
             "experiments": means,
             "missing": missing,
             "failures": failures,
-            "files": [_shown(path, folder, name) for path in files],
+            "files": paths,
         }
         print(json.dumps(content, indent=1))
     else:
-        _print_facts(facts)
-        for one in experiments:
-            _print_means(one, means[one.name])
-    say(f"Records: {_shown(folder / CELLS_FOLDER, folder, name)}")
-    for path in files:
-        say(_shown(path, folder, name))
-    _refuse_failures(failures, total, outcomes)
+        for shown in documents:
+            for grid in shown.grids[: 2 if shown.name == "table1" else 1]:
+                _print_grid(shown.name, grid)
+    say(f"Records: {name.rstrip('/')}/{CELLS_FOLDER}")
+    for path in paths:
+        say(path)
+    _raise_failures(failures, total, outcomes)
 
 
 @contextmanager
-def _folder(name: str) -> Iterator[tuple[Path, Callable[[], None]]]:
-    """The folder to work in, and what keeps its content; for a URL one that stands for it."""
+def _open_folder(name: str) -> Iterator[tuple[Path, Callable[[], None]]]:
+    """Yield the working folder, and a function that uploads it if the name is a URL."""
     from hpgmn_lab.reproduction.remote import is_url, remote_folder
 
     if not is_url(name):
@@ -112,150 +115,114 @@ def _folder(name: str) -> Iterator[tuple[Path, Callable[[], None]]]:
         return
     with remote_folder(name) as remote:
 
-        def send() -> None:
+        def upload() -> None:
             try:
-                remote.send()
+                remote.upload()
             except HPGMNError as error:
-                say(f"Warning: {error} It is tried again after the next cell.")
+                say(f"Warning: {error.render(cli=True)} Retrying after the next cell.")
 
-        yield remote.here, send
-
-
-def _shown(path: Path, folder: Path, name: str) -> str:
-    """A path below the folder as the user knows it."""
-    return f"{name.rstrip('/')}/{path.relative_to(folder).as_posix()}"
+        yield remote.local, upload
 
 
 def _work(
-    experiments: Sequence[Experiment], folder: Path, place: Place, send: Callable[[], None]
+    experiments: Sequence[Experiment], folder: Path, place: Place, upload: Callable[[], None]
 ) -> list[Outcome]:
-    """The outcome of every cell, with a line for each that is worked on."""
-    from hpgmn_lab.reproduction.tasks import work_on
-    from hpgmn_lab.reproduction.todo import cells_of, sort_out
+    """Return the outcome of every cell; print a line for each that is not finished yet."""
+    from hpgmn_lab.reproduction.tasks import cell_states, cells_of, work_on
 
     cells = cells_of(experiments)
-    every = sort_out(cells, folder)
-    if every.done:
-        say(f"{len(every.done)} of {len(cells)} cells are done already.")
-    told = [*every.done]
+    states = cell_states(cells, folder)
+    if states.finished:
+        say(f"{len(states.finished)} of {len(cells)} cells are already finished.")
+    outcomes = [*states.finished]
     with step_progress() as step, stop_on_signal() as should_stop:
-        tell = _teller(told, len(cells), step, send)
-        for failed in every.failed:
-            tell(failed)
+
+        def on_outcome(outcome: Outcome) -> None:
+            outcomes.append(outcome)
+            say(f"{len(outcomes)} of {len(cells)} {outcome.cell.name} {_outcome_text(outcome)}")
+            step(outcome.cell.name, len(outcomes), len(cells))
+            upload()
 
         def report(name: str, now: Progress) -> None:
-            step(f"{name}: {now.stage} {now.epoch}/{now.epochs}", len(told), len(cells))
+            step(f"{name}: {now.stage} {now.epoch}/{now.epochs}", len(outcomes), len(cells))
 
+        for failed in states.failed:
+            on_outcome(failed)
         try:
             work_on(
-                *(place.engine, every.waiting, folder),
+                *(place.engine, states.waiting, folder),
                 device=place.device,
-                tell=tell,
+                on_outcome=on_outcome,
                 report=report,
                 should_stop=should_stop,
-                lost=tell_lost("cell"),
+                on_lost=lambda name: say(f"Warning: restarting cell {name}: its machine is lost."),
             )
         except KeyboardInterrupt:
-            say(f"{len(told)} of {len(cells)} cells are done. To go on, repeat the command.")
+            say(
+                f"{len(outcomes)} of {len(cells)} cells are finished. "
+                "Repeat the command to continue."
+            )
             raise
-    return told
+    return outcomes
 
 
-def _teller(
-    told: list[Outcome],
-    total: int,
-    step: Callable[[str, int, int | None], None],
-    send: Callable[[], None],
-) -> Callable[[Outcome], None]:
-    """Keeps an outcome and says it in one line."""
-
-    def tell(outcome: Outcome) -> None:
-        told.append(outcome)
-        words = f"failed: {outcome.reason}"
-        if outcome.record is not None:
-            metrics = outcome.record.metrics
-            score = mean_and_deviation(metrics["test_score_mean"], metrics["test_score_std"])
-            words = f"{score}, {outcome.seconds:.0f} s"
-        say(f"{len(told)} of {total} {outcome.cell.name} {words}")
-        step(outcome.cell.name, len(told), total)
-        send()
-
-    return tell
+def _outcome_text(outcome: Outcome) -> str:
+    if outcome.record is None:
+        return f"failed: {outcome.reason}"
+    metrics = outcome.record.metrics
+    score = mean_and_deviation(metrics["test_score_mean"], metrics["test_score_std"])
+    return f"{score}, {outcome.seconds:.0f} s"
 
 
 def _facts(experiments: Sequence[Experiment], folder: Path) -> tuple[list[Facts], dict[str, str]]:
-    """The lines of Table 1, which need no training, and why those that are missing are."""
+    """Return the facts of Table 1, and the errors by cell."""
     from hpgmn_lab.reproduction.facts import do_facts
     from hpgmn_lab.reproduction.work import CELLS_FOLDER
 
-    found, failures = [], {}
-    for graph in (graph for one in experiments if one.name == "table1" for graph in one.graphs):
+    facts, failures = [], {}
+    for graph in (graph for each in experiments if each.name == "table1" for graph in each.graphs):
         try:
-            found.append(do_facts(graph, folder / CELLS_FOLDER))
+            facts.append(do_facts(graph, folder / CELLS_FOLDER))
         except HPGMNError as error:
             failures[f"{graph}-facts"] = str(error)
-    return found, failures
+    return facts, failures
 
 
-def _print_facts(facts: Sequence[Facts]) -> None:
-    """Ours, with the printed number in brackets where it differs, and what explains that."""
-    from hpgmn_lab.reproduction.facts_grid import KEYS, differs, fact_words
-
-    if not facts:
-        return
-    table = Table("", *(Column(name, justify="right") for name in KEYS), title="table1", box=None)
-    for one in facts:
-        words = [
-            fact_words(getattr(one, name))
-            + (f" ({fact_words(one.printed[name])})" if differs(one, name) else "")
-            for name in KEYS
-        ]
-        table.add_row(one.graph, *words)
-    out.print(table)
-    for one in facts:
-        for name in KEYS:
-            if differs(one, name):
-                line = f"{one.graph}, {name}: {one.explanations[name]}."
-                out.print(line, highlight=False, soft_wrap=True)
-
-
-def _means(one: Experiment, outcomes: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
-    """Row → graph → mean and deviation of the test score; None where a cell failed."""
+def _means(plan: Experiment, outcomes: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
+    """Return row → graph → mean and deviation of the test score; None where a cell failed."""
     records = {outcome.cell.name: outcome.record for outcome in outcomes}
-    found: dict[str, dict[str, Any]] = {}
-    for row in one.rows:
-        found[row.label] = {}
+    means: dict[str, dict[str, Any]] = {}
+    for row in plan.rows:
+        means[row.label] = {}
         for graph, cell in row.cells.items():
             record = records[cell.name]
             metrics = None if record is None else record.metrics
             if metrics is not None and row.is_ensemble:
                 metrics = metrics["ensemble"]
-            found[row.label][graph] = metrics and {
+            means[row.label][graph] = metrics and {
                 "mean": metrics["test_score_mean"],
                 "std": metrics["test_score_std"],
             }
-    return found
+    return means
 
 
-def _print_means(one: Experiment, means: Mapping[str, Mapping[str, Any]]) -> None:
-    if not means:
-        return
-    graphs = [Column(graph, no_wrap=True, justify="right") for graph in one.graphs]
-    table = Table("", *graphs, title=one.name, box=None, padding=(0, 2, 0, 0))
-    for label, cells in means.items():
-        shown = (cells.get(graph) or {"mean": None, "std": None} for graph in one.graphs)
-        table.add_row(label, *(mean_and_deviation(cell["mean"], cell["std"]) for cell in shown))
+def _print_grid(title: str, grid: Grid) -> None:
+    """Print a table; marks of bold are left out."""
+    columns = [Column(name, no_wrap=True, justify="right") for name in list(grid.frame)[1:]]
+    table = Table(grid.frame.columns[0], *columns, title=title, box=None, padding=(0, 2, 0, 0))
+    for row in grid.frame.itertuples(index=False):
+        table.add_row(*(cell.replace("**", "") for cell in row))
     out.print(table)
 
 
-def _refuse_failures(failures: Mapping[str, str], total: int, outcomes: Sequence[Outcome]) -> None:
-    """Exit code 2 where cells failed for known reasons, 1 where one has to be looked into."""
+def _raise_failures(failures: Mapping[str, str], total: int, outcomes: Sequence[Outcome]) -> None:
+    """Exit with code 2 if cells failed for known reasons, 1 after an unexpected error."""
     if not failures:
         return
-    unforeseen = next((one for one in outcomes if one.trace), None)
+    unexpected = next((each for each in outcomes if each.trace), None)
     [name, reason], *_ = failures.items()
-    if unforeseen is None:
+    if unexpected is None:
         raise HPGMNError(f"{len(failures)} of {total} cells failed. {name}: {reason}")
-    say(unforeseen.trace.rstrip())
-    say(f"{len(failures)} of {total} cells failed. {unforeseen.cell.name}: {unforeseen.reason}")
+    say(unexpected.trace.rstrip())
+    say(f"{len(failures)} of {total} cells failed. {unexpected.cell.name}: {unexpected.reason}")
     raise typer.Exit(1)

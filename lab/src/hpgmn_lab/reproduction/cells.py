@@ -1,15 +1,19 @@
-"""A cell of a table as a unit of work: what determines it, and its record on disk.
+"""Cells of the tables as units of work, and their records.
 
-A record carries the identity of what it was made from. Work whose record has the same identity is
-never done again; anything else is.
+A record carries the digest of its inputs: work whose record has the same digest is done.
+At run time a record is a file in the folder ``cells``; committed records are lines of one file:
+
+    python -m hpgmn_lab.reproduction.cells collect runs/reproduction/cells FILE.jsonl
+    python -m hpgmn_lab.reproduction.cells restore FILE.jsonl runs/reproduction/cells
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,28 +21,22 @@ from typing import Any
 from hpgmn.base.files import CELL_FORMAT, check_format, verify_checksum, with_checksum, write_text
 from hpgmn.base.parsing import read_json
 from hpgmn.base.settings import plain
+from hpgmn_lab.records import read_named, write_named
 
 TUNED, SHIPPED = "tuned", "shipped"
-"""The two variants that tables compare: settings from the common search, and those that ship."""
+"""The variants that tables compare: settings of the common search, and the shipped ones."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One model on one graph: a search by validation, where asked for, then all splits once.
+    """One model on one graph: an optional search on validation nodes, then all splits once.
 
     Attributes:
-        graph: the dataset's name.
-        model: the model's name.
-        variant: what sets it apart from other cells of this model and graph, in words of a file
-            name: "tuned", "shipped", "without-entropy".
+        variant: distinguishes cells of the same model and graph; part of a file name.
         settings: over the model's defaults; in a search, over every trial.
-        trials: how many trials choose the rest; 0: ``settings`` are all.
-        search_splits: the splits of the search.
-        search_seeds: how many seeds on each of them.
-        splits: the splits of the final run.
-        seeds: how many seeds on each of them.
-        metric: what selects epochs and trials, and is reported.
-        protocol: the protocol whose splits these are.
+        trials: trials of the search; 0: no search.
+        metric: selects epochs and trials, and is reported.
+        protocol: the protocol that defines the splits.
     """
 
     graph: str
@@ -59,13 +57,13 @@ class Cell:
         return f"{self.graph}-{self.model}-{self.variant}"
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it, as JSON holds it."""
-        found = {name: plain(value) for name, value in dataclasses.asdict(self).items()}
-        return found | {"settings": {name: plain(own) for name, own in self.settings.items()}}
+        """Return all fields as JSON values."""
+        fields = {name: plain(value) for name, value in dataclasses.asdict(self).items()}
+        return fields | {"settings": {name: plain(value) for name, value in self.settings.items()}}
 
 
 def identity(*parts: Any) -> str:
-    """A digest of plain values: what work is made from.
+    """Return the digest of plain values.
 
     >>> identity({"a": 1, "b": 2}) == identity({"b": 2, "a": 1}) != identity({"a": 1})
     True
@@ -75,15 +73,15 @@ def identity(*parts: Any) -> str:
 
 @dataclass(frozen=True)
 class CellRecord:
-    """What is known of a cell once its work is done.
+    """The result of a cell.
 
     Attributes:
-        cell: the cell, as :meth:`Cell.as_dict` gives it.
-        identity: of everything the metrics were made from but the settings, which they name.
-        search: None without a search; else its identity, the model's ``defaults`` on that day, the
-            number ``best`` of the chosen trial, ``seconds``, and ``trials``, each with its
-            settings over these, ``val_score``, ``val_loss`` and ``val_score_mean``.
-        metrics: the content of ``metrics.json`` of the final run.
+        cell: :meth:`Cell.as_dict`.
+        identity: digest of all inputs of the metrics except the settings, which they contain.
+        search: None without a search; else its identity, the model's ``defaults`` at that time, the
+            index ``best`` of the chosen trial, ``seconds``, and ``trials`` with their settings,
+            ``val_score``, ``val_loss`` and ``val_score_mean``.
+        metrics: ``metrics.json`` of the final run.
     """
 
     cell: Mapping[str, Any]
@@ -98,32 +96,100 @@ class CellRecord:
 
 
 def record_path(folder: Path, name: str) -> Path:
-    """The file of a cell's record."""
+    """Return the file of a record."""
     return folder / f"{name}.json"
 
 
-def remedy(path: Path) -> str:
-    """What to do about a record that does not hold together."""
-    return f"Delete {path} and run hpgmn reproduce again."
-
-
 def read_cell(folder: Path, name: str) -> CellRecord | None:
-    """A cell's record; None where there is none, or none that can be read."""
+    """Read a cell's record; None if it is missing or damaged."""
+    path = record_path(folder, name)
     try:
-        content = read_json(record_path(folder, name))
-        check_format(record_path(folder, name), content.get("format"), CELL_FORMAT)
+        return _cell_record(read_json(path), path)
+    except (OSError, ValueError):
+        return None
+
+
+def _cell_record(content: Any, path: Path) -> CellRecord | None:
+    try:
+        check_format(path, content.get("format"), CELL_FORMAT)
         content = verify_checksum(content)
         return CellRecord(
             content["cell"], content["identity"], content["search"], content["metrics"]
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
 def write_cell(folder: Path, record: CellRecord) -> None:
-    """Write a record whole: a crash leaves the old one or the new one."""
+    """Write a record; the write is atomic."""
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(
         with_checksum({"format": CELL_FORMAT, **dataclasses.asdict(record)}), indent=1
     )
     write_text(record_path(folder, record.name), text + "\n")
+
+
+@dataclass(frozen=True)
+class Records:
+    """The records of a reproduction by name, cells and facts of Table 1, as JSON values.
+
+    Attributes:
+        source: a folder of cell files or a ``.jsonl`` file.
+        contents: name → content; damaged files are left out.
+    """
+
+    source: Path
+    contents: Mapping[str, Mapping[str, Any]]
+
+    @classmethod
+    def read(cls, source: Path) -> Records:
+        """Read a folder or a ``.jsonl`` file; a missing one has no records."""
+        if source.suffix == ".jsonl":
+            return cls(source, read_named(source) if source.exists() else {})
+        contents = {}
+        for path in sorted(source.glob("[!.]*.json")):
+            try:
+                contents[path.stem] = read_json(path)
+            except (OSError, ValueError):
+                continue
+        return cls(source, contents)
+
+    def cell(self, name: str) -> CellRecord | None:
+        """Return a cell's record; None if it is missing or damaged."""
+        content = self.contents.get(name)
+        return None if content is None else _cell_record(content, self.source)
+
+    def remedy(self, name: str) -> str:
+        """Return the remedy for a record whose numbers do not match."""
+        return f"Delete {name} from {self.source} and run `hpgmn reproduce` again"
+
+
+def collect_cells(folder: Path, path: Path) -> int:
+    """Add the records of a folder to a ``.jsonl`` file, replacing those of the same name."""
+    added = Records.read(folder).contents
+    write_named(path, {**Records.read(path).contents, **added})
+    return len(added)
+
+
+def restore_cells(path: Path, folder: Path) -> int:
+    """Write the records of a ``.jsonl`` file as files of a folder."""
+    contents = Records.read(path).contents
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        write_text(record_path(folder, name), json.dumps(content, indent=1) + "\n")
+    return len(contents)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Collect or restore records."""
+    parser = argparse.ArgumentParser(prog="python -m hpgmn_lab.reproduction.cells")
+    parser.add_argument("action", choices=("collect", "restore"))
+    parser.add_argument("source", type=Path)
+    parser.add_argument("target", type=Path)
+    options = parser.parse_args(arguments)
+    action = collect_cells if options.action == "collect" else restore_cells
+    print(f"{action(options.source, options.target)} records written to {options.target}.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,487 +1,653 @@
-"""An experiment in words: headings, sentences and grids that every format writes alike.
+"""The experiments as documents: Markdown, CSV, LaTeX and one HTML page.
 
-A sentence may hold code between backticks; that is the only markup.
+``python -m hpgmn_lab.reproduction.documents SOURCE FOLDER`` writes all of them from the records of
+a folder of cells or a ``.jsonl`` file.
 """
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from hpgmn.base.files import write_error, write_text
+from hpgmn.base.settings import read_yaml
+from hpgmn.graph.datasets import DATASETS
 from hpgmn.runs.compare import is_ours
 from hpgmn_lab import paper
-from hpgmn_lab.reproduction import ranking
-from hpgmn_lab.reproduction.cells import SHIPPED, TUNED
-from hpgmn_lab.reproduction.facts_grid import facts_blocks
-from hpgmn_lab.reproduction.figure import picture_sentence
-from hpgmn_lab.reproduction.grids import (
-    NOTHING,
-    Block,
-    Grid,
-    Heading,
-    Items,
-    Picture,
-    Words,
-    cost_sentences,
-    metric_name,
-    shown_label,
+from hpgmn_lab.records import (
+    NONE,
+    device_text,
+    difference_text,
+    published_text,
+    score_text,
+    versions_text,
 )
-from hpgmn_lab.reproduction.plan import Experiment
-from hpgmn_lab.reproduction.tables import ENSEMBLE, Entry, Line, Table, read_cells, table
-from hpgmn_lab.results.records import difference_words, printed_words, score_words, validation_words
+from hpgmn_lab.rendering import frame, render
+from hpgmn_lab.reproduction import figure, ranking
+from hpgmn_lab.reproduction.cells import SHIPPED, TUNED, Records
+from hpgmn_lab.reproduction.facts import KEYS, Facts, fact_text, recorded_facts
+from hpgmn_lab.reproduction.plan import EXPERIMENTS, Experiment, experiment
+from hpgmn_lab.reproduction.tables import ENSEMBLE, Entry, Line, Table, table
 
-TITLES = {
-    "table1": "Table 1: the graphs",
-    "table2": "Table 2: heterophilous graphs",
-    "table3": "Table 3: citation graphs",
-    "figure3": "Figure 3: regularisation",
-    "table4": "Table 4: local statistics",
-    "sound": "The sound protocol",
-    "options": "Options beyond the paper",
-    "citation-options": "Options on the citation graphs",
-}
+if TYPE_CHECKING:
+    import pandas as pd
+
+PAGE = "index.html"
+_AS_SHIPPED = "as shipped"
+_METRIC_NAMES = {"roc_auc": "ROC-AUC"}
 
 
-NO_GRAPH = "No graph of this experiment takes part."
+@dataclass(frozen=True)
+class Grid:
+    """A table of texts with a caption; details are folded where the format allows."""
 
-_QUICK = (
-    "A quick run: few graphs, splits, trials and epochs. It shows that everything works; its "
-    "numbers are no results."
-)
+    name: str
+    caption: str
+    frame: pd.DataFrame
+    is_detail: bool = False
+    heading: str = ""
 
 
 @dataclass(frozen=True)
 class Document:
-    """An experiment as it is shown.
+    """An experiment to be rendered.
 
     Attributes:
-        name: the experiment's.
-        title: its heading.
-        blocks: what stands below it.
-        table: its numbers; Table 1 has none, nor has an experiment without graphs.
-        count: how many of its cells, or graphs of Table 1, have a record.
+        table: its numbers; None for Table 1 and for an experiment without graphs.
+        numbers: one row per cell with all numbers, for the CSV.
+        picture: the text alternative of its figure.
+        count: number of cells, or graphs of Table 1, with a record, of ``total``.
+        missing: those without a record.
+        outdated: those whose record is of another plan.
     """
 
     name: str
     title: str
-    blocks: tuple[Block, ...]
-    table: Table | None
-    count: int
+    intro: str
+    command: str
+    grids: tuple[Grid, ...] = ()
+    table: Table | None = None
+    numbers: pd.DataFrame | None = None
+    picture: str = ""
+    count: int = 0
+    total: int = 0
+    missing: tuple[str, ...] = ()
+    outdated: tuple[str, ...] = ()
 
 
-def document(experiment: Experiment, cells: Path, options: str = "") -> Document:
-    """An experiment out of the records in a folder.
-
-    Args:
-        experiment: what is shown.
-        cells: the folder of the records.
-        options: what the command had beside the experiment's name, as " --quick".
-    """
-    command = f"`hpgmn reproduce {experiment.name}{options}`"
-    title = TITLES[experiment.name]
-    if not experiment.graphs:
-        return Document(experiment.name, title, (NO_GRAPH,), None, 0)
-    if experiment.name == "table1":
-        blocks, count = facts_blocks(experiment.graphs, cells, command)
-        return Document(experiment.name, title, tuple(blocks), None, count)
-    found = table(experiment, read_cells(cells, experiment), cells)
-    layouts: dict[str, Callable[[Table], list[Block]]] = {
-        "figure3": _figure3,
-        "table4": _table4,
-        "sound": _sound,
-        "options": _options,
-        "citation-options": _options,
-    }
-    blocks = layouts.get(experiment.name, _comparison)(found)
-    blocks += cost_sentences(found, command)
-    if "--quick" in options:
-        blocks.insert(0, _QUICK)
-    shown = tuple(block for block in blocks if block not in ("", Items(())))
-    return Document(experiment.name, title, shown, found, len(found.done))
+@cache
+def _texts() -> dict[str, Any]:
+    return read_yaml(Path(__file__).with_name("texts.yaml"))
 
 
-# The layouts.
+def _caption(name: str, **values: str) -> str:
+    return str(_texts()["captions"][name]).format(**values)
 
 
-def _comparison(found: Table) -> list[Block]:
-    """Tables 2 and 3."""
-    rows = [*_score_rows(found, found.graphs), *_elsewhere_rows(found)]
-    return [
-        Items(tuple(summary_sentences(found))),
-        f"{_SEARCH} A cell shows ours and, after the stroke, what the paper prints. {_LEGEND} "
-        f"{_MARK} Rows named shipped have settings from a "
-        "larger search than the others, and the last of ours average the class probabilities of "
-        f"several seeds; neither competes for bold.{_slip(found)}",
-        Grid(found.name, _caption(found), _header("model", found.graphs), rows),
-        _difference_grid(found),
-        _validation_grid(found),
-        _cost_grid(found),
-    ]
-
-
-def _slip(found: Table) -> str:
-    """The models for which the paper prints the same numbers on two graphs."""
-    pair = ("chameleon", "squirrel")
-    if not set(pair) <= set(found.graphs):
-        return ""
-    same = [one for one, row in paper.TABLE_2.items() if row[pair[0]] == row[pair[1]]]
-    return (
-        f" The paper prints the same numbers of {', '.join(same)} for chameleon and squirrel, a "
-        "slip; both columns stand as printed."
+def _intro(name: str, is_quick: bool) -> str:
+    texts = _texts()
+    short = texts["short"].format(
+        webkb_margin=paper.WEBKB_MARGIN,
+        webkb=", ".join(paper.WEBKB),
+        margin=paper.MARGIN,
+        confidence=100 * paper.CONFIDENCE,
     )
+    intro = texts["experiments"][name]["intro"]
+    text = intro.format(search=texts["search"], bold=texts["bold"], short=short)
+    return f"{texts['quick']} {text}" if is_quick else text
 
 
-def _options(found: Table) -> list[Block]:
-    return [
-        f"What each option changes in the shipped settings. Where it says {_AS_SHIPPED}, the "
-        f"option changes nothing and has no run of its own. {_LEGEND} {_MARK}",
-        Grid(
-            found.name,
-            _caption(found),
-            _header("variant", found.graphs),
-            _score_rows(found, found.graphs),
-        ),
-        _difference_grid(found),
-        ranking.told_apart(found),
-        _validation_grid(found),
-        _cost_grid(found),
-    ]
-
-
-def _sound(found: Table) -> list[Block]:
-    beside = tuple(paper.DEFECTIVE[graph] for graph in found.graphs if graph in paper.DEFECTIVE)
-    graphs = tuple(graph for graph in found.graphs if graph not in beside)
-    places = [ranking.place_on(found, graph) for graph in graphs]
-    blocks: list[Block] = [
-        f"Graphs without the known defects. {_SEARCH} {_LEGEND}",
-        Grid(found.name, _caption(found), _header("model", graphs), _score_rows(found, graphs)),
-        Items(tuple(ranking.place_sentence(place) for place in places if place)),
-        _difference_grid(found),
-        _validation_grid(found),
-        _cost_grid(found),
-    ]
-    pairs = [graph for graph in graphs if paper.DEFECTIVE.get(graph) in found.graphs]
-    if not pairs:
-        return blocks
-    blocks += [
-        Heading("What the defects do to the ranking"),
-        "Each graph beside the one that the literature uses, which has the defects; ranks by mean "
-        "test score, 1 the best. The two graphs have other nodes and splits, so a model's fall is "
-        "a difference of means, without an interval; intervals are of models on the same graph.",
-    ]
-    for graph in pairs:
-        blocks += _pair_blocks(found, ranking.pair_of(found, graph, paper.DEFECTIVE[graph]))
-    return blocks
-
-
-def _pair_blocks(found: Table, pair: ranking.Pair) -> list[Block]:
-    order = sorted(pair.scores, key=lambda model: pair.ranks[model])
-    rows = [
-        tuple(
-            Words(text)
-            for text in (
-                model,
-                f"{pair.scores[model][1]:.1f}",
-                f"{pair.ranks[model][1]:g}",
-                f"{pair.scores[model][0]:.1f}",
-                f"{pair.ranks[model][0]:g}",
-                f"{round(pair.falls[model], 1) + 0.0:.1f}",  # no minus before a zero
-            )
-        )
-        for model in order
-    ]
-    header = ("model", pair.defective, "rank", pair.sound, "rank", "falls by, points")
-    label, caption = f"{found.name}-{pair.sound}", f"{pair.defective} and {pair.sound}"
-    grids = [Grid(label, f"{caption}: mean test scores and ranks.", header, rows)] if rows else []
-    sentences = ranking.pair_sentences(found, pair)
-    place = ranking.place_on(found, pair.defective)
-    if place and not place.is_first:  # of the first the lead is told already
-        sentences.append(ranking.place_sentence(place))
-    return [*grids, Items(tuple(sentences))]
-
-
-def _figure3(found: Table) -> list[Block]:
-    return [
-        "HP-GMN with its shipped settings, and the same without one or both of the penalties on "
-        "its memory. The paper shows a bar chart without numbers; where it prints the full "
-        "model's, that stands after the stroke. "
-        f"{_LEGEND} {_MARK}",
-        Picture("figure3", picture_sentence(found)),
-        _variant_grid(found),
-        ranking.told_apart(found),
-        _validation_grid(found),
-        _cost_grid(found),
-    ]
-
-
-def _table4(found: Table) -> list[Block]:
-    return [
-        "HP-GMN with its shipped settings, and the same without one of its statistics; after the "
-        f"stroke what the paper prints. {_LEGEND} {_MARK}",
-        _variant_grid(found),
-        ranking.told_apart(found),
-        Items(tuple(_stand_ins(found))),
-        _validation_grid(found),
-        _cost_grid(found),
-    ]
-
-
-def _stand_ins(found: Table) -> list[str]:
-    """Where our full model has other statistics than the paper's."""
-    graphs: dict[str, list[str]] = {}
-    full, *others = found.lines
-    for graph, entry in full.entries.items():
-        used = set(entry.cell.settings["statistics"])
-        if "adjacency" in used:
-            words = "beside" if "diffusion" in used else "in place of"
-            sentence = f"adjacency rows stand {words} diffusion; 'without diffusion' has neither"
-            graphs.setdefault(sentence, []).append(graph)
-        for line in others:
-            if set(line.entries[graph].cell.settings["statistics"]) == used:
-                sentence = f"the full model lacks what '{line.label}' removes: both are the same"
-                graphs.setdefault(sentence, []).append(graph)
-    return [f"In ours on {' and '.join(own)}, {sentence}." for sentence, own in graphs.items()]
-
-
-def summary_sentences(found: Table) -> list[str]:
-    """What a comparison comes to: first places, and printed numbers that are reached."""
-    places = [place for graph in found.graphs if (place := ranking.place_on(found, graph))]
-    ours = [place for place in places if place.distance]
-    sentences = []
-    if ours:
-        clear = [place for place in ours if ranking.excludes_zero(place.distance)]
-        above = [place.graph for place in clear if place.distance and place.distance.mean > 0]
-        below = [place.graph for place in clear if place.graph not in above]
-        level = [place.graph for place in ours if place.is_level]
-        words = f", level with the best other model in {_count_words(level)}" if level else ""
-        sentences.append(
-            "With as many trials for all, HP-GMN is first in "
-            f"{sum(place.is_first for place in ours)} of {len(ours)} columns{words}. The interval "
-            f"of its distance to the best other model is above zero in {_count_words(above)} and "
-            f"below zero in {_count_words(below)}."
-        )
-    sentences += [_reached(line) for line in found.lines if is_ours(line.model)]
-    others = [line for line in found.lines if not is_ours(line.model)]
-    verdicts = [entry.verdict for line in others for entry in line.entries.values()]
-    known = [verdict for verdict in verdicts if verdict]
-    sentences.append(
-        f"Other models reach {sum(verdict.is_reached for verdict in known)} of the {len(known)} "
-        "numbers that the paper prints for them."
-    )
-    return sentences
-
-
-def _count_words(names: Sequence[str]) -> str:
-    return f"{len(names)} ({', '.join(names)})" if names else "none"
-
-
-def _reached(line: Line) -> str:
-    """How many printed numbers a row reaches, and what is short of them."""
-    verdicts = {graph: entry.verdict for graph, entry in line.entries.items() if entry.verdict}
-    short = [
-        f"{graph} by {verdict.short_by:.2f}"
-        for graph, verdict in verdicts.items()
-        if not verdict.is_reached
-    ]
-    words = f"; short: {', '.join(short)}" if short else ""
-    return (
-        f"{line.label}: the paper's number is reached in {len(verdicts) - len(short)} of "
-        f"{len(verdicts)} columns{words}."
-    )
-
-
-# The grids.
-
-_SEARCH = (
-    "Every model has the same number of trials on the same splits, and validation alone selects; "
-    "each draws from a space of its own for the kind of graph. HP-GMN's space has more settings, "
-    "and where its ranges are not those of the others they started from a study of the model that "
-    "had seen test scores."
-)
-_AS_SHIPPED = "as shipped"
-_LEGEND = "Bold is the best of a column."
-_MARK = (
-    "↓ marks what stays short of the printed number: our mean is lower, and by more than "
-    f"{paper.WEBKB_MARGIN:g} point ({', '.join(paper.WEBKB)}) or {paper.MARGIN:g} points (the "
-    f"others), or the printed mean is outside our {100 * paper.CONFIDENCE:.0f} % interval."
-)
-
-
-def _caption(found: Table) -> str:
-    what = sorted({metric_name(graph) for graph in found.graphs}, reverse=True)
-    subject = TITLES[found.name].rpartition(": ")[2]
-    return (
-        f"{subject[:1].upper()}{subject[1:]}: test {' or '.join(what)} in percent, mean ± sample "
-        "standard deviation over runs."
-    )
-
-
-def _header(first: str, graphs: Sequence[str]) -> tuple[str, ...]:
-    names = [
-        graph if metric_name(graph) == "accuracy" else f"{graph} ({metric_name(graph)})"
-        for graph in graphs
-    ]
-    return (first, *names)
-
-
-def _label(line: Line, table_name: str) -> str:
-    label = shown_label(line.label)
-    if line.kind == SHIPPED and table_name in ("table2", "table3"):
-        return f"{label} (larger search)"
-    return label
-
-
-def _score_words(entry: Entry) -> Words:
-    """Ours, what is printed, and the mark of what stays short of it."""
-    if entry.is_as_shipped:
-        return Words(_AS_SHIPPED)
-    rest = f" / {printed_words(entry.printed)}" if entry.printed else ""
-    if entry.verdict and not entry.verdict.is_reached:
-        rest += " ↓"
-    return Words(score_words(entry.record) if entry.record else NOTHING, rest, entry.is_best)
-
-
-def _score_rows(found: Table, graphs: Sequence[str]) -> list[tuple[Words, ...]]:
-    return [
-        (Words(_label(line, found.name)), *(_score_words(line.entries[graph]) for graph in graphs))
-        for line in found.lines
-    ]
-
-
-def _rows(
-    found: Table, lines: Sequence[Line], words: Callable[[Entry], Words]
-) -> list[tuple[Words, ...]]:
-    """A row for each line, with what ``words`` says of the entries that have a record."""
-
-    def shown(entry: Entry) -> Words:
-        if entry.is_as_shipped:
-            return Words(_AS_SHIPPED)
-        return words(entry) if entry.record else Words(NOTHING)
-
-    return [
-        (Words(_label(line, found.name)), *(shown(line.entries[graph]) for graph in found.graphs))
-        for line in lines
-    ]
-
-
-def _elsewhere_rows(found: Table) -> list[tuple[Words, ...]]:
-    """The best published elsewhere, and how far HP-GMN is from it."""
-    best = [paper.ELSEWHERE.get(graph) for graph in found.graphs]
-    said = [Words(f"{one.mean:.1f}", f", {one.source}") if one else Words(NOTHING) for one in best]
-    rows = [(Words("best published elsewhere"), *said)]
-    for kind, words in (
-        (TUNED, "HP-GMN"),
-        (SHIPPED, "HP-GMN, shipped,"),
-        (ENSEMBLE, "HP-GMN, seeds averaged,"),
-    ):
-        ours = [line for line in found.of_kind(kind) if is_ours(line.model)]
-        distances = []
-        for graph, one in zip(found.graphs, best, strict=True):
-            entry = _best_by_validation([line.entries[graph] for line in ours])
-            record = entry.record if entry else None
-            distance = f"{record.score.mean - one.mean:+.1f}" if record and one else NOTHING
-            distances.append(Words(distance))
-        rows.append((Words(f"{words} minus that"), *distances))
-    return rows
-
-
-def _best_by_validation(entries: Sequence[Entry]) -> Entry | None:
-    """Of several forms of HP-GMN the best by validation of their single runs."""
-    known = [entry for entry in entries if entry.record]
-    return max(
-        known, key=lambda entry: entry.record.validation if entry.record else 0, default=None
-    )
-
-
-def _difference_grid(found: Table) -> Grid:
-    names = dict.fromkeys(found.references.values())
-    against = " or ".join(names) or "HP-GMN"
-    better = " (the better one by validation)" if len(names) > 1 else ""
-    caption = (
-        f"Row minus {against}{better} in points, paired over splits, with the 95 % interval "
-        "corrected for overlapping splits; on one split over seeds (Welch's interval)."
-    )
-    rows = [
+def document(plan: Experiment, records: Records, *, is_quick: bool = False) -> Document:
+    """Return the document of an experiment."""
+    title = _texts()["experiments"][plan.name]["title"]
+    command = f"hpgmn reproduce {plan.name}{' --quick' if is_quick else ''}"
+    if not plan.graphs:
+        return Document(plan.name, title, "No graph of this experiment is included.", command)
+    intro = _intro(plan.name, is_quick)
+    if plan.name == "table1":
+        return _facts_document(plan, records, title, intro, command)
+    numbers = table(plan, records)
+    grids = _LAYOUTS.get(plan.name, _options)(numbers)
+    made = [_made_grid(numbers)] if numbers.done else []
+    return Document(
+        plan.name,
+        title,
+        intro,
+        command,
         (
-            Words(_label(line, found.name)),
-            *(_difference_words(found, line, graph) for graph in found.graphs),
-        )
-        for line in found.lines
-    ]
-    return Grid(f"{found.name}-differences", caption, _header("row", found.graphs), rows)
-
-
-def _difference_words(found: Table, line: Line, graph: str) -> Words:
-    if found.references.get(graph) == line.label:
-        return Words("reference")
-    if line.entries[graph].is_as_shipped:
-        return Words(_AS_SHIPPED)
-    mean, space, interval = difference_words(line.entries[graph].difference).partition(" ")
-    return Words(mean, space + interval)
-
-
-def _validation_grid(found: Table) -> Grid:
-    lines = [line for line in found.lines if line.kind != ENSEMBLE]
-    rows = _rows(found, lines, _validation_words)
-    caption = "Mean validation score in percent, and in brackets validation minus test in points."
-    return Grid(f"{found.name}-validation", caption, _header("row", found.graphs), rows, True)
-
-
-def _validation_words(entry: Entry) -> Words:
-    assert entry.record is not None
-    return Words(f"{validation_words(entry.record)} ({entry.gap:+.1f})")
-
-
-def _cost_grid(found: Table) -> Grid:
-    caption = (
-        "Scores behind the mean, seconds of search and final runs together, peak memory of the "
-        "final runs (of the process, or of the GPU where it says so), trials of the search. Cells "
-        "that are worked on at once share a machine, so seconds are upper bounds."
+            *grids,
+            _grid(numbers, "validation", is_detail=True),
+            _grid(numbers, "cost", is_detail=True),
+            *made,
+        ),
+        table=numbers,
+        numbers=number_frame(numbers),
+        picture=figure.text_alternative(numbers) if plan.name == "figure3" else "",
+        count=len(numbers.done),
+        total=len(plan.cells),
+        missing=tuple(name for name in numbers.missing if name not in numbers.outdated),
+        outdated=numbers.outdated,
     )
-    if any(line.kind != TUNED for line in found.lines):
-        caption += (
-            " A row without trials has the settings as shipped, but for what its name says; the "
-            "search behind those is not in the seconds."
-        )
-    rows = _rows(found, found.lines, _cost_words)
-    return Grid(f"{found.name}-cost", caption, _header("row", found.graphs), rows, True)
 
 
-def _cost_words(entry: Entry) -> Words:
-    assert entry.record is not None
-    metrics = entry.record.metrics
-    count = len(entry.record.score.values)
+# Table 1.
+
+
+def _facts_document(
+    plan: Experiment, records: Records, title: str, intro: str, command: str
+) -> Document:
+    facts = {graph: recorded_facts(records, graph) for graph in plan.graphs}
+    known = {graph: own for graph, own in facts.items() if own is not None}
+    rows = [[graph, *(_fact_cell(own, key) for key in KEYS)] for graph, own in facts.items()]
+    differing = [
+        (graph, key, own.explanations.get(key, "not explained"))
+        for graph, own in known.items()
+        for key in KEYS
+        if own.differs(key)
+    ]
+    header = ("graph", *KEYS)
+    grids = [Grid("table1", _caption("facts"), frame(header, rows))]
+    if differing:
+        explained = frame(("graph", "number", "explanation"), differing)
+        grids.append(Grid("table1-explanations", _caption("explanations"), explained))
+    numbers = [
+        [graph, *(getattr(own, key) for key in KEYS), *(own.printed[key] for key in KEYS)]
+        for graph, own in known.items()
+    ]
+    return Document(
+        plan.name,
+        title,
+        intro,
+        command,
+        tuple(grids),
+        numbers=frame((*header, *(f"printed_{key}" for key in KEYS)), numbers),
+        count=len(known),
+        total=len(plan.graphs),
+        missing=tuple(graph for graph in plan.graphs if graph not in known),
+    )
+
+
+def _fact_cell(facts: Facts | None, key: str) -> str:
+    if facts is None:
+        return NONE
+    mark = " ≠" if facts.differs(key) else ""
+    return f"{fact_text(getattr(facts, key))} / {fact_text(facts.printed[key])}{mark}"
+
+
+# Layouts.
+
+
+def _comparison(numbers: Table) -> list[Grid]:
+    import pandas as pd
+
+    scores = _score_grid(numbers)
+    extra = frame(list(scores.frame.columns), _elsewhere_rows(numbers))
+    whole = pd.concat([scores.frame, extra], ignore_index=True)
+    return [
+        Grid(scores.name, scores.caption, whole),
+        *_standing_grids(numbers, numbers.graphs),
+        _reached_grid(numbers),
+        _difference_grid(numbers),
+    ]
+
+
+def _sound(numbers: Table) -> list[Grid]:
+    defective = [paper.DEFECTIVE[graph] for graph in numbers.graphs if graph in paper.DEFECTIVE]
+    graphs = [graph for graph in numbers.graphs if graph not in defective]
+    pairs = [
+        (paper.DEFECTIVE[graph], graph)
+        for graph in graphs
+        if paper.DEFECTIVE.get(graph) in numbers.graphs
+    ]
+    grids = [
+        _score_grid(numbers, graphs),
+        *_standing_grids(numbers, numbers.graphs),
+        _difference_grid(numbers),
+    ]
+    if pairs:
+        grids.append(_orders_grid(numbers, pairs))
+    return [*grids, *(_ranks_grid(numbers, pair) for pair in pairs)]
+
+
+def _variants(numbers: Table) -> list[Grid]:
+    header = ["variant"]
+    for name in _graph_headers(numbers.graphs):
+        header += [name, "95 % interval", "minus full"]
+    rows = []
+    for line in numbers.lines:
+        row = [_label(line, numbers)]
+        for graph in numbers.graphs:
+            interval = line.entries[graph].interval
+            row.append(_score_cell(numbers, line, graph))
+            row.append("{:.1f} to {:.1f}".format(*interval) if interval else NONE)
+            row.append(_difference_cell(numbers, line, graph))
+        rows.append(row)
+    caption = _caption("variants", metrics=_metrics(numbers.graphs))
+    return [Grid(numbers.name, caption, frame(header, rows))]
+
+
+def _table4(numbers: Table) -> list[Grid]:
+    return [*_variants(numbers), _grid(numbers, "statistics", is_detail=True)]
+
+
+def _options(numbers: Table) -> list[Grid]:
+    return [_score_grid(numbers), _difference_grid(numbers)]
+
+
+_LAYOUTS: dict[str, Callable[[Table], list[Grid]]] = {
+    "table2": _comparison,
+    "table3": _comparison,
+    "figure3": _variants,
+    "table4": _table4,
+    "sound": _sound,
+}
+
+
+# Grids.
+
+
+def _metric_name(graph: str) -> str:
+    metric = DATASETS[graph].metric if graph in DATASETS else "accuracy"
+    return _METRIC_NAMES.get(metric, metric)
+
+
+def _metrics(graphs: Sequence[str]) -> str:
+    return " or ".join(sorted({_metric_name(graph) for graph in graphs}, reverse=True))
+
+
+def _graph_headers(graphs: Sequence[str]) -> list[str]:
+    names = {graph: _metric_name(graph) for graph in graphs}
+    return [graph if name == "accuracy" else f"{graph} ({name})" for graph, name in names.items()]
+
+
+def _label(line: Line, numbers: Table) -> str:
+    is_larger = line.kind == SHIPPED and numbers.name in ("table2", "table3")
+    return figure.row_label(line.label) + (" (larger search)" if is_larger else "")
+
+
+def _grid(
+    numbers: Table,
+    kind: str,
+    *,
+    graphs: Sequence[str] | None = None,
+    is_detail: bool = False,
+    **caption: str,
+) -> Grid:
+    """Return a grid of lines × graphs; ``kind`` names its cells and its caption."""
+    columns = numbers.graphs if graphs is None else graphs
+    cell = _CELLS[kind]
+    rows = [
+        [_label(line, numbers), *(cell(numbers, line, graph) for graph in columns)]
+        for line in numbers.lines
+        if kind != "validation" or line.kind != ENSEMBLE
+    ]
+    name = numbers.name if kind == "scores" else f"{numbers.name}-{kind}"
+    table_frame = frame(["row", *_graph_headers(columns)], rows)
+    return Grid(name, _caption(kind, **caption), table_frame, is_detail)
+
+
+def _score_grid(numbers: Table, graphs: Sequence[str] | None = None) -> Grid:
+    return _grid(numbers, "scores", graphs=graphs, metrics=_metrics(graphs or numbers.graphs))
+
+
+def _difference_grid(numbers: Table) -> Grid:
+    references = list(dict.fromkeys(numbers.references.values()))
+    names = " or ".join(references) or "HP-GMN"
+    if len(references) > 1:
+        names += " (the better one by validation)"
+    return _grid(numbers, "differences", references=names)
+
+
+def _score_cell(numbers: Table, line: Line, graph: str) -> str:
+    """Return our score, the paper's, and a mark if it is not reached."""
+    entry = line.entries[graph]
+    if entry.is_as_shipped:
+        return _AS_SHIPPED
+    text = score_text(entry.record) if entry.record else NONE
+    text = f"**{text}**" if entry.is_best else text
+    if entry.published:
+        text += f" / {published_text(entry.published)}"
+    return f"{text} ↓" if entry.verdict and not entry.verdict.is_reached else text
+
+
+def _difference_cell(numbers: Table, line: Line, graph: str) -> str:
+    entry = line.entries[graph]
+    if numbers.references.get(graph) == line.label:
+        return "reference"
+    if entry.is_as_shipped:
+        return _AS_SHIPPED
+    text = difference_text(entry.difference)
+    return f"**{text}**" if ranking.excludes_zero(entry.difference) else text
+
+
+def _validation_cell(numbers: Table, line: Line, graph: str) -> str:
+    entry = line.entries[graph]
+    if entry.is_as_shipped:
+        return _AS_SHIPPED
+    return NONE if entry.record is None else f"{entry.validation:.1f} ({entry.gap:+.1f})"
+
+
+def _cost_cell(numbers: Table, line: Line, graph: str) -> str:
+    entry = line.entries[graph]
+    if entry.record is None:
+        return _AS_SHIPPED if entry.is_as_shipped else NONE
+    metrics, count = entry.record.metrics, len(entry.record.score.values)
     noun = "average" if entry.is_ensemble else "run"
-    runs = f"{count} {noun}{'' if count == 1 else 's'}"
-    parts = []
+    parts = [f"{count} {noun}{'' if count == 1 else 's'}", f"{entry.seconds:.0f} s"]
     if metrics.get("peak_memory_mb") is not None:
         where = "" if metrics["hardware"]["device"] == "cpu" else " of the GPU"
         parts.append(f"{metrics['peak_memory_mb']:.0f} MB{where}")
-    parts.append(f"{entry.trials} trials" if entry.search else "settings as shipped")
-    return Words(f"{runs}, {entry.seconds:.0f} s", f", {', '.join(parts)}")
+    if entry.search:
+        parts.append(f"{len(entry.runs_per_trial)} trials")
+    return ", ".join(parts)
 
 
-def _variant_grid(found: Table) -> Grid:
-    header = ["variant"]
-    for name in _header("", found.graphs)[1:]:
-        header += [name, "95 % interval", "minus full"]
+def _statistics_cell(numbers: Table, line: Line, graph: str) -> str:
+    return ", ".join(line.entries[graph].cell.settings["statistics"])
+
+
+_CELLS: dict[str, Callable[[Table, Line, str], str]] = {
+    "scores": _score_cell,
+    "differences": _difference_cell,
+    "validation": _validation_cell,
+    "cost": _cost_cell,
+    "statistics": _statistics_cell,
+}
+
+
+def _elsewhere_rows(numbers: Table) -> list[list[str]]:
+    """Return the best published elsewhere, and HP-GMN minus that."""
+    best = {graph: paper.ELSEWHERE.get(graph) for graph in numbers.graphs}
+    texts = [f"{own.mean:.1f}, {own.source}" if own else NONE for own in best.values()]
+    rows = [["best published elsewhere", *texts]]
+    for kind, label in (
+        (TUNED, "HP-GMN minus that"),
+        (SHIPPED, "HP-GMN, shipped, minus that"),
+        (ENSEMBLE, "HP-GMN, seeds averaged, minus that"),
+    ):
+        ours = [line for line in numbers.lines if line.kind == kind and is_ours(line.model)]
+        row = [label]
+        for graph, own in best.items():
+            records = [record for line in ours if (record := line.entries[graph].record)]
+            record = max(records, key=lambda record: record.validation, default=None)
+            row.append(f"{record.score.mean - own.mean:+.1f}" if record and own else NONE)
+        rows.append(row)
+    return rows
+
+
+def _standing_grids(numbers: Table, graphs: Sequence[str]) -> list[Grid]:
+    found = [own for graph in graphs if (own := ranking.standing(numbers, graph))]
+    if not found:
+        return []
+    rows = [
+        [
+            own.graph,
+            own.ours or NONE,
+            own.rank(own.ours),
+            own.rival or NONE,
+            difference_text(own.distance),
+        ]
+        for own in found
+    ]
+    header = ("graph", "HP-GMN", "rank", "best other model", "difference")
+    return [Grid(f"{numbers.name}-standing", _caption("standing"), frame(header, rows))]
+
+
+def _reached_grid(numbers: Table) -> Grid:
+    ours = [line for line in numbers.lines if is_ours(line.model)]
+    others = [line for line in numbers.lines if not is_ours(line.model)]
     rows = []
-    for line in found.lines:
-        row = [Words(shown_label(line.label))]
-        for graph in found.graphs:
-            entry = line.entries[graph]
-            row += [_score_words(entry), Words(_interval_words(entry))]
-            row.append(_difference_words(found, line, graph))
-        rows.append(tuple(row))
-    caption = (
-        f"{_caption(found)} The interval is Student's over independent runs; the difference is "
-        "paired over splits, its interval corrected for their overlap."
+    for label, lines in [*((line.label, [line]) for line in ours), ("other models", others)]:
+        verdicts = {
+            f"{line.model} on {graph}" if len(lines) > 1 else graph: entry.verdict
+            for line in lines
+            for graph, entry in line.entries.items()
+            if entry.verdict
+        }
+        short = [
+            f"{name} {verdict.short_by:.2f}"
+            for name, verdict in verdicts.items()
+            if not verdict.is_reached
+        ]
+        reached = f"{len(verdicts) - len(short)} of {len(verdicts)}"
+        rows.append([label, reached, ", ".join(short) or NONE])
+    header = ("row", "reached", "short by")
+    return Grid(f"{numbers.name}-reached", _caption("reached"), frame(header, rows))
+
+
+def _ranks_grid(numbers: Table, pair: tuple[str, str]) -> Grid:
+    defective, sound = pair
+    means = ranking.paired_means(numbers, pair)
+    ranks = means.rank(ascending=False)
+    rows = [
+        [
+            model,
+            f"{means[defective][model]:.1f}",
+            f"{ranks[defective][model]:g}",
+            f"{means[sound][model]:.1f}",
+            f"{ranks[sound][model]:g}",
+            f"{round(means[defective][model] - means[sound][model], 1) + 0.0:.1f}",  # no -0.0
+        ]
+        for model in ranks.sort_values([sound, defective]).index
+    ]
+    header = ("model", defective, "rank", sound, "rank", "falls by, points")
+    caption = _caption("ranks", defective=defective, sound=sound)
+    return Grid(f"{numbers.name}-{sound}", caption, frame(header, rows))
+
+
+def _orders_grid(numbers: Table, pairs: Sequence[tuple[str, str]]) -> Grid:
+    rows = []
+    for pair in pairs:
+        means = ranking.paired_means(numbers, pair)
+        before, after = (ranking.standing(numbers, graph) for graph in pair)
+        tau = means[pair[0]].corr(means[pair[1]], method="kendall")
+        rows.append(
+            [
+                *pair,
+                f"{ranking.reversed_pairs(means)} of {len(means) * (len(means) - 1) // 2}",
+                f"{tau:.2f}" if tau == tau else NONE,  # not a number: one model, or all equal
+                f"{before.first}, {difference_text(before.lead)}" if before else NONE,
+                f"{after.first}, {difference_text(after.lead)}" if after else NONE,
+                after.rank(before.first) if before and after else NONE,
+            ]
+        )
+    header = (
+        *("with defects", "without", "changed pairs", "τ", "first with defects, lead"),
+        *("first without, lead", "rank without of the first with"),
     )
-    return Grid(found.name, caption, tuple(header), rows)
+    heading = "Effect of the defects on the ranking"
+    name, caption = f"{numbers.name}-orders", _caption("orders")
+    return Grid(name, caption, frame(header, rows), heading=heading)
 
 
-def _interval_words(entry: Entry) -> str:
-    if entry.interval is None:
-        return NOTHING
-    return f"{entry.interval[0]:.1f} to {entry.interval[1]:.1f}"
+def _made_grid(numbers: Table) -> Grid:
+    """Return searches, runs, time, versions, devices and dates behind a table."""
+    done = numbers.done
+    metrics = [entry.record.metrics for entry in done if entry.record]
+    searched = [entry for entry in done if entry.search]
+    trials = [count for entry in searched for count in entry.runs_per_trial]
+    planned = sum(len(entry.search["trials"]) for entry in searched if entry.search)
+    dates = sorted({str(own["created"])[:10] for own in metrics})
+    rows = {
+        "searches": str(len(searched)),
+        "trials": f"{len(trials)}, {planned - len(trials)} failed",
+        "runs per trial": ", ".join(str(count) for count in sorted(set(trials))) or NONE,
+        "search time": duration_text(sum(entry.seconds_search for entry in done)),
+        "final runs": str(len(done)),
+        "time of final runs": duration_text(sum(float(own["seconds"]) for own in metrics)),
+        "versions": "; ".join(sorted({versions_text(own) for own in metrics})),
+        "devices": "; ".join(sorted({device_text(own["hardware"]) for own in metrics})),
+        "dates": " to ".join(dict.fromkeys((dates[0], dates[-1]))),
+    }
+    if not searched:
+        rows = {name: text for name, text in rows.items() if name not in list(rows)[:4]}
+    grid = frame(list(rows), [list(rows.values())])
+    return Grid(f"{numbers.name}-made", _caption("made"), grid, is_detail=True)
+
+
+def duration_text(seconds: float) -> str:
+    """Format seconds.
+
+    >>> duration_text(59.4), duration_text(61), duration_text(3723)
+    ('59 s', '1 min 01 s', '1 h 02 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+# All numbers.
+
+
+def number_frame(numbers: Table) -> pd.DataFrame:
+    """Return one row per cell with all numbers: scores in percent, differences in points."""
+    import pandas as pd
+
+    return pd.DataFrame(
+        [
+            _cell_numbers(numbers, line, graph, entry)
+            for line in numbers.lines
+            for graph, entry in line.entries.items()
+            if not entry.is_as_shipped
+        ]
+    )
+
+
+def _cell_numbers(numbers: Table, line: Line, graph: str, entry: Entry) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "experiment": numbers.name,
+        "row": line.label,
+        "kind": line.kind,
+        "graph": graph,
+        "model": entry.cell.model,
+        "variant": entry.cell.variant,
+        "metric": entry.cell.metric,
+        "reference": numbers.references.get(graph),
+    }
+    if entry.published:
+        found |= {"printed_mean": entry.published.mean, "printed_std": entry.published.std}
+    if elsewhere := paper.ELSEWHERE.get(graph):
+        found |= {"elsewhere_mean": elsewhere.mean, "elsewhere_source": elsewhere.source}
+    if entry.verdict:
+        is_reached = str(entry.verdict.is_reached).lower()
+        found |= {"is_reached": is_reached, "short_by": entry.verdict.short_by}
+    if paired := entry.difference:
+        ends = {"": paired.mean, "_low": paired.low, "_high": paired.high}
+        found |= {f"difference{name}": _points(value) for name, value in ends.items()}
+    if record := entry.record:
+        metrics, (low, high) = record.metrics, entry.interval or (None, None)
+        found |= {
+            "runs": str(len(record.score.values)),
+            "splits": str(len(metrics["splits"])),
+            "seeds": str(metrics["seeds"]),
+            "test_mean": record.score.mean,
+            "test_std": record.score.std,
+            "test_low": low,
+            "test_high": high,
+            "is_best": str(entry.is_best).lower(),
+            "validation_mean": entry.validation,
+            "validation_minus_test": entry.gap,
+            "seconds": entry.seconds,
+            "seconds_search": entry.seconds_search,
+            "peak_memory_mb": metrics.get("peak_memory_mb"),
+            "trials": str(len(entry.runs_per_trial)),
+            "version": metrics["version"],
+            "device": metrics["hardware"]["device"],
+            "created": metrics["created"],
+        }
+    return found
+
+
+def _points(fraction: float | None) -> float | None:
+    return None if fraction is None else 100 * fraction
+
+
+# Files.
+
+
+def markdown(shown: Document, *, level: int = 1, pictures: str = "") -> str:
+    """Return a document as Markdown.
+
+    Args:
+        shown: the document.
+        level: of its heading.
+        pictures: path of the folder of pictures, such as "pictures/".
+    """
+    return render("document.md.j2", document=shown, level=level, pictures=pictures)
+
+
+def csv(shown: Document) -> str:
+    """Return the numbers of a document as CSV."""
+    if shown.numbers is None:
+        return ""
+    return str(shown.numbers.to_csv(index=False, float_format="%.4f"))
+
+
+def latex(shown: Document) -> str:
+    """Return a document as LaTeX to be included."""
+    return render("document.tex.j2", document=shown)
+
+
+def page(documents: Sequence[Document]) -> str:
+    """Return all documents as one self-contained HTML page."""
+    figures = {
+        shown.name: figure.inline_svg(shown.table)
+        for shown in documents
+        if shown.picture and shown.table
+    }
+    return render("reproduction.html.j2", documents=documents, figures=figures)
+
+
+def write_documents(
+    folder: Path, documents: Sequence[Document], others: Sequence[Document] = ()
+) -> list[Path]:
+    """Write documents as Markdown, CSV and LaTeX, the figure, and the page of all.
+
+    Args:
+        folder: where the files go.
+        documents: the requested experiments.
+        others: other experiments, on the page only and where they have records.
+
+    Returns:
+        The files, the page last; the same records give the same bytes.
+    """
+    files: list[Path] = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for own in documents:
+            for ending, text in (("md", markdown(own)), ("csv", csv(own)), ("tex", latex(own))):
+                files.append(folder / f"{own.name}.{ending}")
+                write_text(files[-1], text)
+            if own.picture and own.table:
+                files += figure.write_figure(own.table, folder / own.name)
+        shown = {own.name: own for own in others if own.count} | {
+            own.name: own for own in documents
+        }
+        files.append(folder / PAGE)
+        write_text(files[-1], page([shown[name] for name in EXPERIMENTS if name in shown]))
+    except OSError as error:
+        raise write_error(folder, error) from None
+    return files
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write the documents of all experiments from records."""
+    parser = argparse.ArgumentParser(prog="python -m hpgmn_lab.reproduction.documents")
+    parser.add_argument("source", type=Path, help="a folder of cells or a .jsonl file")
+    parser.add_argument("folder", type=Path, help="where the files go")
+    options = parser.parse_args(arguments)
+    records = Records.read(options.source)
+    if not records.contents:
+        parser.exit(2, f"Error: {options.source} has no records; run hpgmn reproduce first.\n")
+    write_documents(options.folder, [document(experiment(name), records) for name in EXPERIMENTS])
+
+
+if __name__ == "__main__":
+    main()

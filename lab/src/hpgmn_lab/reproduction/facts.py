@@ -1,7 +1,7 @@
-"""Table 1: the graphs in numbers, recounted, and how each printed number comes about.
+"""Table 1: facts about the graphs, recounted, and an explanation of each printed number.
 
-The number of edges and the homophily depend on what is counted. So both are measured in several
-ways, and the first way that gives the printed number explains it.
+The number of edges and the homophily depend on the definition. Both are measured with several
+definitions; the first that gives the printed number explains it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,32 +20,30 @@ from hpgmn.base.parsing import read_json
 from hpgmn.graph import Array, Graph
 from hpgmn.graph.datasets import find_file, load
 from hpgmn_lab.paper import DEFECTIVE, TABLE_1
-from hpgmn_lab.reproduction.cells import identity
+from hpgmn_lab.reproduction.cells import Records, identity
 
 SOUND_TWIN = {defective: sound for sound, defective in DEFECTIVE.items()}
-"""Graph with a defect → the same graph without it."""
+"""Graph with defects → the same graph without them."""
 
 _METHOD = 1
-"""Counts up whenever something else is measured, so that older records are made anew."""
+"""Part of the identity: increase it when the measures change, so that records are recomputed."""
+
+KEYS = ("nodes", "edges", "attributes", "classes", "homophily")
+"""The columns of Table 1."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What Table 1 says about a graph, ours beside the printed.
+    """The facts of Table 1 about a graph, ours and the printed ones.
 
     Attributes:
-        graph: the dataset's name.
-        identity: of what it was measured on.
-        nodes: number of nodes.
-        edges: number of edges, counted in the way that gives the printed number or comes nearest.
-        attributes: number of attributes.
-        classes: number of classes.
-        homophily: node homophily: undirected neighbours, no self-loops.
-        edge_counts: way of counting → number of edges.
-        homophilies: measure → homophily.
-        printed: the paper's numbers.
-        explanations: number → where the printed one comes from, for edges and homophily and for
-            any other that differs.
+        identity: digest of the inputs.
+        edges: number of edges, by the definition nearest to the printed number.
+        homophily: node homophily with undirected neighbours, without self-loops.
+        edge_counts: definition → number of edges.
+        homophilies: definition → homophily.
+        explanations: for edges, homophily and any other difference: the origin of the printed
+            number.
     """
 
     graph: str
@@ -59,9 +58,22 @@ class Facts:
     printed: Mapping[str, float]
     explanations: Mapping[str, str]
 
+    def differs(self, key: str) -> bool:
+        """Return whether our number differs from the printed one in the decimals shown."""
+        return fact_text(getattr(self, key)) != fact_text(self.printed[key])
+
+
+def fact_text(value: float) -> str:
+    """Format a measured or printed value.
+
+    >>> fact_text(31421), fact_text(0.2239)
+    ('31,421', '0.22')
+    """
+    return f"{value:.2f}" if isinstance(value, float) else f"{value:,}"
+
 
 def edge_counts(graph: Graph) -> dict[str, int]:
-    """Ways of counting edges → their number.
+    """Count the edges: definition → number.
 
     >>> counts = edge_counts(Graph([[0.0]] * 3, [[0, 0, 1, 2], [1, 1, 0, 2]], [0, 1, 0]))
     >>> list(counts.values())
@@ -83,7 +95,7 @@ def edge_counts(graph: Graph) -> dict[str, int]:
 
 
 def homophilies(graph: Graph) -> dict[str, float]:
-    """Measures of how alike neighbours are → their value; NaN where nothing can be compared."""
+    """Measure the homophily: definition → value; NaN without labelled edges."""
     center, neighbor = graph.edge_index
     both = _distinct(graph, np.concatenate([center, neighbor]), np.concatenate([neighbor, center]))
     proper, out = _without_loops(both), _without_loops(_distinct(graph, center, neighbor))
@@ -115,7 +127,7 @@ def _without_loops(ends: tuple[Array, Array]) -> tuple[Array, Array]:
 
 
 def _labelled(graph: Graph, center: Array, neighbor: Array) -> tuple[Array, Array]:
-    """For each edge between labelled nodes its centre, and whether both have the same class."""
+    """Return the centre of each edge between labelled nodes and whether the classes are equal."""
     known = (graph.y[center] >= 0) & (graph.y[neighbor] >= 0)
     return center[known], graph.y[center[known]] == graph.y[neighbor[known]]
 
@@ -138,23 +150,22 @@ def _edge_homophily(graph: Graph, center: Array, neighbor: Array) -> float:
 
 
 def graph_facts(graph: Graph, twin: Graph | None = None) -> Facts:
-    """What Table 1 says about a graph.
+    """Measure the facts of Table 1.
 
     Args:
         graph: a graph of Table 1.
-        twin: the same graph without its defect; numbers that the graph does not explain are
-            looked for there.
+        twin: the same graph without its defects; it may explain a printed number.
     """
     printed = TABLE_1[graph.name]
     counts, measures = edge_counts(graph), homophilies(graph)
-    own = {
+    counted = {
         "nodes": graph.num_nodes,
         "attributes": graph.num_features,
         "classes": graph.num_classes,
     }
     explanations = {
         name: f"printed {getattr(printed, name):,}; the graph has {value:,}"
-        for name, value in own.items()
+        for name, value in counted.items()
         if value != getattr(printed, name)
     }
     other = twin.name if twin else ""
@@ -165,82 +176,90 @@ def graph_facts(graph: Graph, twin: Graph | None = None) -> Facts:
     return Facts(
         graph=graph.name,
         identity=facts_identity(graph, twin),
-        edges=counts[nearest_way(printed.edges, counts)],
+        edges=counts[nearest_definition(printed.edges, counts)],
         homophily=next(iter(measures.values())),
         edge_counts=counts,
         homophilies=measures,
         printed=dataclasses.asdict(printed),
         explanations=explanations,
-        **own,
+        **counted,
     )
 
 
 def explain(
     printed: float,
-    found: Mapping[str, float],
+    measured: Mapping[str, float],
     elsewhere: Mapping[str, float],
     other: str = "",
 ) -> str:
-    """Which way of measuring gives a printed number; else which way in the graph's twin; or none.
+    """Return the definition that gives a printed number, on the graph or its twin.
 
     >>> explain(0.06, {"out": 0.0968, "both": 0.0567}, {})
     'printed 0.06 = both (0.0567)'
     >>> explain(295, {"listed": 298}, {"listed": 295}, "twin")
     "printed 295 = listed (295) of the graph 'twin', not of this one"
     >>> explain(5429, {"listed": 10556, "pairs": 5278}, {})
-    'printed 5,429: no way of counting gives it; the nearest is pairs (5,278)'
+    'printed 5,429: no definition gives it; the nearest is pairs (5,278)'
     """
-    for ways, where in ((found, ""), (elsewhere, f" of the graph '{other}', not of this one")):
+    for ways, where in ((measured, ""), (elsewhere, f" of the graph '{other}', not of this one")):
         for way, value in ways.items():
             if _is_printed(value, printed):
-                return f"printed {_shown(printed)} = {way} ({_shown(value)}){where}"
-    way = nearest_way(printed, found)
+                return f"printed {_value_text(printed)} = {way} ({_value_text(value)}){where}"
+    way = nearest_definition(printed, measured)
     return (
-        f"printed {_shown(printed)}: no way of counting gives it; the nearest is {way} "
-        f"({_shown(found[way])})"
+        f"printed {_value_text(printed)}: no definition gives it; the nearest is {way} "
+        f"({_value_text(measured[way])})"
     )
 
 
-def nearest_way(printed: float, found: Mapping[str, float]) -> str:
-    """The first way of measuring that comes nearest to a printed number."""
-    return min(found, key=lambda way: abs(found[way] - printed))
+def nearest_definition(printed: float, measured: Mapping[str, float]) -> str:
+    """Return the first definition whose value is nearest to a printed number."""
+    return min(measured, key=lambda name: abs(measured[name] - printed))
 
 
 def _is_printed(value: float, printed: float) -> bool:
-    """Whether a value is the printed one, to the decimals that are printed."""
+    """Return whether a value equals the printed one in its decimals."""
     return value == printed if isinstance(printed, int) else abs(value - printed) <= 0.005 + 1e-9
 
 
-def _shown(value: float) -> str:
+def _value_text(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
 
 def facts_identity(graph: Graph, twin: Graph | None) -> str:
-    """Of everything that the facts are made from."""
-    parts = [[one.fingerprint, one.y.tolist()] for one in (graph, twin) if one is not None]
+    """Return the digest of the inputs of the facts."""
+    parts = [[each.fingerprint, each.y.tolist()] for each in (graph, twin) if each is not None]
     return identity(_METHOD, parts, dataclasses.asdict(TABLE_1[graph.name]))
 
 
 def facts_path(folder: Path, graph: str) -> Path:
-    """The file of a graph's facts, in the folder of records."""
+    """Return the file of a graph's facts in the folder of records."""
     return folder / f"{graph}-facts.json"
 
 
 def read_facts(folder: Path, graph: str) -> Facts | None:
-    """A graph's facts; None where there are none, or none that can be read."""
+    """Read a graph's facts; None if they are missing or damaged."""
     try:
-        return Facts(**verify_checksum(read_json(facts_path(folder, graph))))
-    except (OSError, ValueError, TypeError):
+        return _facts(read_json(facts_path(folder, graph)))
+    except (OSError, ValueError):
+        return None
+
+
+def recorded_facts(records: Records, graph: str) -> Facts | None:
+    """Return a graph's facts among records; None if they are missing or damaged."""
+    content = records.contents.get(f"{graph}-facts")
+    return None if content is None else _facts(content)
+
+
+def _facts(content: Any) -> Facts | None:
+    try:
+        return Facts(**verify_checksum(content))
+    except (ValueError, TypeError):
         return None
 
 
 def do_facts(name: str, folder: Path) -> Facts:
-    """A graph's facts, measured where no record of the same graph is there.
-
-    Args:
-        name: a graph of Table 1.
-        folder: the folder of records.
-    """
+    """Return a graph's facts; measure and record them unless a record has the same identity."""
     graph = load(name)
     other = SOUND_TWIN.get(name)
     twin = load(other) if other is not None and find_file(other) is not None else None

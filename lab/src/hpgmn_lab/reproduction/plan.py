@@ -1,8 +1,9 @@
-"""Which cells each of the experiments needs: rows, graphs, and how much work a cell is given.
+"""The cells of each experiment: rows, graphs, and the work per cell.
 
-Every model of a comparison gets as many trials (:func:`hpgmn.runs.search.planned_trials`)
-on the first three splits, then all splits once. HP-GMN with its shipped settings, which come from a
-larger search, is a row of its own; so is the average over seeds.
+All models of a comparison have the same number of trials
+(:func:`hpgmn.runs.search.planned_trials`) on the first three splits, then all splits once. HP-GMN
+with its shipped settings, which come from a larger search, and its average over seeds are rows of
+their own.
 """
 
 from __future__ import annotations
@@ -17,22 +18,12 @@ from hpgmn.base.settings import make_settings
 from hpgmn.evaluation.scores import ENSEMBLE
 from hpgmn.graph.datasets import DATASETS, PROTOCOLS
 from hpgmn.models import find_model
-from hpgmn.models.shipped import settings_for
+from hpgmn.models.shipped import read_config, settings_for
 from hpgmn.statistics import averaged
 from hpgmn_lab import paper
 from hpgmn_lab.reproduction.cells import SHIPPED, TUNED, Cell
-from hpgmn_lab.reproduction.options import ENCODER_OPTIONS, STATISTICS_OPTIONS, Option
-
-EXPERIMENTS = (
-    *("table1", "table2", "table3", "figure3", "table4", "sound", "options"),
-    "citation-options",
-)
-"""What can be reproduced: the paper's, the sound protocol, and the options beyond the paper."""
 
 TRIALS = 16
-ABLATED = ("texas", "squirrel")
-"""The graphs of Figure 3 and Table 4."""
-
 SOUND_MODELS = ("mlp", "gcn", "gprgnn", "h2gcn", "linkx", "fsgnn", "dirgcn", "hpgmn")
 
 REGULARISATION: dict[str, dict[str, Any]] = {
@@ -40,7 +31,7 @@ REGULARISATION: dict[str, dict[str, Any]] = {
     "without-entropy": {"entropy_weight": 0.0},
     "without-both": {"kpattern_weight": 0.0, "entropy_weight": 0.0},
 }
-"""Variant → what Figure 3 changes."""
+"""Variant → settings that Figure 3 changes."""
 
 REMOVED = {
     "without-attributes": ("attributes",),
@@ -48,19 +39,17 @@ REMOVED = {
     "without-class-means": ("class_means",),
     "without-diffusion": ("diffusion", "adjacency"),
 }
-"""Variant → the statistics that Table 4 takes away, with their means over neighbours; adjacency
-rows stand in for diffusion."""
+"""Variant → statistics that Table 4 removes, with their means over neighbours; adjacency rows
+replace diffusion in the shipped settings."""
+
+Settings = Mapping[str, Any]
+Option = Callable[[Settings], Settings]
+"""Returns settings with an option beyond the paper switched on or off."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A line of a table.
-
-    Attributes:
-        label: what stands before it.
-        cells: graph → cell; a graph that is missing has none.
-        is_ensemble: whether it shows the average over seeds instead of single runs.
-    """
+    """A row of a table: graph → cell; an ensemble shows the average over seeds."""
 
     label: str
     cells: Mapping[str, Cell]
@@ -69,7 +58,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One table or figure: its columns and rows."""
+    """A table or figure: its columns and rows."""
 
     name: str
     graphs: tuple[str, ...]
@@ -77,22 +66,30 @@ class Experiment:
 
     @property
     def cells(self) -> list[Cell]:
-        """The work behind it, each cell once."""
-        every = [cell for row in self.rows for cell in row.cells.values()]
-        return list({cell.name: cell for cell in every}.values())
+        """Its distinct cells."""
+        return list({cell.name: cell for row in self.rows for cell in row.cells.values()}.values())
+
+    def without(self, graphs: Sequence[str]) -> Experiment:
+        """Return the experiment without some of its columns."""
+        kept = tuple(graph for graph in self.graphs if graph not in graphs)
+        rows = [
+            dataclasses.replace(row, cells={graph: row.cells[graph] for graph in kept})
+            for row in self.rows
+        ]
+        return dataclasses.replace(self, graphs=kept, rows=tuple(rows))
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How much work goes into a cell, and which graphs take part.
+    """The work per cell, and the graphs.
 
     Attributes:
         trials: trials of each search.
         search_runs: splits, or seeds of a single split, that score a trial.
-        splits: at most so many splits in the final run.
-        seeds: of the citation graphs' single split.
-        epochs: no stage of any model is trained for longer; None leaves it to the settings.
-        graphs: those that take part; None for all.
+        splits: most splits of the final run.
+        seeds: seeds on the citation graphs' single split.
+        epochs: limit of epochs for every stage of every model; None: no limit.
+        graphs: included graphs; None for all.
     """
 
     trials: int = TRIALS
@@ -102,38 +99,80 @@ class Budget:
     epochs: int | None = None
     graphs: tuple[str, ...] | None = None
 
+    def select(self, graphs: Sequence[str]) -> tuple[str, ...]:
+        """Return the included graphs."""
+        return tuple(name for name in graphs if self.graphs is None or name in self.graphs)
+
 
 FULL = Budget()
 QUICK = Budget(
     trials=2, search_runs=1, splits=2, seeds=2, epochs=20, graphs=("texas", "cornell", "cora")
 )
-"""Two minutes on two cores: every table, few graphs, nothing trained for long."""
+"""Two minutes on two cores: every table, few graphs, few epochs."""
 
 
 def experiment(name: str, budget: Budget = FULL) -> Experiment:
-    """An experiment with its rows and cells."""
-    makers = {
-        "table1": _table1,
-        "table2": _table2,
-        "table3": _table3,
-        "figure3": _figure3,
-        "table4": _table4,
-        "sound": _sound,
-        "options": _statistics_options,
-        "citation-options": _citation_options,
-    }
-    if name not in makers:
+    """Return an experiment with its rows and cells."""
+    if name not in _MAKERS:
         raise HPGMNError.unknown("experiment", name, [*EXPERIMENTS, "all"])
-    return makers[name](budget)
+    return _MAKERS[name](budget)
 
 
-def _taking_part(graphs: Sequence[str], budget: Budget) -> tuple[str, ...]:
-    return tuple(one for one in graphs if budget.graphs is None or one in budget.graphs)
+def tuned(model: str, graph: str, budget: Budget = FULL) -> Cell:
+    """Return the cell of a model with settings from the common search."""
+    is_single = graph in paper.CITATION
+    return Cell(
+        graph,
+        model,
+        TUNED,
+        _limit_epochs(model, {}, budget),
+        trials=budget.trials,
+        search_splits=(0,) if is_single else tuple(range(budget.search_runs)),
+        search_seeds=budget.search_runs if is_single else 1,
+        **_runs(graph, budget),
+    )
+
+
+def shipped(model: str, graph: str, budget: Budget = FULL) -> Cell:
+    """Return the cell of a model with its shipped settings."""
+    settings = _limit_epochs(model, settings_for(graph, model), budget)
+    return Cell(graph, model, SHIPPED, settings, **_runs(graph, budget))
+
+
+def _ensemble(model: str, graph: str, budget: Budget) -> Cell:
+    seeds = ENSEMBLE * budget.seeds if graph in paper.CITATION else ENSEMBLE
+    return dataclasses.replace(shipped(model, graph, budget), variant="ensemble", seeds=seeds)
+
+
+def _runs(graph: str, budget: Budget) -> dict[str, Any]:
+    """Return splits, seeds, metric and protocol of a final run."""
+    protocols = [
+        protocol.name
+        for protocol in PROTOCOLS.values()
+        if graph in protocol.graphs and protocol.name != "platonov"
+    ]
+    is_single = graph in paper.CITATION
+    return {
+        "splits": (0,) if is_single else tuple(range(budget.splits)),
+        "seeds": budget.seeds if is_single else 1,
+        "metric": DATASETS[graph].metric,
+        "protocol": protocols[0] if protocols else None,
+    }
+
+
+def _limit_epochs(model: str, settings: Settings, budget: Budget) -> dict[str, Any]:
+    if budget.epochs is None:
+        return dict(settings)
+    names = {info.name for info in dataclasses.fields(find_model(model).settings)}
+    limited = {name: budget.epochs for name in names if name.split("_")[-1] == "epochs"}
+    return {**settings, **limited}
+
+
+# The paper's experiments.
 
 
 def _table1(budget: Budget) -> Experiment:
-    every = (*paper.HETEROPHILOUS, *paper.CITATION)
-    return Experiment("table1", _taking_part(every, budget), ())
+    return Experiment("table1", budget.select((*paper.HETEROPHILOUS, *paper.CITATION)), ())
 
 
 def _table2(budget: Budget) -> Experiment:
@@ -147,24 +186,20 @@ def _table3(budget: Budget) -> Experiment:
 def _comparison(
     name: str, models: Sequence[str], graphs: Sequence[str], budget: Budget
 ) -> Experiment:
-    chosen = _taking_part(graphs, budget)
+    chosen = budget.select(graphs)
     ours = [model for model in models if model.startswith("hpgmn")]
-    rows = [
-        Row(model, {graph: tuned(model, graph, budget) for graph in chosen}) for model in models
-    ]
-    rows += [
-        Row(f"{model}, shipped", {graph: shipped(model, graph, budget) for graph in chosen})
-        for model in ours
-    ]
-    rows += [
-        Row(
-            f"{model}, shipped, {ENSEMBLE} seeds averaged",
-            {graph: _ensemble(model, graph, budget) for graph in chosen},
-            is_ensemble=True,
-        )
-        for model in ours
-    ]
+    rows = [_row(model, tuned, model, chosen, budget) for model in models]
+    rows += [_row(f"{model}, shipped", shipped, model, chosen, budget) for model in ours]
+    for model in ours:
+        row = _row(f"{model}, shipped, {ENSEMBLE} seeds averaged", _ensemble, model, chosen, budget)
+        rows.append(dataclasses.replace(row, is_ensemble=True))
     return Experiment(name, chosen, tuple(rows))
+
+
+def _row(
+    label: str, make: Callable[..., Cell], model: str, graphs: Sequence[str], budget: Budget
+) -> Row:
+    return Row(label, {graph: make(model, graph, budget) for graph in graphs})
 
 
 def _figure3(budget: Budget) -> Experiment:
@@ -176,53 +211,100 @@ def _table4(budget: Budget) -> Experiment:
 
 
 def _removals(graph: str) -> dict[str, dict[str, Any]]:
-    every = tuple(shipped("hpgmn", graph, FULL).settings["statistics"])
+    """Return the statistics that each variant of Table 4 keeps."""
+    every = tuple(shipped("hpgmn", graph).settings["statistics"])
     return {
         variant: {
-            "statistics": tuple(one for one in every if (averaged(one) or one) not in removed)
+            "statistics": tuple(name for name in every if (averaged(name) or name) not in removed)
         }
         for variant, removed in REMOVED.items()
     }
 
 
 def _ablation(
-    name: str, changes: Callable[[str], Mapping[str, Mapping[str, Any]]], budget: Budget
+    name: str, changes: Callable[[str], Mapping[str, Settings]], budget: Budget
 ) -> Experiment:
-    graphs = _taking_part(ABLATED, budget)
-    rows = [Row("full", {graph: shipped("hpgmn", graph, budget) for graph in graphs})]
-    for variant in changes(ABLATED[0]):
+    graphs = budget.select(paper.ABLATED)
+    full = {graph: shipped("hpgmn", graph, budget) for graph in graphs}
+    rows = [Row("full", full)]
+    for variant in changes(paper.ABLATED[0]):
         cells = {
-            graph: _changed(shipped("hpgmn", graph, budget), variant, changes(graph)[variant])
-            for graph in graphs
+            graph: dataclasses.replace(
+                cell, variant=variant, settings={**cell.settings, **changes(graph)[variant]}
+            )
+            for graph, cell in full.items()
         }
         rows.append(Row(variant.replace("-", " "), cells))
     return Experiment(name, graphs, tuple(rows))
 
 
 def _sound(budget: Budget) -> Experiment:
-    sound = _taking_part(PROTOCOLS["sound"].graphs, budget)
-    beside = tuple(paper.DEFECTIVE[graph] for graph in sound if graph in paper.DEFECTIVE)
-    graphs = (*sound, *_taking_part(beside, budget))
-    rows = [
-        Row(model, {graph: tuned(model, graph, budget) for graph in graphs})
-        for model in SOUND_MODELS
-    ]
+    sound = budget.select(PROTOCOLS["sound"].graphs)
+    defective = [paper.DEFECTIVE[graph] for graph in sound if graph in paper.DEFECTIVE]
+    graphs = (*sound, *budget.select(defective))
+    rows = [_row(model, tuned, model, graphs, budget) for model in SOUND_MODELS]
     return Experiment("sound", graphs, tuple(rows))
 
 
-def _statistics_options(budget: Budget) -> Experiment:
-    return _options("options", "hpgmn", paper.HETEROPHILOUS, STATISTICS_OPTIONS, budget)
+# Options beyond the paper, each switched on or off in the shipped settings, one at a time.
 
 
-def _citation_options(budget: Budget) -> Experiment:
-    return _options("citation-options", "hpgmn-appnp", paper.CITATION, ENCODER_OPTIONS, budget)
+def _change(**changes: Any) -> Option:
+    return lambda settings: {**settings, **changes}
+
+
+def _change_statistics(change: Callable[[Sequence[str]], Sequence[str]]) -> Option:
+    return lambda settings: {
+        **settings,
+        "statistics": tuple(dict.fromkeys(change(settings["statistics"]))),
+    }
+
+
+STATISTICS_OPTIONS: dict[str, Option] = {
+    "paper-config": lambda settings: read_config("paper")["settings"],
+    "without-memory": _change(memory=False),
+    "without-gate": _change(gate=False),
+    "without-column-dropout": _change(
+        attributes_dropout=0.0,
+        class_counts_dropout=0.0,
+        class_means_dropout=0.0,
+        diffusion_dropout=0.0,
+        adjacency_dropout=0.0,
+    ),
+    "diffusion-for-adjacency": _change_statistics(
+        lambda names: [*(name for name in names if "adjacency" not in name), "diffusion"]
+    ),
+    "without-neighbor-means": _change_statistics(
+        lambda names: [name for name in names if averaged(name) is None]
+    ),
+    "with-neighbor-class-means": _change_statistics(lambda names: [*names, "neighbor_class_means"]),
+    "with-neighbor-adjacency": _change_statistics(lambda names: [*names, "neighbor_adjacency"]),
+    "with-refinement": _change(refinement=True),
+    "without-refinement": _change(refinement=False),
+    "with-soft-counts": _change(soft_counts=True),
+    "train-labels-only": _change(label_confidence=1.0),
+}
+"""Variant → option, for HP-GMN on its statistics."""
+
+ENCODER_OPTIONS: dict[str, Option] = {
+    "without-memory": _change(memory=False),
+    "without-consistency": _change(consistency_weight=0.0),
+    "propagation-after": _change(propagation="after"),
+    "with-batch-norm": _change(batch_norm=True),
+    "without-batch-norm": _change(batch_norm=False),
+}
+"""Variant → option, for HP-GMN on the representation of an APPNP."""
 
 
 def _options(
-    name: str, model: str, graphs: Sequence[str], options: Mapping[str, Option], budget: Budget
+    name: str,
+    model: str,
+    graphs: Sequence[str],
+    options: Mapping[str, Option],
+    budget: Budget,
 ) -> Experiment:
-    """A cell that an option leaves as it ships is that of the shipped settings."""
-    chosen = _taking_part(graphs, budget)
+    """Return an experiment with a row per option; unchanged settings share the shipped cell."""
+    chosen = budget.select(graphs)
     base = {graph: shipped(model, graph, budget) for graph in chosen}
     rows = [Row(SHIPPED, base)]
     for variant, option in options.items():
@@ -233,61 +315,25 @@ def _options(
 
 def _with_option(cell: Cell, variant: str, option: Option, budget: Budget) -> Cell:
     kind = find_model(cell.model).settings
-    changed = _capped(cell.model, option(cell.settings), budget)
+    changed = _limit_epochs(cell.model, option(cell.settings), budget)
     if make_settings(kind, changed) == make_settings(kind, cell.settings):
         return cell
     return dataclasses.replace(cell, variant=variant, settings=changed)
 
 
-def _runs(graph: str, budget: Budget) -> dict[str, Any]:
-    """Splits, seeds, metric and protocol of a final run."""
-    protocol = next(
-        (own for own in PROTOCOLS.values() if graph in own.graphs and own.name != "platonov"), None
-    )
-    is_single = graph in paper.CITATION
-    return {
-        "splits": (0,) if is_single else tuple(range(budget.splits)),
-        "seeds": budget.seeds if is_single else 1,
-        "metric": DATASETS[graph].metric,
-        "protocol": None if protocol is None else protocol.name,
-    }
-
-
-def tuned(model: str, graph: str, budget: Budget = FULL) -> Cell:
-    """A model with settings from the search that every model gets."""
-    is_single = graph in paper.CITATION
-    return Cell(
-        graph,
-        model,
-        TUNED,
-        _capped(model, {}, budget),
-        trials=budget.trials,
-        search_splits=(0,) if is_single else tuple(range(budget.search_runs)),
-        search_seeds=budget.search_runs if is_single else 1,
-        **_runs(graph, budget),
-    )
-
-
-def shipped(model: str, graph: str, budget: Budget = FULL) -> Cell:
-    """A model with its shipped settings."""
-    settings = _capped(model, settings_for(graph, model), budget)
-    return Cell(graph, model, SHIPPED, settings, **_runs(graph, budget))
-
-
-def _ensemble(model: str, graph: str, budget: Budget) -> Cell:
-    cell = shipped(model, graph, budget)
-    seeds = ENSEMBLE * budget.seeds if graph in paper.CITATION else ENSEMBLE
-    return dataclasses.replace(cell, variant="ensemble", seeds=seeds)
-
-
-def _changed(cell: Cell, variant: str, change: Mapping[str, Any]) -> Cell:
-    return dataclasses.replace(cell, variant=variant, settings={**cell.settings, **change})
-
-
-def _capped(model: str, settings: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
-    """Settings in which no stage is trained for longer than the budget allows."""
-    if budget.epochs is None:
-        return dict(settings)
-    names = {info.name for info in dataclasses.fields(find_model(model).settings)}
-    capped = {name: budget.epochs for name in names if name.split("_")[-1] == "epochs"}
-    return {**settings, **capped}
+_MAKERS: dict[str, Callable[[Budget], Experiment]] = {
+    "table1": _table1,
+    "table2": _table2,
+    "table3": _table3,
+    "figure3": _figure3,
+    "table4": _table4,
+    "sound": _sound,
+    "options": lambda budget: _options(
+        "options", "hpgmn", paper.HETEROPHILOUS, STATISTICS_OPTIONS, budget
+    ),
+    "citation-options": lambda budget: _options(
+        "citation-options", "hpgmn-appnp", paper.CITATION, ENCODER_OPTIONS, budget
+    ),
+}
+EXPERIMENTS = tuple(_MAKERS)
+"""The paper's experiments, the sound protocol, and the options beyond the paper."""

@@ -1,6 +1,6 @@
-"""A reproduction whose folder is a URL: what is done there is fetched, what is done here is sent.
+"""A reproduction whose folder is a URL of any file system that fsspec supports.
 
-Any file system that fsspec opens will do. The work itself is in a folder of this machine.
+The work is done in a local folder: records are downloaded first and uploaded after each cell.
 """
 
 from __future__ import annotations
@@ -11,18 +11,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
-from hpgmn.base.errors import HPGMNError
+from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn_lab.reproduction.work import CELLS_FOLDER, SEARCH_FOLDER, WORK_FOLDER
 
-_KEPT = (CELLS_FOLDER, SEARCH_FOLDER)
-PAUSES = (1.0, 10.0, 30.0)
-"""Seconds between tries to send what is done at the end."""
+RETRY_SECONDS = (1.0, 10.0, 30.0)
+"""Pauses between attempts of the last upload."""
 
 
 def is_url(folder: str) -> bool:
-    """Whether a folder is named by a URL.
+    """Return whether a folder is given as a URL.
 
     >>> is_url("s3://bucket/table2"), is_url("runs/table2")
     (True, False)
@@ -31,104 +29,97 @@ def is_url(folder: str) -> bool:
 
 
 class RemoteFolder:
-    """A folder behind a URL, and the folder of this machine that stands for it.
+    """A folder behind a URL and its local copy."""
 
-    Args:
-        url: as fsspec takes it.
-        here: a folder of this machine.
-    """
-
-    def __init__(self, url: str, here: Path) -> None:
-        self.url, self.here = url.rstrip("/"), here
-        try:
+    def __init__(self, url: str, local: Path) -> None:
+        self.url, self.local = url.rstrip("/"), local
+        self._uploaded: dict[str, bytes] = {}
+        with self._errors():
             import fsspec
-        except ImportError:
-            raise HPGMNError(f"--out {url} needs fsspec. Run: pip install fsspec") from None
-        try:
+
             self._system, self._root = fsspec.core.url_to_fs(self.url)
-        except (ImportError, ValueError, OSError) as error:
-            raise self._refusal(error) from None
-        self._sent: dict[str, bytes] = {}
 
-    def fetch(self) -> None:
-        """Bring the records and the searches under way here."""
-        with self._told():
-            for part in _KEPT:
-                place = f"{self._root}/{part}"
-                names = self._system.ls(place, detail=False) if self._system.exists(place) else []
-                for path in (path for path in names if path.endswith(".json")):
+    def download(self) -> None:
+        """Fetch the records and unfinished searches."""
+        with self._errors():
+            for part in (CELLS_FOLDER, SEARCH_FOLDER):
+                folder = f"{self._root}/{part}"
+                paths = self._system.ls(folder, detail=False) if self._system.exists(folder) else []
+                for path in (path for path in paths if path.endswith(".json")):
                     name = f"{part}/{path.rsplit('/', 1)[-1]}"
-                    (self.here / part).mkdir(parents=True, exist_ok=True)
-                    self._sent[name] = self._system.cat_file(path)
-                    (self.here / name).write_bytes(self._sent[name])
+                    (self.local / part).mkdir(parents=True, exist_ok=True)
+                    self._uploaded[name] = self._system.cat_file(path)
+                    (self.local / name).write_bytes(self._uploaded[name])
 
-    def send(self) -> None:
-        """Send what is new here; searches that are no longer under way go there, too."""
-        with self._told():
-            found = {}
-            for path in sorted(self.here.rglob("*")):
-                name = path.relative_to(self.here).as_posix()
-                is_own = any(part.startswith(".") for part in name.split("/"))
-                if path.is_file() and not is_own and not name.startswith(f"{WORK_FOLDER}/"):
-                    found[name] = path.read_bytes()
-            for name, content in found.items():
-                if self._sent.get(name) != content:
-                    self._put(name, content)
-            for name in [name for name in self._sent if name not in found]:
+    def upload(self) -> None:
+        """Send new and changed files; delete those of finished searches."""
+        with self._errors():
+            files = {
+                path.relative_to(self.local).as_posix(): path.read_bytes()
+                for path in sorted(self.local.rglob("[!.]*"))
+                if path.is_file() and not _is_temporary(path.relative_to(self.local))
+            }
+            for name, content in files.items():
+                if self._uploaded.get(name) != content:
+                    self._write(name, content)
+            for name in [name for name in self._uploaded if name not in files]:
                 with suppress(FileNotFoundError):
                     self._system.rm_file(f"{self._root}/{name}")
-                del self._sent[name]
+                del self._uploaded[name]
 
-    def _put(self, name: str, content: bytes) -> None:
-        """Write a file whole: under another name first, then moved to its place."""
-        place = f"{self._root}/{name}"
-        self._system.makedirs(place.rsplit("/", 1)[0], exist_ok=True)
-        self._system.pipe_file(f"{place}.unfinished", content)
-        self._system.mv(f"{place}.unfinished", place)
-        self._sent[name] = content
+    def _write(self, name: str, content: bytes) -> None:
+        """Write under a temporary name and rename."""
+        path = f"{self._root}/{name}"
+        self._system.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
+        self._system.pipe_file(f"{path}.unfinished", content)
+        self._system.mv(f"{path}.unfinished", path)
+        self._uploaded[name] = content
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _errors(self) -> Iterator[None]:
+        """Convert errors, which differ between file systems, into one message."""
         try:
             yield
-        except HPGMNError:
-            raise
-        except Exception as error:  # every file system has its own
-            raise self._refusal(error) from None
+        except Exception as error:
+            reason = str(error).strip().split("\n")[0] or type(error).__name__
+            raise HPGMNError(
+                f"Cannot use the folder {self.url} ({reason}).",
+                Remedy("Choose another folder", option="out"),
+            ) from None
 
-    def _refusal(self, error: Any) -> HPGMNError:
-        reason = str(error).strip().split("\n")[0] or type(error).__name__
-        return HPGMNError(f"Cannot use the folder {self.url} ({reason}). Choose another --out.")
+
+def _is_temporary(path: Path) -> bool:
+    return path.parts[0] == WORK_FOLDER or any(part.startswith(".") for part in path.parts)
 
 
 @contextmanager
 def remote_folder(url: str) -> Iterator[RemoteFolder]:
-    """A folder behind a URL, with what is done already; what is done here is sent in the end."""
-    here = Path(tempfile.mkdtemp(prefix="hpgmn-"))
+    """Open a folder behind a URL with its records; upload the rest at the end."""
+    local = Path(tempfile.mkdtemp(prefix="hpgmn-"))
     try:
-        folder = RemoteFolder(url, here)
-        folder.fetch()
+        folder = RemoteFolder(url, local)
+        folder.download()
     except HPGMNError:
-        shutil.rmtree(here)
+        shutil.rmtree(local)
         raise
     try:
         yield folder
     finally:
-        _send_all(folder)
-        shutil.rmtree(here)
+        _upload_with_retries(folder)
+        shutil.rmtree(local)
 
 
-def _send_all(folder: RemoteFolder) -> None:
-    """Send what is left, if need be more than once; what cannot be sent stays here."""
-    for seconds in PAUSES:
+def _upload_with_retries(folder: RemoteFolder) -> None:
+    """Upload, retrying; keep the local copy if that fails."""
+    for seconds in RETRY_SECONDS:
         with suppress(HPGMNError):
-            folder.send()
-            return
+            return folder.upload()
         time.sleep(seconds)
     try:
-        folder.send()
+        folder.upload()
     except HPGMNError as error:
         raise HPGMNError(
-            f"{error} Nothing is lost: all that was done lies in {folder.here}. Copy it to "
-            f"{folder.url}, or go on with --out {folder.here}."
+            f"{error.message} All finished work is in {folder.local}.",
+            Remedy(f"Copy it to {folder.url}")
+            | Remedy("Continue in the local folder", option="out", value=str(folder.local)),
         ) from None

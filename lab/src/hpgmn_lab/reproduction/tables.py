@@ -1,6 +1,6 @@
-"""The numbers of an experiment's table, out of the records of its cells.
+"""The numbers of an experiment's table, computed from the records of its cells.
 
-Scores are in percent. Differences are fractions, as :mod:`hpgmn.runs.compare` gives them.
+Scores are in percent. Differences are fractions, as in :mod:`hpgmn.runs.compare`.
 """
 
 from __future__ import annotations
@@ -20,49 +20,37 @@ from hpgmn.models import find_model
 from hpgmn.runs.compare import difference, is_ours
 from hpgmn.runs.search import planned_trials
 from hpgmn_lab import paper
-from hpgmn_lab.reproduction.cells import (
-    SHIPPED,
-    TUNED,
-    Cell,
-    CellRecord,
-    read_cell,
-    record_path,
-    remedy,
-)
+from hpgmn_lab.records import Record, check_run
+from hpgmn_lab.reproduction.cells import SHIPPED, TUNED, Cell, CellRecord, Records
 from hpgmn_lab.reproduction.plan import Experiment, Row
-from hpgmn_lab.results.records import Record, checked_record
 
-_DECIDING = (
+_PLANNED_KEYS = (
     *("graph", "model", "metric", "splits", "seeds"),
     *("trials", "search_splits", "search_seeds"),
 )
-"""What of a cell must be the same in its record."""
+"""The keys of a cell that must be equal in its record."""
 
 ENSEMBLE, VARIANT = "ensemble", "variant"
-"""Kinds of lines beside tuned and shipped: averages over seeds, and changed settings."""
+"""Kinds of lines besides tuned and shipped: averages over seeds, and changed settings."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What a table knows of one cell; ``record`` is None where the work is not done.
+    """A cell in a table; ``record`` is None where the work is not done.
 
     Attributes:
-        cell: the cell.
         record: its runs; of an ensemble, the scores of the averages.
-        search: the record of its search, None without one.
-        printed: what the paper prints for it.
-        verdict: whether that is reached.
-        difference: to HP-GMN in the same column, None for HP-GMN itself.
-        is_best: whether no other compared with it is higher in the printed decimals.
+        search: the record of its search, if any.
+        difference: to the reference line of the column; None for the reference itself.
+        is_best: whether no competing line is higher in the decimals shown.
         is_ensemble: whether the scores are those of averages over seeds.
-        is_as_shipped: whether an option leaves the cell as it ships; the numbers are in the first
-            row alone.
+        is_as_shipped: whether an option changes nothing; only the first line has the numbers.
     """
 
     cell: Cell
     record: Record | None = None
     search: Mapping[str, Any] | None = None
-    printed: paper.Published | None = None
+    published: paper.Published | None = None
     verdict: paper.Verdict | None = None
     difference: Difference | None = None
     is_best: bool = False
@@ -71,7 +59,7 @@ class Entry:
 
     @property
     def validation(self) -> float | None:
-        """The mean validation score; single runs have one, their averages have none."""
+        """The mean validation score of single runs; averages have none."""
         return None if self.record is None or self.is_ensemble else self.record.validation
 
     @property
@@ -82,22 +70,10 @@ class Entry:
         return self.validation - self.record.score.mean
 
     @property
-    def trials(self) -> int:
-        """How many trials of its search have a score; one that failed has none."""
-        return len(self.trial_runs)
-
-    @property
-    def trial_runs(self) -> list[int]:
-        """On how many runs each of those trials was scored."""
+    def runs_per_trial(self) -> list[int]:
+        """The number of runs that scored each trial; failed trials are left out."""
         trials = self.search["trials"] if self.search else []
         return [len(trial["val_score"]) for trial in trials if "val_score" in trial]
-
-    @property
-    def seconds(self) -> float | None:
-        """Seconds of the search and the final run together."""
-        if self.record is None:
-            return None
-        return float(self.record.metrics["seconds"]) + self.seconds_search
 
     @property
     def seconds_search(self) -> float:
@@ -105,14 +81,21 @@ class Entry:
         return float(self.search["seconds"]) if self.search else 0.0
 
     @property
+    def seconds(self) -> float | None:
+        """Seconds of search and final run."""
+        if self.record is None:
+            return None
+        return float(self.record.metrics["seconds"]) + self.seconds_search
+
+    @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of the mean, by the rule that says when a number is reached."""
+        """Student's 95 % interval of the mean."""
         return None if self.record is None else self.record.against(0.0).interval
 
 
 @dataclass(frozen=True)
 class Line:
-    """A row of a table with its entries, graph → entry."""
+    """A row of a table: graph → entry."""
 
     label: str
     kind: str
@@ -129,12 +112,9 @@ class Table:
     """Rows × graphs of an experiment.
 
     Attributes:
-        name: the experiment's.
-        graphs: its columns.
-        lines: its rows.
-        references: graph → the label of the row that the others are set against.
+        references: graph → label of the line that the others are compared with.
         missing: names of the cells without a record.
-        outdated: names of the cells whose record was made with another plan; it is not used.
+        outdated: names of the cells whose record is of another plan and not used.
     """
 
     name: str
@@ -152,96 +132,78 @@ class Table:
     @property
     def done(self) -> list[Entry]:
         """The entries with a record, each cell once."""
-        found = {entry.cell.name: entry for entry in self.entries if entry.record}
-        return list(found.values())
+        return list({entry.cell.name: entry for entry in self.entries if entry.record}.values())
 
-    def of_kind(self, *kinds: str) -> list[Line]:
-        """The lines of some kinds."""
-        return [line for line in self.lines if line.kind in kinds]
+    @property
+    def competing(self) -> list[Line]:
+        """The lines that compete for the best of a column: the tuned ones, else all."""
+        return [line for line in self.lines if line.kind == TUNED] or list(self.lines)
 
     def reference(self, graph: str) -> Entry | None:
-        """The entry that the others of a column are set against."""
+        """Return the entry that the others of a column are compared with."""
         label = self.references.get(graph)
         return next((line.entries[graph] for line in self.lines if line.label == label), None)
 
 
-def read_cells(folder: Path, experiment: Experiment) -> dict[str, CellRecord]:
-    """The records of an experiment that are there: name of the cell → record."""
-    found = {cell.name: read_cell(folder, cell.name) for cell in experiment.cells}
-    return {name: record for name, record in found.items() if record is not None}
-
-
-def table(
-    experiment: Experiment, records: Mapping[str, CellRecord], folder: Path = Path()
-) -> Table:
-    """The table of an experiment, as far as there are records.
-
-    A record counts where it was made for the cell as planned; one of another plan (other splits,
-    settings or trials) is named and left out.
-
-    Args:
-        experiment: whose table.
-        records: name of the cell → record.
-        folder: of the records, for the sentence about one that does not hold together.
-    """
-    outdated = [
-        cell.name
-        for cell in experiment.cells
-        if cell.name in records and not is_as_planned(cell, records[cell.name])
-    ]
-    usable = {name: record for name, record in records.items() if name not in outdated}
-    lines = [_line(row, experiment, usable, folder) for row in experiment.rows]
+def table(experiment: Experiment, records: Records) -> Table:
+    """Return the table of an experiment; records of another plan are listed and not used."""
+    found = {cell.name: records.cell(cell.name) for cell in experiment.cells}
+    planned = {cell.name: cell for cell in experiment.cells}
+    usable = {
+        name: record
+        for name, record in found.items()
+        if record is not None and is_as_planned(planned[name], record)
+    }
+    outdated = [name for name, record in found.items() if record and name not in usable]
+    lines = [_line(row, experiment, usable, records) for row in experiment.rows]
     references = _references(lines, experiment.graphs)
     lines = [_with_differences(line, lines, references) for line in lines]
-    best = {graph: _best(lines, graph) for graph in experiment.graphs}
-    missing = [cell.name for cell in experiment.cells if cell.name not in usable]
-    return Table(
+    whole = Table(
         name=experiment.name,
         graphs=experiment.graphs,
-        lines=tuple(_with_best(line, best) for line in lines),
-        references={graph: lines[place].label for graph, place in references.items()},
-        missing=tuple(missing),
+        lines=tuple(lines),
+        references={graph: lines[index].label for graph, index in references.items()},
+        missing=tuple(name for name in planned if name not in usable),
         outdated=tuple(outdated),
     )
+    return dataclasses.replace(whole, lines=tuple(_with_best(line, whole) for line in lines))
 
 
 def is_as_planned(cell: Cell, record: CellRecord) -> bool:
-    """Whether a record is of a cell: same runs and trials, and a final run of their best.
+    """Return whether a record has the planned runs and trials, and the best trial's settings.
 
-    Settings of the final run are compared with their defaults filled in, so that a setting spelt
-    out and one left to its default are the same.
+    Settings are compared with defaults filled in.
     """
     planned = cell.as_dict()
-    if any(record.cell.get(name) != planned[name] for name in _DECIDING):
+    if any(record.cell.get(key) != planned[key] for key in _PLANNED_KEYS):
         return False
     kind = find_model(cell.model).settings
     try:
-        chosen = _chosen(cell, record)
+        chosen = _chosen_settings(cell, record)
         if chosen is None:
             return False
-        own = make_settings(kind, record.metrics["config"]["settings"])
-        return settings_dict(own) == settings_dict(make_settings(kind, chosen))
+        recorded = make_settings(kind, record.metrics["config"]["settings"])
+        return settings_dict(recorded) == settings_dict(make_settings(kind, chosen))
     except (HPGMNError, LookupError, TypeError):
         return False
 
 
-def _chosen(cell: Cell, record: CellRecord) -> Mapping[str, Any] | None:
-    """The settings of the final run; None if the record's trials are not those planned now."""
+def _chosen_settings(cell: Cell, record: CellRecord) -> Mapping[str, Any] | None:
+    """Return the settings of the final run; None if other trials are planned."""
     if not cell.trials:
         return cell.settings
     if record.search is None:
         return None
     trials = [trial["settings"] for trial in record.search["trials"]]
-    planned = planned_trials(cell.model, cell.graph, cell.trials)
-    wanted = [
+    planned = [
         dataclasses.replace(cell, settings={**trial, **cell.settings}).as_dict()["settings"]
-        for trial in planned
+        for trial in planned_trials(cell.model, cell.graph, cell.trials)
     ]
-    return trials[record.search["best"]] if trials == wanted else None
+    return trials[record.search["best"]] if trials == planned else None
 
 
 def _line(
-    row: Row, experiment: Experiment, records: Mapping[str, CellRecord], folder: Path
+    row: Row, experiment: Experiment, usable: Mapping[str, CellRecord], records: Records
 ) -> Line:
     first = experiment.rows[0]
     entries = {}
@@ -249,35 +211,39 @@ def _line(
         if row is not first and cell == first.cells.get(graph):
             entries[graph] = Entry(cell, is_as_shipped=True)
         else:
-            found = records.get(cell.name)
-            entries[graph] = _entry(cell, row, experiment.name, found, folder)
+            record = usable.get(cell.name)
+            entries[graph] = _entry(cell, row, experiment.name, record, records)
     variants = {cell.variant for cell in row.cells.values()}
     kind = ENSEMBLE if row.is_ensemble else VARIANT
-    if variants in ({TUNED}, {SHIPPED}) and not all(one.is_as_shipped for one in entries.values()):
+    if variants in ({TUNED}, {SHIPPED}) and not all(
+        entry.is_as_shipped for entry in entries.values()
+    ):
         kind = variants.pop()
     return Line(row.label, kind, entries)
 
 
-def _entry(cell: Cell, row: Row, experiment: str, found: CellRecord | None, folder: Path) -> Entry:
-    printed = _printed(cell, row, experiment)
+def _entry(
+    cell: Cell, row: Row, experiment: str, found: CellRecord | None, records: Records
+) -> Entry:
+    published = _published(cell, row, experiment)
     if found is None:
-        return Entry(cell, printed=printed, is_ensemble=row.is_ensemble)
-    path = record_path(folder, cell.name)
-    record = checked_record(cell.name, found.metrics, path, remedy(path))
+        return Entry(cell, published=published, is_ensemble=row.is_ensemble)
+    remedy = records.remedy(cell.name)
+    record = check_run(cell.name, found.metrics, records.source, remedy)
     if row.is_ensemble:
-        record = _averaged(record, path)
+        record = _ensemble_record(record, records.source, remedy)
     return Entry(
         cell,
         record,
         found.search,
-        printed,
-        verdict=record.against(printed.mean) if printed else None,
+        published,
+        verdict=record.against(published.mean) if published else None,
         is_ensemble=row.is_ensemble,
     )
 
 
-def _printed(cell: Cell, row: Row, experiment: str) -> paper.Published | None:
-    """What the paper prints; a changed model has a number in Table 4 alone."""
+def _published(cell: Cell, row: Row, experiment: str) -> paper.Published | None:
+    """Return what the paper prints; it has changed settings only in Table 4."""
     if experiment == "table4":
         return paper.TABLE_4.get(row.label, {}).get(cell.graph)
     if row.is_ensemble or cell.variant in (TUNED, SHIPPED):
@@ -285,68 +251,66 @@ def _printed(cell: Cell, row: Row, experiment: str) -> paper.Published | None:
     return None
 
 
-def _averaged(record: Record, path: Path) -> Record:
-    """The record with the scores of the averages over seeds in place of those of single runs."""
+def _ensemble_record(record: Record, source: Path, remedy: str) -> Record:
+    """Return the record with the scores of averages over seeds instead of single runs."""
     try:
         values = [float(value) for value in record.metrics["ensemble"]["test_score"]]
         mean = 100 * float(record.metrics["ensemble"]["test_score_mean"])
     except (KeyError, TypeError):
-        raise HPGMNError(f"{path} has no averages over seeds. {remedy(path)}") from None
+        raise HPGMNError(f"{source} ({record.name}) has no ensemble scores.", remedy) from None
     splits = len(record.metrics["splits"])
     score = Score.of([100 * value for value in values])
     if len(values) % splits or abs(score.mean - mean) > 1e-6:
-        raise HPGMNError(f"{path}: the averages over seeds do not hold together. {remedy(path)}")
+        raise HPGMNError(
+            f"{source} ({record.name}): count or mean of the ensemble scores is wrong.", remedy
+        )
     metrics = {**record.metrics, "test_score": values, "seeds": len(values) // splits}
     return dataclasses.replace(record, score=score, metrics=metrics)
 
 
 def _references(lines: Sequence[Line], graphs: Sequence[str]) -> dict[str, int]:
-    """Graph → the place of the line that the others are set against.
+    """Return graph → index of the line that the others are compared with.
 
-    Among tuned rows it is HP-GMN's, of several the best by validation; else the first row.
+    Among tuned lines it is HP-GMN's best by validation; else the first line.
     """
-    tuned = [place for place, line in enumerate(lines) if line.kind == TUNED]
-    ours = [place for place in tuned if is_ours(lines[place].model)]
-    candidates = ours if tuned else [place for place in range(len(lines)) if place == 0]
-    found = {}
+    is_tuned = any(line.kind == TUNED for line in lines)
+    candidates = [
+        index
+        for index, line in enumerate(lines)
+        if (line.kind == TUNED and is_ours(line.model) if is_tuned else index == 0)
+    ]
+    references = {}
     for graph in graphs:
-        scores = {place: lines[place].entries[graph].validation for place in candidates}
-        known = {place: score for place, score in scores.items() if score is not None}
-        if known:
-            found[graph] = max(known, key=lambda place: known[place])
-    return found
+        scores = {
+            index: score
+            for index in candidates
+            if (score := lines[index].entries[graph].validation) is not None
+        }
+        if scores:
+            references[graph] = max(scores, key=lambda index: scores[index])
+    return references
 
 
 def _with_differences(line: Line, lines: Sequence[Line], references: Mapping[str, int]) -> Line:
     entries = {}
     for graph, entry in line.entries.items():
-        place = references.get(graph)
-        other = None if place is None or lines[place] is line else lines[place].entries[graph]
-        found = None
+        index = references.get(graph)
+        other = None if index is None or lines[index] is line else lines[index].entries[graph]
+        paired = None
         if entry.record and other and other.record:
-            found = difference(entry.record.metrics, other.record.metrics)
-        entries[graph] = dataclasses.replace(entry, difference=found)
+            paired = difference(entry.record.metrics, other.record.metrics)
+        entries[graph] = dataclasses.replace(entry, difference=paired)
     return dataclasses.replace(line, entries=entries)
 
 
-def competing(lines: Sequence[Line]) -> list[Line]:
-    """The lines among which a column has its best: the tuned ones, else all."""
-    return [line for line in lines if line.kind == TUNED] or list(lines)
-
-
-def _best(lines: Sequence[Line], graph: str) -> tuple[float, set[str]]:
-    """The highest mean as printed, and the labels of the lines that compete for it."""
-    rivals = competing(lines)
-    means = [line.entries[graph].record for line in rivals]
-    scores = [np.round(record.score.mean, 1) for record in means if record]
-    return max(scores, default=float("nan")), {line.label for line in rivals}
-
-
-def _with_best(line: Line, best: Mapping[str, tuple[float, set[str]]]) -> Line:
+def _with_best(line: Line, whole: Table) -> Line:
+    """Mark the entries of a competing line with the highest mean of their column, as printed."""
+    if line not in whole.competing:
+        return line
     entries = {}
     for graph, entry in line.entries.items():
-        highest, labels = best[graph]
-        mean = np.round(entry.record.score.mean, 1) if entry.record else None
-        is_best = line.label in labels and mean == highest
+        rivals = [rival.entries[graph].record for rival in whole.competing]
+        best = max((np.round(record.score.mean, 1) for record in rivals if record), default=None)
+        is_best = entry.record is not None and np.round(entry.record.score.mean, 1) == best
         entries[graph] = dataclasses.replace(entry, is_best=bool(is_best))
     return dataclasses.replace(line, entries=entries)

@@ -1,59 +1,185 @@
 """The cells of a reproduction as tasks of an engine.
 
-On this machine they work in the folder of the reproduction. The machines of a cluster need neither
-the graphs nor the folder: the graph comes with the task, and records and finished parts of searches
-come back and are written here.
+On this machine tasks work in the folder of the reproduction. Machines of a cluster need neither
+graphs nor folder: the graph is sent with the task, and records and finished parts of searches are
+sent back. A cell that fails is reported; the others continue.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import tempfile
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from hpgmn.base.errors import HPGMNError
-from hpgmn.base.files import write_text
+from hpgmn.base import locking
+from hpgmn.base.errors import HPGMNError, Remedy
+from hpgmn.base.files import remove_stale_drafts, write_text
 from hpgmn.engines import Ended, Engine, Line, Seldom, Task
+from hpgmn.engines.tasks import done
 from hpgmn.graph import Graph
-from hpgmn.graph.datasets import load
+from hpgmn.graph.datasets import DATASETS, find_file, load
 from hpgmn.training.replicas import Progress
-from hpgmn_lab.reproduction.cells import Cell, record_path, write_cell
-from hpgmn_lab.reproduction.todo import Outcome, at_work, attempt
-from hpgmn_lab.reproduction.work import CELLS_FOLDER, SEARCH_FOLDER, Way, tidy
+from hpgmn_lab.reproduction.cells import Cell, CellRecord, record_path, write_cell
+from hpgmn_lab.reproduction.plan import Experiment
+from hpgmn_lab.reproduction.work import (
+    CELLS_FOLDER,
+    SEARCH_FOLDER,
+    Execution,
+    do_cell,
+    finished_record,
+    free_memory,
+    remove_unfinished,
+)
 
-TRIES = 3
-"""A cell whose machine is lost is not begun more often than this by one command."""
+ATTEMPTS = 3
+"""How often one command starts a cell whose machine is lost."""
+WORKERS_LOCK_FILE = ".lock-workers"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of a cell: a record, or the reason of its failure.
+
+    ``trace`` is the traceback of an unexpected error.
+    """
+
+    cell: Cell
+    record: CellRecord | None = None
+    seconds: float = 0.0
+    reason: str = ""
+    trace: str = ""
+
+
+@dataclass(frozen=True)
+class CellStates:
+    """Cells by state: finished, waiting, and failed because their graph cannot be read."""
+
+    finished: list[Outcome] = field(default_factory=list)
+    waiting: list[Cell] = field(default_factory=list)
+    failed: list[Outcome] = field(default_factory=list)
+
+
+def local_experiments(experiments: Sequence[Experiment]) -> tuple[list[Experiment], list[str]]:
+    """Return the experiments without the graphs that have no local copy, and their names."""
+    graphs = list(dict.fromkeys(graph for each in experiments for graph in each.graphs))
+    missing = [graph for graph in graphs if find_file(graph) is None]
+    if missing and len(missing) == len(graphs):
+        raise HPGMNError(
+            f"No graph has a local copy: {', '.join(missing)}.", download_remedy(missing)
+        )
+    return [each.without(missing) for each in experiments], missing
+
+
+def download_remedy(missing: Sequence[str]) -> Remedy:
+    """Return how to get graphs that have no local copy."""
+    remedy = Remedy("Set HPGMN_DATA to the folder of their .npz files")
+    names = [name for name in missing if DATASETS[name].download is not None]
+    if not names:
+        return remedy
+    action = f"Download {', '.join(names)}"
+    return remedy | Remedy(action, command="datasets", option="download", value="NAME")
+
+
+def cells_of(experiments: Sequence[Experiment]) -> list[Cell]:
+    """Return the distinct cells of experiments, those of small graphs first."""
+    cells = {cell.name: cell for each in experiments for cell in each.cells}
+    return sorted(cells.values(), key=lambda cell: DATASETS[cell.graph].num_nodes)
+
+
+def cell_states(cells: Sequence[Cell], folder: Path) -> CellStates:
+    """Compare the cells with the records in a folder."""
+    states = CellStates()
+    for source in dict.fromkeys((cell.graph, cell.protocol) for cell in cells):
+        own = [cell for cell in cells if (cell.graph, cell.protocol) == source]
+        try:
+            graph = load(*source)
+        except HPGMNError as error:
+            states.failed.extend(Outcome(cell, reason=str(error)) for cell in own)
+            continue
+        for cell in own:
+            record = finished_record(cell, graph, folder)
+            if record is None:
+                states.waiting.append(cell)
+            else:
+                remove_unfinished(cell, folder)  # left by a process killed before it could
+                states.finished.append(Outcome(cell, record))
+    return states
+
+
+# Locks.
+
+
+@contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Lock a folder; raise an error if another reproduction holds the lock.
+
+    Worker processes whose parent was killed exit on their own; wait for them.
+    """
+    with locking.lock_folder(folder):
+        with (folder / WORKERS_LOCK_FILE).open("a") as workers:
+            fcntl.flock(workers, fcntl.LOCK_EX)
+        for each in (folder, folder / CELLS_FOLDER, folder / SEARCH_FOLDER):
+            remove_stale_drafts(each, older_than=0)
+        yield
+
+
+@contextmanager
+def _worker_lock(folder: Path) -> Iterator[None]:
+    """Hold the lock that the next command waits for."""
+    with (folder / WORKERS_LOCK_FILE).open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        yield
+
+
+# Tasks.
+
+
+def attempt(cell: Cell, folder: Path, execution: Execution, graph: Graph | None = None) -> Outcome:
+    """Do a cell and return its outcome, also after a failure; see :func:`.work.do_cell`."""
+    started = time.perf_counter()
+    try:
+        record, reason, trace = done(do_cell, cell, folder, execution, graph)
+    finally:
+        free_memory(execution.device)
+    return Outcome(cell, record, time.perf_counter() - started, reason, trace)
 
 
 def cell_task(
     argument: tuple[Cell, str, Path | dict[str, str]], graph: Graph, line: Line
 ) -> Outcome:
-    """The outcome of a cell.
+    """Do a cell as a task of an engine.
 
     Args:
-        argument: the cell, the device, and the folder of the reproduction; where that is on another
-            machine, the files that are known of the cell (name below the folder → content).
+        argument: the cell, the device, and the folder of the reproduction; on another machine, the
+            existing files of the cell instead (path in the folder → content).
         graph: its graph.
-        line: where progress goes, and to another machine the content of a search's file.
+        line: receives progress and, on another machine, the content of a search's file.
     """
-    cell, device, known = argument
+    cell, device, source = argument
     is_time = Seldom()
 
-    def report(now: Progress) -> None:
+    def report(progress: Progress) -> None:
         if is_time():
-            line.tell(now)
+            line.tell(progress)
 
-    way = Way(device, report, line.should_stop, line.share.memory)
-    if isinstance(known, Path):
-        with at_work(known):
-            return attempt(cell, known, way, graph)
-    with tempfile.TemporaryDirectory(prefix="hpgmn-") as place:
-        for name, text in known.items():
-            (Path(place) / name).parent.mkdir(parents=True, exist_ok=True)
-            (Path(place) / name).write_text(text, encoding="utf-8")
-        return attempt(cell, Path(place), dataclasses.replace(way, keep=line.ask), graph)
+    execution = Execution(device, report, line.should_stop, line.share.memory)
+    if isinstance(source, Path):
+        with _worker_lock(source):
+            return attempt(cell, source, execution, graph)
+    with tempfile.TemporaryDirectory(prefix="hpgmn-") as folder:
+        for name, text in source.items():
+            path = Path(folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        remote = dataclasses.replace(execution, save_search=line.ask)
+        return attempt(cell, Path(folder), remote, graph)
 
 
 def work_on(
@@ -62,51 +188,52 @@ def work_on(
     folder: Path,
     *,
     device: str = "cpu",
-    tell: Callable[[Outcome], None] = lambda outcome: None,
+    on_outcome: Callable[[Outcome], None] = lambda outcome: None,
     report: Callable[[str, Progress], None] = lambda name, progress: None,
     should_stop: Callable[[], bool] = lambda: False,
-    lost: Callable[[str], None] = lambda name: None,
+    on_lost: Callable[[str], None] = lambda name: None,
 ) -> list[Outcome]:
-    """Do the cells' work; what is asked to stop raises KeyboardInterrupt with all kept.
+    """Do cells; when ``should_stop`` returns True, save and raise KeyboardInterrupt.
 
     Args:
-        engine: where tasks run.
-        cells: the cells.
+        engine: runs the tasks.
+        cells: the cells, sorted by graph.
         folder: the folder of the reproduction.
         device: "cpu" or "cuda".
-        tell: called with the outcome of each cell, in the order in which they end.
+        on_outcome: called with each outcome in the order of completion.
         report: called with a cell's name and its progress.
-        should_stop: asked all the time.
-        lost: called with the name of a cell that is begun again because its machine is lost.
+        should_stop: polled.
+        on_lost: called with the name of a cell that is restarted because its machine is lost.
     """
     folder.mkdir(parents=True, exist_ok=True)
     outcomes: list[Outcome] = []
     by_name = {cell.name: cell for cell in cells}
-    waiting, graphs = iter(cells), _Graphs()
+    waiting = iter(cells)
+    load_graph = lru_cache(maxsize=1)(lambda *source: load(*source))  # cells are sorted by graph
 
-    def keep(outcome: Outcome) -> None:
+    def add(outcome: Outcome) -> None:
         outcomes.append(outcome)
-        tell(outcome)
+        on_outcome(outcome)
 
     def next_task() -> Task | None:
         for cell in waiting:
             try:
-                graph = graphs.of(cell)
+                graph = load_graph(cell.graph, cell.protocol)
             except HPGMNError as error:
-                keep(Outcome(cell, reason=str(error)))
+                add(Outcome(cell, reason=str(error)))
                 continue
-            known = folder if engine.is_local else _known(cell, folder)
-            return Task(cell.name, cell_task, (cell, device, known), graph)
+            source = folder if engine.is_local else _existing_files(cell, folder)
+            return Task(cell.name, cell_task, (cell, device, source), graph)
         return None
 
-    def told(ended: Ended) -> None:
+    def on_ended(ended: Ended) -> None:
         outcome = ended.value
         if outcome is None:
             outcome = Outcome(by_name[ended.name], reason=ended.reason, trace=ended.trace)
         elif outcome.record is not None and not engine.is_local:
             write_cell(folder / CELLS_FOLDER, outcome.record)
-            tidy(outcome.cell, folder)
-        keep(outcome)
+            remove_unfinished(outcome.cell, folder)
+        add(outcome)
 
     def answer(name: str, message: Any) -> None:
         if isinstance(message, str):
@@ -118,38 +245,23 @@ def work_on(
 
     engine.run(
         next_task,
-        told,
+        on_ended,
         answer=answer,
         should_stop=should_stop,
-        tries=TRIES,
-        lost=lost,
+        tries=ATTEMPTS,
+        lost=on_lost,
         at_a_time=len(cells),
     )
     return outcomes
 
 
-class _Graphs:
-    """The graph that was asked for last; cells of one graph come one after the other."""
-
-    def __init__(self) -> None:
-        self._place: tuple[str, str | None] | None = None
-        self._graph: Graph | None = None
-
-    def of(self, cell: Cell) -> Graph:
-        """A cell's graph."""
-        place = (cell.graph, cell.protocol)
-        if self._graph is None or self._place != place:
-            self._graph, self._place = load(*place), place
-        return self._graph
-
-
-def _known(cell: Cell, folder: Path) -> dict[str, str]:
-    """The files of an earlier record and of a search under way, as far as they can be read."""
-    found = {}
+def _existing_files(cell: Cell, folder: Path) -> dict[str, str]:
+    """Return the readable files of a cell: an earlier record and an unfinished search."""
+    files = {}
     for part in (CELLS_FOLDER, SEARCH_FOLDER):
         path = record_path(folder / part, cell.name)
         try:
-            found[f"{part}/{path.name}"] = path.read_text(encoding="utf-8")
+            files[f"{part}/{path.name}"] = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
             continue
-    return found
+    return files

@@ -1,7 +1,7 @@
-"""The work behind one cell: a search where it has one, the final run, and its record.
+"""The work of one cell: its search, if any, the final run, and the record.
 
-Whatever is finished is kept: each group of trials, the states of the final run, the record. Work
-that is killed goes on from there and ends with the same record.
+Everything finished is saved: each group of trials, the states of the final run, the record. Killed
+work resumes from there and gives the same record.
 """
 
 from __future__ import annotations
@@ -21,45 +21,45 @@ import torch
 from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.base.files import verify_checksum, with_checksum, write_text
 from hpgmn.base.parsing import read_json
-from hpgmn.base.settings import make_settings, per_replica_names, plain, settings_dict
+from hpgmn.base.settings import make_settings, plain, settings_dict
 from hpgmn.graph import Graph
 from hpgmn.graph.datasets import load
 from hpgmn.models import find_model
+from hpgmn.runs.fit import train_folder
 from hpgmn.runs.folder import finished_run, prepare_folder
 from hpgmn.runs.search import best_trials, planned_trials, run_trials
 from hpgmn.runs.spec import RunSpec
-from hpgmn.runs.train import train_folder
-from hpgmn.training.replicas import Progress
+from hpgmn.training.replicas import Progress, group_by_shape, valid_settings
 from hpgmn_lab.reproduction.cells import Cell, CellRecord, identity, read_cell, write_cell
 
 CELLS_FOLDER, SEARCH_FOLDER, WORK_FOLDER = "cells", "search", "work"
-"""Below the folder of a reproduction: finished records, searches and final runs under way."""
+"""In the folder of a reproduction: records, unfinished searches, unfinished final runs."""
 
-_KEPT = ("val_score_mean", "val_score", "val_loss", "seconds")
+_TRIAL_KEYS = ("val_score_mean", "val_score", "val_loss", "seconds")
 
 
 @dataclass(frozen=True)
-class Way:
-    """How work is done; none of it decides more than the last bits of what comes out.
+class Execution:
+    """How work is executed; it influences results only by rounding.
 
     Attributes:
         device: "cpu" or "cuda".
         report: called after each epoch.
-        should_stop: asked after each epoch; True keeps what is finished and raises
+        should_stop: called after each epoch; True saves finished work and raises
             KeyboardInterrupt.
-        memory_share: how much of the memory is for this process.
-        keep: called with the content of a search's file each time it is written.
+        memory_share: share of the memory for this process.
+        save_search: called with the content of the search's file after each write.
     """
 
     device: str = "cpu"
     report: Callable[[Progress], None] | None = None
     should_stop: Callable[[], bool] = field(default=lambda: False)
     memory_share: float = 1.0
-    keep: Callable[[str], None] = field(default=lambda text: None)
+    save_search: Callable[[str], None] = field(default=lambda text: None)
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of trainings that all of them have."""
+        """The options common to all trainings."""
         return {
             "report": self.report,
             "should_stop": self.should_stop,
@@ -67,107 +67,62 @@ class Way:
         }
 
 
-def do_cell(cell: Cell, folder: Path, way: Way, graph: Graph | None = None) -> CellRecord:
-    """The record of a cell; only what is not done yet is done.
-
-    Args:
-        cell: the cell.
-        folder: the folder of the reproduction.
-        way: how to work.
-        graph: the cell's graph with its splits; None: it is loaded.
-    """
+def do_cell(
+    cell: Cell, folder: Path, execution: Execution, graph: Graph | None = None
+) -> CellRecord:
+    """Return the record of a cell; do only the work missing in the reproduction's folder."""
     if graph is None:
         graph = load(cell.graph, cell.protocol)
-    kept = done_record(cell, graph, folder)
-    if kept is None:
-        before = read_cell(folder / CELLS_FOLDER, cell.name)
-        search = _search(cell, graph, folder, before, way) if cell.trials else None
-        settings = _full_settings(cell, search)
-        own = final_identity(cell, graph)
-        if before is not None and _is_same_run(before, own, settings):
-            metrics = before.metrics
+    record = finished_record(cell, graph, folder)
+    if record is None:
+        previous = read_cell(folder / CELLS_FOLDER, cell.name)
+        search = _search(cell, graph, folder, previous, execution) if cell.trials else None
+        settings = _final_settings(cell, search)
+        run_identity = final_identity(cell, graph)
+        if previous is not None and _is_same_run(previous, run_identity, settings):
+            metrics = previous.metrics
         else:
-            metrics = _final_run(cell, graph, folder, settings, own, way)
-        kept = CellRecord(cell.as_dict(), own, search, metrics)
-        write_cell(folder / CELLS_FOLDER, kept)
-    tidy(cell, folder)
-    return kept
+            metrics = _final_run(cell, graph, folder, settings, run_identity, execution)
+        record = CellRecord(cell.as_dict(), run_identity, search, metrics)
+        write_cell(folder / CELLS_FOLDER, record)
+    remove_unfinished(cell, folder)
+    return record
 
 
-def done_record(cell: Cell, graph: Graph, folder: Path) -> CellRecord | None:
-    """The record of a cell if it was made from the same things and whole; else None.
+def finished_record(cell: Cell, graph: Graph, folder: Path) -> CellRecord | None:
+    """Return the record of a cell if it is complete and of the same inputs, else None.
 
-    A search with trials that failed for a passing reason, such as memory, is not whole.
+    A search with trials that failed for a temporary reason, such as memory, is not complete.
     """
     record = read_cell(folder / CELLS_FOLDER, cell.name)
     if record is None or bool(cell.trials) != (record.search is not None):
         return None
     if record.search is not None:
-        every = dict(enumerate(record.search["trials"]))
-        valid = _still_valid(cell, graph, record.search, every)
-        if not len(valid) == len(every) == len(_trials(cell)):
+        trials = dict(enumerate(record.search["trials"]))
+        valid = _valid_trials(cell, graph, record.search, trials)
+        if not len(valid) == len(trials) == len(_trials(cell)):
             return None
-    settings = _full_settings(cell, record.search)
+    settings = _final_settings(cell, record.search)
     return record if _is_same_run(record, final_identity(cell, graph), settings) else None
 
 
+# Identities.
+
+
 def search_identity(cell: Cell, graph: Graph) -> str:
-    """Of everything but the trials that decides how a search ends."""
+    """Return the digest of the inputs of a search except its trials."""
     runs = [list(cell.search_splits), cell.search_seeds, cell.metric]
     return identity(cell.model, runs, _graph_parts(graph, cell.search_splits))
 
 
 def final_identity(cell: Cell, graph: Graph) -> str:
-    """Of everything but the settings that decides the metrics of the final run."""
+    """Return the digest of the inputs of the final run except its settings."""
     runs = [list(cell.splits), cell.seeds, cell.metric]
     return identity(cell.model, runs, _graph_parts(graph, cell.splits))
 
 
-def _is_same_run(record: CellRecord, own: str, settings: Mapping[str, Any]) -> bool:
-    """Whether a record's final run is that of the same identity and settings.
-
-    Settings that came after the record was made are at their defaults, which change nothing.
-    """
-    model, recorded = record.cell["model"], record.metrics["config"]["settings"]
-    return record.identity == own and _completed(model, recorded) == _completed(model, settings)
-
-
-def _completed(model: str, settings: Mapping[str, Any]) -> Any:
-    """Settings with the defaults of today; what the model refuses stays as it is."""
-    try:
-        return make_settings(find_model(model).settings, settings)
-    except HPGMNError:
-        return _plain(settings)
-
-
-def _still_valid(
-    cell: Cell, graph: Graph, search: Mapping[str, Any], trials: Mapping[int, Mapping[str, Any]]
-) -> dict[int, dict[str, Any]]:
-    """Those of a search's trials that a search of today would end with, too, by their number.
-
-    They are of the same runs and the same settings, filled in with the defaults of their day; one
-    that failed is among them only if its settings are refused for good.
-    """
-    if search["identity"] != search_identity(cell, graph):
-        return {}
-    planned, today = _trials(cell), _defaults(cell.model)
-    then = {**today, **search["defaults"]}
-    return {
-        place: dict(trial)
-        for place, trial in trials.items()
-        if place < len(planned)
-        and trial.get("is_passing") is not True
-        and _completed(cell.model, {**then, **trial["settings"]})
-        == _completed(cell.model, {**today, **planned[place]})
-    }
-
-
-def _defaults(model: str) -> dict[str, Any]:
-    return settings_dict(find_model(model).settings())
-
-
 def _graph_parts(graph: Graph, splits: Sequence[int]) -> list[Any]:
-    """What a graph and some of its splits are known by."""
+    """Return what identifies a graph and some of its splits."""
     masks = hashlib.sha256()
     for number in splits:
         split = graph.split(number)
@@ -176,86 +131,111 @@ def _graph_parts(graph: Graph, splits: Sequence[int]) -> list[Any]:
     return [graph.name, graph.fingerprint, graph.y.tolist(), masks.hexdigest()]
 
 
+def _is_same_run(record: CellRecord, run_identity: str, settings: Mapping[str, Any]) -> bool:
+    """Return whether a record's final run has this identity and these settings.
+
+    Settings introduced after the record was made have their defaults, which change nothing.
+    """
+    model, recorded = record.cell["model"], record.metrics["config"]["settings"]
+    return record.identity == run_identity and _with_defaults(model, recorded) == _with_defaults(
+        model, settings
+    )
+
+
+def _with_defaults(model: str, settings: Mapping[str, Any]) -> Any:
+    """Return settings with the current defaults; settings that the model rejects unchanged."""
+    return valid_settings(find_model(model).settings, settings) or _plain(settings)
+
+
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: plain(value) for name, value in settings.items()}
 
 
+def _defaults(model: str) -> dict[str, Any]:
+    return settings_dict(find_model(model).settings())
+
+
+# Searches.
+
+
 def _trials(cell: Cell) -> list[dict[str, Any]]:
-    """The settings of each trial; those of the cell go before the planned ones."""
+    """Return the settings of each trial; those of the cell override the planned ones."""
     planned = planned_trials(cell.model, cell.graph, cell.trials)
     return [{**trial, **cell.settings} for trial in planned]
 
 
-def _full_settings(cell: Cell, search: Mapping[str, Any] | None) -> dict[str, Any]:
-    """All settings of the final run."""
-    chosen = cell.settings if search is None else search["trials"][search["best"]]["settings"]
-    return settings_dict(make_settings(find_model(cell.model).settings, chosen))
+def _valid_trials(
+    cell: Cell, graph: Graph, search: Mapping[str, Any], trials: Mapping[int, Mapping[str, Any]]
+) -> dict[int, dict[str, Any]]:
+    """Return the trials of a search, by index, that the planned search would repeat.
 
-
-def _search(
-    cell: Cell, graph: Graph, folder: Path, before: CellRecord | None, way: Way
-) -> dict[str, Any]:
-    """A cell's search, taken from where it is already done, else trained group by group."""
-    own, path = search_identity(cell, graph), folder / SEARCH_FOLDER / f"{cell.name}.json"
-    trials, found = _trials(cell), _begun(path, cell, graph)
-    if before is not None and before.search is not None:
-        recorded = dict(enumerate(before.search["trials"]))
-        found = _still_valid(cell, graph, before.search, recorded) | found
-    start = {"identity": own, "defaults": _defaults(cell.model)}
-    for places in _groups(cell.model, trials):
-        missing = [place for place in places if place not in found]
-        if not missing:
-            continue
-        records = _train_group(cell, graph, [trials[place] for place in missing], way)
-        found |= dict(zip(missing, records, strict=True))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(with_checksum({**start, "trials": found}), indent=1) + "\n"
-        write_text(path, text)
-        way.keep(text)
-    every = [found[place] for place in range(len(trials))]
-    scored = [trial for trial in every if "failed" not in trial]
-    if not scored:
-        raise HPGMNError(
-            f"Every trial of {cell.name} failed. {every[0]['failed']} Then repeat the command."
-        )
-    (best,) = best_trials(scored)
+    They have the same runs and settings, completed with the defaults of their time. A failed trial
+    is valid only if its settings are rejected permanently.
+    """
+    if search["identity"] != search_identity(cell, graph):
+        return {}
+    planned, defaults = _trials(cell), _defaults(cell.model)
+    recorded_defaults = {**defaults, **search["defaults"]}
     return {
-        **start,
-        "best": every.index(dict(best)),
-        "seconds": sum(trial.get("seconds", 0.0) for trial in every),
-        "trials": every,
+        index: dict(trial)
+        for index, trial in trials.items()
+        if index < len(planned)
+        and trial.get("is_passing") is not True
+        and _with_defaults(cell.model, {**recorded_defaults, **trial["settings"]})
+        == _with_defaults(cell.model, {**defaults, **planned[index]})
     }
 
 
-def _begun(path: Path, cell: Cell, graph: Graph) -> dict[int, dict[str, Any]]:
-    """The finished trials of a search that was killed, by their number."""
+def _search(
+    cell: Cell, graph: Graph, folder: Path, previous: CellRecord | None, execution: Execution
+) -> dict[str, Any]:
+    """Return a cell's search; train the missing trials group by group."""
+    path = folder / SEARCH_FOLDER / f"{cell.name}.json"
+    trials, done = _trials(cell), _unfinished_search(path, cell, graph)
+    if previous is not None and previous.search is not None:
+        recorded = dict(enumerate(previous.search["trials"]))
+        done = _valid_trials(cell, graph, previous.search, recorded) | done
+    head = {"identity": search_identity(cell, graph), "defaults": _defaults(cell.model)}
+    kind = find_model(cell.model).settings
+    for group in group_by_shape([valid_settings(kind, trial) for trial in trials]):
+        missing = [index for index in group if index not in done]
+        if not missing:
+            continue
+        records = _train_group(cell, graph, [trials[index] for index in missing], execution)
+        done |= dict(zip(missing, records, strict=True))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(with_checksum({**head, "trials": done}), indent=1) + "\n"
+        write_text(path, text)
+        execution.save_search(text)
+    ordered = [done[index] for index in range(len(trials))]
+    scored = [trial for trial in ordered if "failed" not in trial]
+    if not scored:
+        raise HPGMNError(
+            f"Every trial of {cell.name} failed. {ordered[0]['failed']}", "Repeat the command"
+        )
+    (best,) = best_trials(scored)
+    return {
+        **head,
+        "best": ordered.index(dict(best)),
+        "seconds": sum(trial.get("seconds", 0.0) for trial in ordered),
+        "trials": ordered,
+    }
+
+
+def _unfinished_search(path: Path, cell: Cell, graph: Graph) -> dict[int, dict[str, Any]]:
+    """Return the finished trials of a killed search by index."""
     try:
         content = verify_checksum(read_json(path))
-        every = {int(place): trial for place, trial in content["trials"].items()}
-        return _still_valid(cell, graph, content, every)
+        trials = {int(index): trial for index, trial in content["trials"].items()}
+        return _valid_trials(cell, graph, content, trials)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 
 
-def _groups(model: str, trials: Sequence[Mapping[str, Any]]) -> list[list[int]]:
-    """The numbers of the trials that are trained together: those of equal shapes."""
-    settings = find_model(model).settings
-    free = per_replica_names(settings)
-    groups: dict[str, list[int]] = {}
-    for place, trial in enumerate(trials):
-        try:
-            full = settings_dict(make_settings(settings, trial))
-        except HPGMNError:  # told where it is trained
-            full = {"place": place}
-        shape = {name: value for name, value in full.items() if name not in free}
-        groups.setdefault(json.dumps(shape, sort_keys=True), []).append(place)
-    return list(groups.values())
-
-
 def _train_group(
-    cell: Cell, graph: Graph, trials: Sequence[Mapping[str, Any]], way: Way
+    cell: Cell, graph: Graph, trials: Sequence[Mapping[str, Any]], execution: Execution
 ) -> list[dict[str, Any]]:
-    """The records of trials that are trained together; if that fails, of each alone."""
+    """Train trials together and return their records; if that fails, train each alone."""
     try:
         records = run_trials(
             graph,
@@ -263,26 +243,40 @@ def _train_group(
             trials,
             splits=cell.search_splits,
             seeds=cell.search_seeds,
-            device=way.device,
+            device=execution.device,
             metric=cell.metric,
-            **way.options,
+            **execution.options,
         )
     except HPGMNError as error:
-        free_memory(way.device)
+        free_memory(execution.device)
         if len(trials) > 1:
-            return [_train_group(cell, graph, [trial], way)[0] for trial in trials]
+            return [_train_group(cell, graph, [trial], execution)[0] for trial in trials]
         is_passing = not isinstance(error, SettingError)
         return [{"settings": _plain(trials[0]), "failed": str(error), "is_passing": is_passing}]
     return [
-        {"settings": _plain(trial)} | {name: record[name] for name in _KEPT}
+        {"settings": _plain(trial)} | {name: record[name] for name in _TRIAL_KEYS}
         for trial, record in zip(trials, records, strict=True)
     ]
 
 
+# The final run.
+
+
+def _final_settings(cell: Cell, search: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return all settings of the final run."""
+    chosen = cell.settings if search is None else search["trials"][search["best"]]["settings"]
+    return settings_dict(make_settings(find_model(cell.model).settings, chosen))
+
+
 def _final_run(
-    cell: Cell, graph: Graph, folder: Path, settings: dict[str, Any], own: str, way: Way
+    cell: Cell,
+    graph: Graph,
+    folder: Path,
+    settings: dict[str, Any],
+    run_identity: str,
+    execution: Execution,
 ) -> dict[str, Any]:
-    """The metrics of the final run; one that was interrupted goes on."""
+    """Return the metrics of the final run; resume it if it was interrupted."""
     spec = RunSpec(
         graph=cell.graph,
         model=cell.model,
@@ -291,26 +285,29 @@ def _final_run(
         seeds=cell.seeds,
         protocol=cell.protocol,
         metric=cell.metric,
-        device=way.device,
+        device=execution.device,
     )
-    above = folder / WORK_FOLDER / cell.name
-    place = above / identity(own, spec.as_dict())[:16]  # another version or device begins anew
-    for other in above.glob("*"):
-        if other != place:
+    parent = folder / WORK_FOLDER / cell.name
+    # Another version or device starts over.
+    run_folder = parent / identity(run_identity, spec.as_dict())[:16]
+    for other in parent.glob("*"):
+        if other != run_folder:
             shutil.rmtree(other)
-    prepare_folder(place, spec, resume=True, overwrite=False)
-    metrics = finished_run(place)
-    return train_folder(spec, graph, place, **way.options) if metrics is None else metrics
+    prepare_folder(run_folder, spec, resume=True, overwrite=False)
+    metrics = finished_run(run_folder)
+    return (
+        train_folder(spec, graph, run_folder, **execution.options) if metrics is None else metrics
+    )
 
 
-def tidy(cell: Cell, folder: Path) -> None:
-    """Remove what a finished cell needs no longer."""
+def remove_unfinished(cell: Cell, folder: Path) -> None:
+    """Remove the files of unfinished work of a finished cell."""
     shutil.rmtree(folder / WORK_FOLDER / cell.name, ignore_errors=True)
     (folder / SEARCH_FOLDER / f"{cell.name}.json").unlink(missing_ok=True)
 
 
 def free_memory(device: str) -> None:
-    """Give memory that is no longer in use back, for other processes on the same GPU."""
+    """Release unused memory, for other processes on the same GPU."""
     gc.collect()
     if device == "cuda":
         torch.cuda.empty_cache()

@@ -1,1 +1,1 @@
-"""``docs/RESULTS.md`` and the records behind it."""
+"""``docs/RESULTS.md``, made from the records in ``lab/results``."""

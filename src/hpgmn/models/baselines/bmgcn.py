@@ -53,10 +53,10 @@ class BMGCN(NodeModel):
     Ã_ij = softmax over the edges of i of (B·Q·Bᵀ)_ij·A'_ij.
 
     As in the released code, the gradient flows through Ã, and so through B, H and Q, into the MLP.
-    Differences from that code: it gives a node without edges the mean of all nodes, here nothing
-    comes from neighbours; it drops entries of X and none before the last layer, here whole columns
-    of X and entries between all layers; it has a bias with each of W₁ and W₂, and no weight decay
-    on them; it keeps self-loops of the data. A class without edges has exact zeros in H.
+    Differences from that code: it gives a node without edges the mean of all nodes, here zeros; it
+    drops entries of X and none before the last layer, here whole columns of X and entries between
+    all layers; it has a bias with each of W₁ and W₂, and no weight decay on them; it keeps
+    self-loops of the data. A class without edges has exact zeros in H.
     """
 
     def __init__(self, task: TrainingTask) -> None:
@@ -71,8 +71,7 @@ class BMGCN(NodeModel):
         )
         self.input_rate = task.drop_rate("attributes_dropout")
         self.drop_rate = task.drop_rate("dropout")
-        weights = [replica.diagonal_weight for replica in settings]
-        diagonal = torch.tensor(weights, device=task.device)
+        diagonal = torch.tensor(task.values("diagonal_weight"), device=task.device)
         identity = torch.eye(task.num_classes, device=task.device)
         self._scale = 1 + (diagonal.view(-1, 1, 1) - 1) * identity  # (R, C, C)
 
@@ -146,7 +145,7 @@ def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
         BMGCN(task),
         inputs,
         initial={f"estimator.{name}": value for name, value in done["estimator"].items()},
-        penalty_weights={"estimator": [replica.estimator_weight for replica in settings]},
+        penalty_weights={"estimator": task.values("estimator_weight")},
     )
 
 

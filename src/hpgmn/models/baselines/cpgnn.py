@@ -1,4 +1,4 @@
-"""CPGNN: prior beliefs spread along the edges through a learned matrix of how classes link."""
+"""CPGNN: prior beliefs propagated through a learned class compatibility (Zhu et al., AAAI 2021)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from hpgmn.models.layers import Initialised, NodeModel, Output, propagate
 from hpgmn.models.stage import (
     ModelEntry,
     Parameters,
-    Rates,
     TrainingStage,
     TrainingTask,
     default_floats,
@@ -33,7 +32,7 @@ from hpgmn.models.stage import (
 )
 from hpgmn.statistics.labelwise import one_hot
 
-_ROUNDING = 1e-6  # a row sum of Ĥ this close to zero is zero: its sign would be chance
+_ROUNDING = 1e-6  # a row sum of Ĥ below this is zero: its sign would be arbitrary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +71,7 @@ class CPGNNSettings(chebnet.ChebNetSettings):
 
 
 class Compatibility(Initialised):
-    """Ĥ: how much more than by chance two classes link, one matrix per replica.
+    """Ĥ: how much more often than by chance two classes link, one matrix per replica.
 
     Args:
         replicas: R.
@@ -84,7 +83,7 @@ class Compatibility(Initialised):
         self.matrix = nn.Parameter(torch.zeros(replicas, num_classes, num_classes))
 
     def reset_parameters(self, noise: Noise, place: str) -> None:
-        """Start from chance; the stage knows better from the train nodes."""
+        """Start from zero; the stage's initial values come from the train nodes."""
         self.matrix.zero_()
 
     def forward(self, beliefs: Tensor) -> Tensor:
@@ -114,8 +113,8 @@ class CPGNN(NodeModel):
 
     @override
     def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:
-        guesses: Tensor = self.prior(inputs, noise).logits
-        start = guesses.softmax(dim=-1) - 1 / guesses.shape[-1]
+        prior_logits: Tensor = self.prior(inputs, noise).logits
+        start = prior_logits.softmax(dim=-1) - 1 / prior_logits.shape[-1]
         beliefs = start
         for _ in range(self.rounds):
             beliefs = start + propagate(inputs["adjacency"], self.compatibility(beliefs))
@@ -123,7 +122,7 @@ class CPGNN(NodeModel):
         if penalties:
             labels = inputs["labels"]
             output.penalties["prior"] = class_loss(
-                guesses, labels.clamp(min=0), labels >= 0, inputs.get("class_weights")
+                prior_logits, labels.clamp(min=0), labels >= 0, inputs.get("class_weights")
             )
             output.penalties["zero_sum"] = self.compatibility.zero_sum_penalty()
         return output
@@ -143,17 +142,17 @@ def _prior_inputs(task: TrainingTask) -> dict[str, Any]:
     return inputs
 
 
-def filled_gaps(means: Array) -> Array:
-    """What is known of a class without a row: the other classes' view of it.
+def fill_gaps(means: Array) -> Array:
+    """Fill the rows of classes without data from the transpose.
 
     Args:
-        means: (R, C, C); row c is the mean neighbourhood of class c, zeros where nobody knows.
+        means: (R, C, C); row c is the mean neighbourhood of class c, zeros where unknown.
 
     Returns:
         (R, C, C), no row of zeros: a gap is filled from the transpose, and what two such classes
         are to each other shares what is left to 1.
 
-    >>> filled_gaps(np.array([[[0.7, 0.3], [0.0, 0.0]]]))
+    >>> fill_gaps(np.array([[[0.7, 0.3], [0.0, 0.0]]]))
     array([[[0.7, 0.3],
             [0.3, 0.7]]])
     """
@@ -170,19 +169,19 @@ def doubly_stochastic(matrices: Array, rounds: int = 3000, tolerance: float = 1e
 
     Args:
         matrices: (R, C, C), not negative.
-        rounds: at most so many; a matrix with zeros in the wrong places never gets there.
-        tolerance: a matrix whose entries move less than this, taken together, is done.
+        rounds: upper limit; a matrix with an unfavourable zero pattern never converges.
+        tolerance: a matrix has converged when its entries change by less in total.
 
     >>> doubly_stochastic(np.array([[[3.0, 3.0], [1.0, 1.0]]]))
     array([[[0.5, 0.5],
             [0.5, 0.5]]])
     """
     current = matrices.astype(np.float64)
-    moving = np.arange(len(current))  # each stops by itself, whoever else is there
+    moving = np.arange(len(current))  # each stops independently of the others
     for _ in range(rounds):
         before = current[moving]
-        after = _over(before, before.sum(axis=-2, keepdims=True))
-        after = _over(after, after.sum(axis=-1, keepdims=True))
+        after = _divide(before, before.sum(axis=-2, keepdims=True))
+        after = _divide(after, after.sum(axis=-1, keepdims=True))
         current[moving] = after
         moving = moving[np.abs(after - before).sum(axis=(-2, -1)) >= tolerance]
         if not moving.size:
@@ -190,7 +189,7 @@ def doubly_stochastic(matrices: Array, rounds: int = 3000, tolerance: float = 1e
     return current
 
 
-def _over(values: Array, totals: Array) -> Array:
+def _divide(values: Array, totals: Array) -> Array:
     """Values over their totals, exact zeros where a total is zero."""
     return np.divide(values, totals, out=np.zeros_like(values), where=totals > 0)
 
@@ -206,14 +205,14 @@ def estimated_compatibility(task: TrainingTask, parameters: Parameters) -> Tenso
     model = _prior_model(task).to(task.device)
     load_parameters(model, parameters)
     with torch.no_grad():
-        guesses: Tensor = model(_prior_inputs(task)).logits
+        prior_logits: Tensor = model(_prior_inputs(task)).logits
         truth = torch.from_numpy(one_hot(task.train_labels, task.num_classes)).to(task.device)
         known = truth.any(dim=-1, keepdim=True)
-        beliefs = torch.where(known, truth, guesses.softmax(dim=-1))
+        beliefs = torch.where(known, truth, prior_logits.softmax(dim=-1))
         averaging = task.statistics.propagation(task.settings[0].neighbors, "row")
         totals = torch.bmm(truth.transpose(1, 2), propagate(averaging, beliefs))
         means = totals / truth.sum(dim=1).clamp(min=1).unsqueeze(-1)
-    matrix = doubly_stochastic(filled_gaps(means.double().cpu().numpy()))
+    matrix = doubly_stochastic(fill_gaps(means.double().cpu().numpy()))
     centred = (matrix + matrix.swapaxes(-1, -2)) / 2 - 1 / task.num_classes
     return torch.from_numpy(centred).float().to(task.device)
 
@@ -230,7 +229,7 @@ def _prior(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
     )
 
 
-def _spreading(task: TrainingTask) -> SparseMatrix:
+def _adjacency(task: TrainingTask) -> SparseMatrix:
     """A, normalised as the settings say."""
     first: CPGNNSettings = task.settings[0]
     if first.normalization == "none":
@@ -239,24 +238,22 @@ def _spreading(task: TrainingTask) -> SparseMatrix:
 
 
 def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
-    settings: list[CPGNNSettings] = task.settings
     inputs = _prior_inputs(task) | {
-        "adjacency": _spreading(task),
+        "adjacency": _adjacency(task),
         "labels": torch.from_numpy(task.train_labels).to(task.device),
         "class_weights": task.class_weights,
     }
     initial = {f"prior.{name}": value for name, value in done["prior"].items()}
     initial["compatibility.matrix"] = estimated_compatibility(task, done["prior"])
-    own = Rates([one.lr for one in settings], [one.compatibility_weight_decay for one in settings])
     return main_stage(
         task,
         CPGNN(task),
         inputs,
         initial=initial,
-        own_rates={"compatibility.": own},
+        own_rates={"compatibility.": task.rates("lr", "compatibility_weight_decay")},
         penalty_weights={
-            "prior": [one.prior_weight for one in settings],
-            "zero_sum": [one.zero_sum_weight for one in settings],
+            "prior": task.values("prior_weight"),
+            "zero_sum": task.values("zero_sum_weight"),
         },
     )
 

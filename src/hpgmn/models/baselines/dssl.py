@@ -1,4 +1,4 @@
-"""DSSL: representations learned without labels from sampled neighbours, then classified."""
+"""DSSL: self-supervised representations, then logistic regression (Xiao et al., NeurIPS 2022)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,21 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from typing_extensions import override
 
-from hpgmn.base.randomness import DropRate, Noise, column_factors, relu_dropout
+from hpgmn.base.randomness import DropRate, Noise, column_factors
 from hpgmn.base.settings import setting
 from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Graph
 from hpgmn.models.baselines.baseline import GraphSettings, attributes_input
-from hpgmn.models.layers import MLP, Convolution, Initialised, Linear, NodeModel, Output, RowModel
+from hpgmn.models.layers import (
+    MLP,
+    Convolution,
+    Initialised,
+    Linear,
+    NodeModel,
+    Output,
+    RowModel,
+    convolve_layers,
+)
 from hpgmn.models.stage import (
     ModelEntry,
     Parameters,
@@ -69,7 +78,7 @@ class DSSLSettings(GraphSettings):
         choices=("raw", "standard"),
     )
     representation_epochs: int = setting(
-        200, "epochs of learning the representation; the last one counts", low=1
+        200, "epochs of learning the representation; the last is used", low=1
     )
     representation_lr: float = setting(
         0.001, "learning rate of the representation", low=0.0, per_replica=True
@@ -101,16 +110,13 @@ class Encoder(nn.Module):
     ) -> Tensor:
         """(R, N, D)."""
         columns = column_factors(attributes.width, self.input_rate, noise, f"{place}.columns")
-        first, *rest = self.convolve
-        hidden: Tensor = first(propagation, attributes, columns)
-        for number, layer in enumerate(rest, start=1):
-            hidden = relu_dropout(hidden, self.drop_rate, noise, f"{place}.{number}")
-            hidden = layer(propagation, hidden)
-        return hidden
+        return convolve_layers(
+            self.convolve, propagation, attributes, columns, self.drop_rate, noise, place
+        )
 
 
-class FollowingConvolution(Convolution):
-    """A layer of the target encoder: it starts with the values of its twin in the online one."""
+class TargetConvolution(Convolution):
+    """A layer of the target encoder, initially equal to its counterpart in the online encoder."""
 
     @override
     def reset_parameters(self, noise: Noise, place: str) -> None:
@@ -125,7 +131,7 @@ class Prototypes(Initialised):
         self.weight = nn.Parameter(torch.zeros(replicas, width, factors))
 
     def reset_parameters(self, noise: Noise, place: str) -> None:
-        """Standard normal, by the method of Box and Muller."""
+        """Draw standard normal values, by the method of Box and Muller."""
         radius, angle = (
             noise.uniform(f"{place}.{part}", self.weight.shape[1:]) for part in ("radius", "angle")
         )
@@ -133,20 +139,20 @@ class Prototypes(Initialised):
 
 
 class Neighborhoods:
-    """The neighbours of every node, ready to be drawn from.
+    """Samples neighbours uniformly.
 
     Args:
-        adjacency: (N, N), row v lists the neighbours of v, each drawn alike whatever its weight.
-        device: where neighbours are drawn.
+        adjacency: (N, N), row v lists the neighbours of v, drawn uniformly whatever its weight.
+        device: of the samples.
 
     Attributes:
-        share: (N,) what a node counts in a mean over the nodes that have neighbours.
+        share: (N,) weight of a node in a mean over the nodes that have neighbours.
     """
 
     def __init__(self, adjacency: sp.csr_array, device: torch.device | str = "cpu") -> None:
         degrees = np.diff(adjacency.indptr)
         known = degrees > 0
-        # A node without neighbours points at the next one's, the last at the entry added here.
+        # A node without neighbours points at the next node's, the last at the entry added here.
         members = np.append(adjacency.indices, 0).astype(np.int64)
         starts = adjacency.indptr[:-1].astype(np.int64)
         self.members = torch.from_numpy(members).to(device)
@@ -176,7 +182,7 @@ class DSSL(NodeModel):
     The target gets no gradient: in each step it moves towards the online encoder. A node without
     neighbours counts in no mean.
 
-    Differs from OpenHGNN's port of the authors' code: neighbours are drawn anew in each step, with
+    Differs from OpenHGNN's port of the authors' code: neighbours are sampled in each step, with
     replacement and without the node itself (there once, before training); a step takes all nodes
     instead of 1,024; the Gumbel-softmax gets the logits of q instead of q itself, where one factor
     is at most e times as likely as another; the prototypes are learned instead of being reset to
@@ -191,22 +197,20 @@ class DSSL(NodeModel):
         width = first.hidden_dim
         self.samples, self.factors = first.samples, first.factors
         self.online = Encoder(task)
-        self.target = Encoder(task, FollowingConvolution)
+        self.target = Encoder(task, TargetConvolution)
         self.infer = MLP(replicas, [width, width, first.factors])
         self.predict = MLP(replicas, [width, width, width])
         self.explain = MLP(replicas, [first.factors, width, width])
         self.prototypes = Prototypes(replicas, width, first.factors)
         self.no_rate = DropRate([0.0] * replicas, task.device)
         self.gumbel_temperature, self.prototype_temperature = (
-            torch.tensor([getattr(one, name) for one in settings], device=task.device)[
-                :, None, None
-            ]
+            torch.tensor(task.values(name), device=task.device)[:, None, None]
             for name in ("gumbel_temperature", "prototype_temperature")
         )
 
     @override
     def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:
-        """The representation (R, N, D) in the place of logits, and the losses as penalties."""
+        """Return the representation (R, N, D) as logits, and the losses as penalties."""
         attributes, propagation = inputs["attributes"], inputs["propagation"]
         online: Tensor = self.online(attributes, propagation, noise, "online")
         if noise is None or not penalties:
@@ -222,7 +226,7 @@ class DSSL(NodeModel):
         self, hidden: Tensor, target: Tensor, neighborhoods: Neighborhoods, noise: Noise
     ) -> dict[str, Tensor]:
         predicted: Tensor = self.predict(hidden, self.no_rate, noise, "predict")
-        # Recomputed on the way back: one sample's arrays are in memory at a time.
+        # Recomputed in the backward pass: one sample's arrays are in memory at a time.
         parts: list[tuple[Tensor, Tensor]] = [
             checkpoint(
                 self._edges,
@@ -240,7 +244,7 @@ class DSSL(NodeModel):
         distance, factors = (torch.stack(part).mean(dim=0) for part in zip(*parts, strict=True))
         scores = torch.bmm(hidden, self.prototypes.weight) / self.prototype_temperature
         match = (factors * scores.log_softmax(dim=-1)).sum(dim=-1)
-        # The slope of p·log p at 0 is infinite.
+        # The gradient of p·log p at 0 is infinite.
         spread = torch.special.entr(factors.clamp(min=1e-30)).sum(dim=-1)
         losses = {"prediction": distance, "prototype": -match, "entropy": -spread}  # each (R, N)
         return {name: loss @ neighborhoods.share for name, loss in losses.items()}
@@ -265,7 +269,7 @@ class DSSL(NodeModel):
 
 
 class Standardised(Initialised):
-    """x ↦ (x - mean)·scale: both are given, saved and never trained."""
+    """x ↦ (x - mean)·scale: both are initial values, saved and never trained."""
 
     def __init__(self, replicas: int, width: int) -> None:
         super().__init__()
@@ -273,7 +277,7 @@ class Standardised(Initialised):
         self.scale = nn.Parameter(torch.ones(replicas, 1, width))
 
     def reset_parameters(self, noise: Noise, place: str) -> None:
-        """Change nothing until values are given."""
+        """Start as the identity."""
         self.mean.zero_()
         self.scale.fill_(1)
 
@@ -285,7 +289,7 @@ class Standardised(Initialised):
 class LogisticRegression(RowModel):
     """logits = (h - mean)·scale·W + b on representations h that stay as they are.
 
-    mean and scale are those of the graph trained on, and kept for other graphs; with
+    mean and scale are those of the training graph, on other graphs too; with
     ``embedding_scaling`` "raw", as in OpenHGNN's port, there are none. Without them a short
     training may miss even the train nodes: a GCN's columns differ little from node to node.
     """
@@ -307,17 +311,17 @@ class LogisticRegression(RowModel):
         return logits
 
 
-def _follow(momentum: Tensor, model: nn.Module) -> None:
-    """Move the target encoder towards the online one."""
+def _update_target(momentum: Tensor, model: nn.Module) -> None:
+    """Move the target encoder towards the online encoder."""
     assert isinstance(model, DSSL)
-    for own, leader in zip(model.target.parameters(), model.online.parameters(), strict=True):
-        own.lerp_(leader, 1 - momentum)
+    for target, online in zip(model.target.parameters(), model.online.parameters(), strict=True):
+        target.lerp_(online, 1 - momentum)
 
 
 def _representation(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
     settings: list[DSSLSettings] = task.settings
     first, statistics = settings[0], task.statistics
-    momentum = torch.tensor([one.target_momentum for one in settings], device=task.device)
+    momentum = torch.tensor(task.values("target_momentum"), device=task.device)
     return TrainingStage(
         name="representation",
         model=DSSL(task),
@@ -326,18 +330,18 @@ def _representation(task: TrainingTask, done: Mapping[str, Parameters]) -> Train
             "propagation": statistics.propagation(first.neighbors, "symmetric", first.self_loop),
             "neighborhoods": Neighborhoods(statistics.adjacency(first.neighbors), task.device),
         },
-        lr=[one.representation_lr for one in settings],
-        weight_decay=[one.representation_weight_decay for one in settings],
+        lr=task.values("representation_lr"),
+        weight_decay=task.values("representation_weight_decay"),
         epochs=first.representation_epochs,
         patience=0,
         penalty_weights={
             "prediction": [1.0] * len(settings),
-            "prototype": [one.prototype_weight for one in settings],
-            "entropy": [one.entropy_weight for one in settings],
+            "prototype": task.values("prototype_weight"),
+            "entropy": task.values("entropy_weight"),
         },
         frozen=("target.",),
         is_supervised=False,
-        after_step=partial(_follow, momentum[:, None, None]),
+        after_step=partial(_update_target, momentum[:, None, None]),
     )
 
 

@@ -1,4 +1,4 @@
-"""FSGNN: the attributes of every hop, each through its own layer, weighed by a learned softmax."""
+"""FSGNN: a layer per hop's attributes, weighted by a learned softmax (Maurya et al., 2021)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from hpgmn.models.layers import Initialised, Linear, RowModel, StatisticLinear, 
 from hpgmn.models.stage import (
     ModelEntry,
     Parameters,
-    Rates,
     TrainingStage,
     TrainingTask,
     main_stage,
@@ -32,7 +31,7 @@ from hpgmn.statistics import LocalStatistics, Statistic
 from hpgmn.statistics.operators import DenseRows, take_nodes
 
 DENSE_LIMIT_BYTES = 2**30
-"""The attributes of all hops are kept as dense rows up to this size together."""
+"""The attributes of all hops together are stored as dense rows up to this size."""
 
 _SPARSE_COST = 20  # entries of a dense product that cost as much as one of a sparse product
 
@@ -64,14 +63,14 @@ class FSGNNSettings(GraphSettings):
 
 
 class HopWeights(Initialised):
-    """A learned softmax over the hops, even at first."""
+    """A learned softmax over the hops, initially uniform."""
 
     def __init__(self, replicas: int, choices: int) -> None:
         super().__init__()
         self.logits = nn.Parameter(torch.zeros(replicas, choices))
 
     def reset_parameters(self, noise: Noise, place: str) -> None:
-        """Start with ones, as the authors do: weight decay then acts on them from the start."""
+        """Start with ones as the authors do, so that weight decay acts on them from the start."""
         self.logits.fill_(1.0)
 
     def forward(self) -> Tensor:
@@ -93,8 +92,7 @@ class FSGNN(RowModel):
 
     def __init__(self, task: TrainingTask, hops: int) -> None:
         super().__init__()
-        settings: list[FSGNNSettings] = task.settings
-        first, replicas = settings[0], len(settings)
+        first, replicas = task.settings[0], len(task.replicas)
         self.unit_hops = first.unit_hops
         self.encode = nn.ModuleList(
             StatisticLinear(replicas, task.graph.num_features, first.hidden_dim)
@@ -120,7 +118,7 @@ class FSGNN(RowModel):
 
 
 class Propagated(Statistic):
-    """ÂᵏX known by its products: ÂᵏX·W = Â·(… Â·(X·W)), so that no filled-in matrix is needed.
+    """ÂᵏX by its products alone, ÂᵏX·W = Â·(… Â·(X·W)): ÂᵏX itself would be dense.
 
     Args:
         propagation: Â.
@@ -179,7 +177,7 @@ def normalised(adjacency: sp.csr_array, self_loop: float) -> sp.csr_array:
 
 
 def pays_dense(graph: Graph, num_edges: int, hops: int, sets: int) -> bool:
-    """Whether dense rows of the hops' attributes fit, and are faster than propagating weights.
+    """Return whether dense rows of the hops' attributes fit and are faster than propagation.
 
     Rows of ÂᵏX fill up: after two hops a quarter of chameleon's entries are not zero.
     """
@@ -190,21 +188,20 @@ def pays_dense(graph: Graph, num_edges: int, hops: int, sets: int) -> bool:
     return is_small and size <= _SPARSE_COST * (stored + hops * num_edges)
 
 
-_Kept: TypeAlias = tuple[tuple[Any, ...], list[Statistic]]
-_kept: WeakKeyDictionary[LocalStatistics, _Kept] = WeakKeyDictionary()
+_Cached: TypeAlias = tuple[tuple[Any, ...], list[Statistic]]
+_cache: WeakKeyDictionary[LocalStatistics, _Cached] = WeakKeyDictionary()
 
 
 def hop_attributes(statistics: LocalStatistics, settings: FSGNNSettings) -> list[Statistic]:
-    """X, then for each k what k hops without and with self-loops bring, as the settings say.
+    """X, then for each k the attributes after k hops, without and with self-loops.
 
-    The last ones are kept as long as the graph's statistics: a stage is built again whenever
-    replicas stop, and other settings may need as much memory once more.
+    The latest result is cached with the graph's statistics: stages are rebuilt when replicas stop.
     """
     key = (settings.attributes_scaling, settings.neighbors, settings.hops, settings.self_loops)
-    last = _kept.get(statistics)
+    last = _cache.get(statistics)
     if last is None or last[0] != key:
-        _kept.pop(statistics, None)
-        _kept[statistics] = last = (key, _hop_attributes(statistics, settings))
+        _cache.pop(statistics, None)
+        _cache[statistics] = last = (key, _hop_attributes(statistics, settings))
     return last[1]
 
 
@@ -214,29 +211,24 @@ def _hop_attributes(statistics: LocalStatistics, settings: FSGNNSettings) -> lis
     loops = {"without": (0.0,), "with": (1.0,), "both": (0.0, 1.0)}[settings.self_loops]
     matrices = [SparseMatrix(normalised(adjacency, loop), statistics.device) for loop in loops]
     attributes = statistics.attributes(settings.attributes_scaling)
-    found: list[Statistic] = [attributes]
+    hop_statistics: list[Statistic] = [attributes]
     if not pays_dense(graph, adjacency.nnz, hops, len(loops)):
         for rounds in range(1, hops + 1):
-            found += [Propagated(matrix, rounds, attributes) for matrix in matrices]
-        return found
+            hop_statistics += [Propagated(matrix, rounds, attributes) for matrix in matrices]
+        return hop_statistics
     nodes = torch.arange(graph.num_nodes, device=statistics.device)
     rows = [attributes.rows(nodes)] * len(loops)
     for _ in range(hops):
         rows = [matrix @ last for matrix, last in zip(matrices, rows, strict=True)]
-        found += [DenseRows(one) for one in rows]
-    return found
+        hop_statistics += [DenseRows(hop_rows) for hop_rows in rows]
+    return hop_statistics
 
 
 def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
-    settings: list[FSGNNSettings] = task.settings
-    hops = hop_attributes(task.statistics, settings[0])
+    hops = hop_attributes(task.statistics, task.settings[0])
     rates = {
-        "weigh.": Rates(
-            [one.hop_lr for one in settings], [one.hop_weight_decay for one in settings]
-        ),
-        "classify.": Rates(
-            [one.lr for one in settings], [one.classifier_weight_decay for one in settings]
-        ),
+        "weigh.": task.rates("hop_lr", "hop_weight_decay"),
+        "classify.": task.rates("lr", "classifier_weight_decay"),
     }
     return main_stage(task, FSGNN(task, len(hops)), {"hops": hops}, own_rates=rates)
 

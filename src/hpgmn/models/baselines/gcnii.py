@@ -20,7 +20,6 @@ from hpgmn.models.layers import Initialised, Linear, NodeModel, Output, Statisti
 from hpgmn.models.stage import (
     ModelEntry,
     Parameters,
-    Rates,
     TrainingStage,
     TrainingTask,
     main_stage,
@@ -43,7 +42,7 @@ class GCNIISettings(GraphSettings):
     )
     identity_strength: float = setting(
         0.5,
-        "how fast weights give way to the identity: layer l has log(1 + strength / l) of them",
+        "decay of the weights towards the identity: layer l has log(1 + strength / l) of them",
         low=0.0,
         per_replica=True,
     )
@@ -81,7 +80,7 @@ class DeepConvolutions(Initialised):
 
     Args:
         settings: one per replica.
-        device: where shares, strengths and dropout rates live.
+        device: of shares, strengths and dropout rates.
     """
 
     def __init__(self, settings: list[GCNIISettings], device: torch.device) -> None:
@@ -90,16 +89,16 @@ class DeepConvolutions(Initialised):
         shape = (len(settings), first.layers, first.hidden_dim, first.hidden_dim)
         self.weight = nn.Parameter(torch.zeros(shape))
         self.initial_weight = None if first.shared_weights else nn.Parameter(torch.zeros(shape))
-        self.drop_rate = DropRate([one.dropout for one in settings], device)
-        share = torch.tensor([one.initial_share for one in settings], device=device)
+        self.drop_rate = DropRate([replica.dropout for replica in settings], device)
+        share = torch.tensor([replica.initial_share for replica in settings], device=device)
         self.share = share.view(-1, 1, 1)
-        theta = torch.tensor([one.identity_strength for one in settings], device=device)
+        theta = torch.tensor([replica.identity_strength for replica in settings], device=device)
         depth = torch.arange(1, first.layers + 1, device=device)
         self.strength = torch.log1p(theta.unsqueeze(1) / depth)[..., None, None]
         self.identity = torch.eye(first.hidden_dim, device=device)
 
     def reset_parameters(self, noise: Noise, place: str) -> None:
-        """Glorot weights."""
+        """Draw Glorot weights."""
         draw_glorot(self.weight, noise, f"{place}.weight")
         if self.initial_weight is not None:
             draw_glorot(self.initial_weight, noise, f"{place}.initial_weight")
@@ -118,8 +117,9 @@ class DeepConvolutions(Initialised):
                 support = (propagation @ side_by_side(hidden)).add_(start)
                 hidden = torch.bmm(apart(support, replicas), matrix)
             return hidden
-        own = torch.lerp(self.identity, self.initial_weight, self.strength).unbind(dim=1)
-        for number, (matrix, initial_matrix) in enumerate(zip(matrices, own, strict=True)):
+        initial_matrices = torch.lerp(self.identity, self.initial_weight, self.strength).unbind(1)
+        pairs = zip(matrices, initial_matrices, strict=True)
+        for number, (matrix, initial_matrix) in enumerate(pairs):
             hidden = self._activate(hidden, noise, f"{place}.{number}")
             hidden = apart(propagation @ side_by_side(hidden), replicas)
             residual = torch.bmm(apart(start, replicas), initial_matrix)
@@ -164,7 +164,7 @@ class GCNII(NodeModel):
 
 
 def _propagation(task: TrainingTask) -> SparseMatrix:
-    """P, both sides by the degree of the edges read; undirected it is the usual one."""
+    """P, rows and columns normalised by the degree of the edges read."""
     adjacency = task.statistics.adjacency(task.settings[0].neighbors)
     matrix = transition(adjacency, "row", 1.0)
     roots = np.sqrt(1 + np.asarray(adjacency.sum(axis=1), dtype=np.float32).reshape(-1))
@@ -173,9 +173,7 @@ def _propagation(task: TrainingTask) -> SparseMatrix:
 
 
 def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
-    settings: list[GCNIISettings] = task.settings
-    decay = [replica.convolution_weight_decay for replica in settings]
-    rates = Rates([replica.lr for replica in settings], decay)
+    rates = task.rates("lr", "convolution_weight_decay")
     return main_stage(
         task,
         GCNII(task),

@@ -21,7 +21,6 @@ from hpgmn.models.propagated import appnp_weights
 from hpgmn.models.stage import (
     ModelEntry,
     Parameters,
-    Rates,
     TrainingStage,
     TrainingTask,
     default_floats,
@@ -52,7 +51,7 @@ class GPRGNNSettings(GraphSettings):
 
 
 class Polynomial(Initialised):
-    """Σ_k γ_k·P^k·H with one γ per replica, each first as teleport·(1-teleport)^k.
+    """Σ_k γ_k·P^k·H with one γ per replica, initially teleport·(1-teleport)^k.
 
     Args:
         rounds: the highest power.
@@ -110,7 +109,7 @@ class _Series(torch.autograd.Function):
 
 
 def _over_columns(coefficients: Tensor, wide: Tensor) -> list[Tensor]:
-    """For each power a row with the coefficient of the replica that each column belongs to."""
+    """For each power a row with the coefficient of each column's replica."""
     repeats = wide.shape[1] // coefficients.shape[0]
     return list(coefficients.T.repeat_interleave(repeats, dim=1))
 
@@ -124,9 +123,8 @@ class GPRGNN(NodeModel):
 
     def __init__(self, task: TrainingTask) -> None:
         super().__init__()
-        settings: list[GPRGNNSettings] = task.settings
-        self.encode = StatisticMLP(len(settings), layer_widths(task))
-        self.polynomial = Polynomial(settings[0].rounds, [each.teleport for each in settings])
+        self.encode = StatisticMLP(len(task.replicas), layer_widths(task))
+        self.polynomial = Polynomial(task.settings[0].rounds, task.values("teleport"))
         self.input_rate = task.drop_rate("attributes_dropout")
         self.drop_rate = task.drop_rate("dropout")
         self.propagation_rate = task.drop_rate("propagation_dropout")
@@ -141,9 +139,7 @@ class GPRGNN(NodeModel):
 
 
 def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
-    settings: list[GPRGNNSettings] = task.settings
-    decay = [replica.polynomial_weight_decay for replica in settings]
-    rates = Rates([replica.lr for replica in settings], decay)
+    rates = task.rates("lr", "polynomial_weight_decay")
     inputs = propagation_inputs(task, self_loop=1.0)
     return main_stage(task, GPRGNN(task), inputs, own_rates={"polynomial.": rates})
 

@@ -39,9 +39,9 @@ class LINKX(RowModel):
     """logits = MLP_f(ReLU(W·[a ‖ x] + a + x)), a = MLP_A(adjacency row), x = MLP_X(attributes).
 
     As in the authors' code, ``dropout`` acts inside MLP_f only. Theirs and PyG's put batch
-    normalisation between the layers of each MLP; it is left out here, because it would tie a
-    node's result to the nodes asked for with it. Dropout of input columns is added, off by
-    default. The authors train with AdamW, here weight decay is Adam's.
+    normalisation between the layers of each MLP; it is left out here, because a node's result would
+    depend on the other nodes requested. Dropout of input columns is added, off by default. The
+    authors train with AdamW, here weight decay is Adam's.
 
     Args:
         widths: the widths of the adjacency rows and of the attributes.

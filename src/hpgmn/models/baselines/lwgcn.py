@@ -1,4 +1,4 @@
-"""LW-GCN: neighbours are averaged class by class, their classes guessed by an MLP."""
+"""LW-GCN: neighbours averaged by their pseudo-label (Dai et al., LoG 2022)."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ from hpgmn.models.stage import (
     main_stage,
 )
 from hpgmn.statistics.labelwise import FactoredMeans, averaging
-from hpgmn.statistics.local import scaled_attributes
 from hpgmn.statistics.operators import Statistic, take_nodes, with_columns
+from hpgmn.statistics.scaling import scaled_attributes
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class LWGCNSettings(EstimatorSettings, GraphSettings):
     )
     gcnii_identity_strength: float = setting(
         0.5,
-        "how fast that GCNII's weights give way to the identity",
+        "decay of that GCNII's weights towards the identity",
         low=0.0,
         per_replica=True,
     )
@@ -87,20 +87,20 @@ class LWGCNSettings(EstimatorSettings, GraphSettings):
 
 
 class ClassMeans:
-    """Â = Σ_c Â_c for every replica, with nodes of one class side by side.
+    """Â = Σ_c Â_c for every replica, with nodes of the same class next to each other.
 
-    Â_c are the edges that end in class c, each row divided by its sum. A class has as many places
-    as in the replica where it is largest; places that are left over are read by no edge.
+    Â_c are the edges that end in class c, each row divided by its sum. A class has as many slots
+    as in the replica where it is largest; no edge reads the slots left over.
 
     Args:
         adjacency: (N, N), row v lists the neighbours of v.
         labels: (R, N) hard labels, none unknown.
         num_classes: C.
-        device: where the products happen.
+        device: of the products.
 
     Attributes:
-        members: (R, M) the node at each place.
-        sizes: C of them, the places of each class; together M.
+        members: (R, M) the node in each slot.
+        sizes: the number of slots of each of the C classes, M in total.
         matrix: (R·N, R·M), the replicas' Â along its diagonal.
     """
 
@@ -115,19 +115,19 @@ class ClassMeans:
         counts = (labels[..., None] == np.arange(num_classes)).sum(axis=1)  # (R, C)
         most = counts.max(axis=0)
         self.sizes: list[int] = most.tolist()
-        # How far the places of a class are from where its nodes stand among the sorted ones.
+        # Offset of the slots of a class from its nodes' positions in sorted order.
         shift = (most.cumsum() - most) - (counts.cumsum(axis=1) - counts)
         order = np.argsort(labels, axis=1, kind="stable")
         each = np.arange(replicas)[:, None]
-        places = np.arange(num_nodes) + shift[each, labels[each, order]]  # (R, N)
+        slots = np.arange(num_nodes) + shift[each, labels[each, order]]  # (R, N)
         members = np.zeros((replicas, most.sum()), np.int64)
-        members[each, places] = order
-        place_of = np.empty_like(places)
-        place_of[each, order] = places
+        members[each, slots] = order
+        slot_of = np.empty_like(slots)
+        slot_of[each, order] = slots
         blocks = []
-        for row, own in zip(labels, place_of, strict=True):
+        for row, row_slots in zip(labels, slot_of, strict=True):
             mean = averaging(adjacency, row, num_classes)
-            parts = (mean.data, own[mean.indices].astype(np.int32), mean.indptr.copy())
+            parts = (mean.data, row_slots[mean.indices].astype(np.int32), mean.indptr.copy())
             block = sp.csr_array(parts, shape=(num_nodes, members.shape[1]))
             block.sort_indices()
             blocks.append(block)
@@ -155,8 +155,8 @@ class LabelwiseStates(Statistic):
         replicas, _, dim = weight.shape
         weights = with_columns(weight, columns).chunk(len(self.means.sizes), dim=1)
         parts = [
-            torch.bmm(states, own)
-            for states, own in zip(
+            torch.bmm(states, class_weight)
+            for states, class_weight in zip(
                 self.by_class.split_with_sizes(self.means.sizes, dim=1), weights, strict=True
             )
         ]
@@ -186,20 +186,14 @@ class LabelwiseConvolution(Initialised):
         self.bias = nn.Parameter(torch.zeros(replicas, 1, outputs))
 
     def reset_parameters(self, noise: Noise, place: str) -> None:
-        """Glorot weights, zero biases."""
+        """Draw Glorot weights; set biases to zero."""
         draw_glorot(self.weight, noise, f"{place}.weight")
         self.bias.zero_()
 
     def forward(
         self, means: Statistic, x: Statistic | Tensor, columns: Tensor | None = None
     ) -> Tensor:
-        """A statistic's rows, or (R, N, inputs), to (R, N, outputs).
-
-        Args:
-            means: the label-wise means of x.
-            x: the input.
-            columns: (R, inputs) factors of a statistic's columns, from ``column_factors``.
-        """
+        """Map x and its label-wise means to (R, N, outputs)."""
         split = self.num_classes * self.inputs
         neighbors, own = self.weight[:, :split], self.weight[:, split:]
         repeated = None if columns is None else columns.repeat(1, self.num_classes)
@@ -207,26 +201,26 @@ class LabelwiseConvolution(Initialised):
 
 
 class Mixture(Initialised):
-    """w₁·log p + w₂·log p' with (w₁, w₂) a softmax: how far two models are believed."""
+    """w₁·log p + w₂·log p' with (w₁, w₂) a softmax: a mixture of two models."""
 
     def __init__(self, replicas: int) -> None:
         super().__init__()
         self.scores = nn.Parameter(torch.zeros(replicas, 2))
 
     def reset_parameters(self, noise: Noise, place: str) -> None:
-        """Believe both alike."""
+        """Start with equal weights."""
         self.scores.zero_()
 
-    def forward(self, one: Tensor, other: Tensor) -> Tensor:
-        """Two arrays of logits, each (R, N, C), to one."""
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        """Mix two arrays of logits, each (R, N, C)."""
         first, second = self.scores.softmax(dim=-1)[:, :, None, None].unbind(dim=1)
-        return first * one.log_softmax(dim=-1) + second * other.log_softmax(dim=-1)
+        return first * left.log_softmax(dim=-1) + second * right.log_softmax(dim=-1)
 
 
 class LWGCN(NodeModel):
     """H⁽ˡ⁾ = ReLU([Â_1·H⁽ˡ⁻¹⁾ ‖ … ‖ Â_C·H⁽ˡ⁻¹⁾ ‖ H⁽ˡ⁻¹⁾]·W_l + b_l), Â_c the mean over class c.
 
-    A neighbour's class is its train label, elsewhere the guess of the label estimator.
+    A neighbour's class is its train label, or its pseudo-label from the label estimator.
 
     - ``form`` "direct": H⁽⁰⁾ = X, the last layer without ReLU gives the logits;
     - ``form`` "encoded": H⁽⁰⁾ = X·W + b, logits = MLP([H⁽⁰⁾ ‖ … ‖ H⁽ᴸ⁾]), dropout inside that MLP.
@@ -239,13 +233,12 @@ class LWGCN(NodeModel):
     Differs from the authors' code: a class that no edge leads to keeps its block of zeros;
     ``dropout`` also acts between the layers of the direct form, where theirs has none (0); the
     GCNII is trained before and not along with the convolutions, and the mixture's loss is of
-    probabilities that sum to one, so that both models may be kept.
+    probabilities that sum to one, so that both weights may stay positive.
     """
 
     def __init__(self, task: TrainingTask) -> None:
         super().__init__()
-        settings: list[LWGCNSettings] = task.settings
-        first, replicas = settings[0], len(settings)
+        first, replicas = task.settings[0], len(task.replicas)
         width, classes = first.hidden_dim, task.num_classes
         self.encode: StatisticLinear | None = None
         self.classify: MLP | None = None
@@ -298,19 +291,19 @@ class LWGCN(NodeModel):
 
 
 def _gcnii_task(task: TrainingTask) -> TrainingTask:
-    """The task as the GCNII sees it: the widths and rates of LW-GCN, its own depth."""
+    """The task of the GCNII: the widths and rates of LW-GCN, its own depth."""
     names = {info.name for info in dataclasses.fields(GraphSettings)}
     replicas = []
     for replica in task.replicas:
-        own: LWGCNSettings = replica.settings
+        source: LWGCNSettings = replica.settings
         settings = gcnii.GCNIISettings(
-            **{name: getattr(own, name) for name in names - {"epochs", "patience"}},
-            layers=own.gcnii_layers,
-            initial_share=own.gcnii_initial_share,
-            identity_strength=own.gcnii_identity_strength,
-            convolution_weight_decay=own.weight_decay,
-            epochs=own.gcnii_epochs,
-            patience=own.gcnii_patience,
+            **{name: getattr(source, name) for name in names - {"epochs", "patience"}},
+            layers=source.gcnii_layers,
+            initial_share=source.gcnii_initial_share,
+            identity_strength=source.gcnii_identity_strength,
+            convolution_weight_decay=source.weight_decay,
+            epochs=source.gcnii_epochs,
+            patience=source.gcnii_patience,
         )
         replicas.append(dataclasses.replace(replica, settings=settings))
     return dataclasses.replace(task, replicas=tuple(replicas))
@@ -351,7 +344,7 @@ def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
         LWGCN(task),
         inputs,
         penalty_weights={"mixing": [1.0] * len(settings)},
-        own_rates={"mix.": Rates([one.mixing_lr for one in settings], [0.0] * len(settings))},
+        own_rates={"mix.": Rates(task.values("mixing_lr"), [0.0] * len(settings))},
     )
 
 

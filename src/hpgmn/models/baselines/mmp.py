@@ -35,7 +35,7 @@ class MMPSettings(GraphSettings):
         True, "whether the memory takes up a share of the node's state; false: the released code"
     )
     cosine_weight: float = setting(
-        0.0, "weight of the likeness of state and memory", low=0.0, per_replica=True
+        0.0, "weight of the similarity of state and memory", low=0.0, per_replica=True
     )
 
 
@@ -66,7 +66,7 @@ class MMP(NodeModel):
     def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:
         state = torch.relu(self.encode(inputs["attributes"], self.input_rate, noise, "encode"))
         memory = state
-        likeness = []
+        similarity = []
         for number, layer in enumerate(self.convolve):
             message = layer(inputs["propagation"], memory)
             both = torch.cat([state, message], dim=-1)
@@ -77,35 +77,34 @@ class MMP(NodeModel):
                 memory = memory + share * state
             state = stay * state + take * message
             if penalties:
-                likeness.append(cosine(state, memory).mean(dim=-1).abs())
+                similarity.append(cosine(state, memory).mean(dim=-1).abs())
         output = Output(self.classify(state))
         if penalties:
-            output.penalties["cosine"] = torch.stack(likeness).mean(dim=0)
+            output.penalties["cosine"] = torch.stack(similarity).mean(dim=0)
         return output
 
 
-def cosine(one: Tensor, other: Tensor) -> Tensor:
+def cosine(left: Tensor, right: Tensor) -> Tensor:
     """The cosine of the angle between rows; with a zero row it is 0, and so is its gradient.
 
     >>> cosine(torch.tensor([[3.0, 4.0], [0.0, 0.0]]), torch.tensor([[1.0, 0.0], [1.0, 0.0]]))
     tensor([0.6000, 0.0000])
     """
-    squares = one.square().sum(dim=-1) * other.square().sum(dim=-1)
+    squares = left.square().sum(dim=-1) * right.square().sum(dim=-1)
     known = squares > 0
-    # An isolated node's message is the bias, zero at first; a small number below the fraction
-    # would make the gradient there many orders larger than everywhere else.
+    # An isolated node's message is the bias, initially zero: an epsilon in the denominator would
+    # make its gradient many orders of magnitude larger than the others.
     lengths = torch.where(known, squares, 1.0).sqrt()
-    return torch.where(known, (one * other).sum(dim=-1) / lengths, 0.0)
+    return torch.where(known, (left * right).sum(dim=-1) / lengths, 0.0)
 
 
 def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
-    settings: list[MMPSettings] = task.settings
-    first = settings[0]
+    first: MMPSettings = task.settings[0]
     return main_stage(
         task,
         MMP(task),
         propagation_inputs(task, first.self_loop, first.normalization),
-        penalty_weights={"cosine": [replica.cosine_weight for replica in settings]},
+        penalty_weights={"cosine": task.values("cosine_weight")},
     )
 
 

@@ -1,0 +1,119 @@
+"""Text and tables in Markdown, LaTeX and HTML.
+
+The source is plain text with two marks: ``**bold**`` and code between backticks. Everything else is
+escaped. Tables are pandas frames of such texts; the first column heads the rows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import jinja2
+    import pandas as pd
+    from markupsafe import Markup
+
+_CODE = re.compile(r"(`[^`\\]+`)")
+_BOLD = re.compile(r"\*\*(.+?)\*\*")
+# An underscore inside a name is not emphasis, and a "<" before a number is not a tag.
+_MARKDOWN = re.compile(r"[\\\[\]{]|(?<![^\W_])_|_(?![^\W_])|<(?=[a-zA-Z/!?])")
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "×": r"$\times$",
+    "↓": r"$\downarrow$",
+    "≠": r"$\neq$",
+    "τ": r"$\tau$",
+    "–": "--",
+    "−": "$-$",
+    "+": "$+$",
+}
+
+
+def markdown(text: object) -> str:
+    r"""Return text as one line of Markdown.
+
+    >>> markdown("**1** < 2 <script> _a_ a_b `x_`")
+    '**1** < 2 &lt;script> \\_a\\_ a_b `x_`'
+    """
+    parts = _CODE.split(" ".join(str(text).splitlines()))
+    return "".join(
+        part if index % 2 else _MARKDOWN.sub(_escape_markdown, part)
+        for index, part in enumerate(parts)
+    )
+
+
+def _escape_markdown(match: re.Match[str]) -> str:
+    return "&lt;" if match[0] == "<" else f"\\{match[0]}"
+
+
+def markdown_table(frame: pd.DataFrame) -> str:
+    """Return a frame as a Markdown table."""
+    rows = [list(frame.columns), *frame.itertuples(index=False)]
+    lines = [" | ".join(markdown(cell).replace("|", "\\|") for cell in row) for row in rows]
+    lines.insert(1, " | ".join(["---"] * len(frame.columns)))
+    return "\n".join(f"| {line} |" for line in lines)
+
+
+def latex(text: object) -> str:
+    r"""Return text as LaTeX.
+
+    >>> latex("**1.0 ± 0.1** of `a_b`")
+    '\\textbf{1.0 $\\pm$ 0.1} of \\texttt{a\\_b}'
+    """
+    escaped = "".join(_LATEX.get(character, character) for character in str(text))
+    return re.sub(r"`([^`]+)`", r"\\texttt{\1}", _BOLD.sub(r"\\textbf{\1}", escaped))
+
+
+def html(text: object) -> Markup:
+    """Return text as HTML.
+
+    >>> print(html("**1** <b> `x`"))
+    <strong>1</strong> &lt;b&gt; <code>x</code>
+    """
+    from markupsafe import Markup, escape
+
+    escaped = _BOLD.sub(r"<strong>\1</strong>", str(escape(str(text))))
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", escaped))
+
+
+def frame(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> pd.DataFrame:
+    """Return rows of texts as a frame."""
+    import pandas as pd
+
+    return pd.DataFrame([list(row) for row in rows], columns=list(header), dtype=object)
+
+
+def render(template: str, **values: Any) -> str:
+    """Render a template of the package; ``.html.j2`` with automatic escaping."""
+    environment = _environment(is_latex=template.endswith(".tex.j2"))
+    return environment.get_template(template).render(**values)
+
+
+def _environment(is_latex: bool) -> jinja2.Environment:
+    import jinja2
+
+    marks = {"variable_start_string": "<<", "variable_end_string": ">>"} if is_latex else {}
+    if is_latex:
+        marks |= {"block_start_string": "<%", "block_end_string": "%>"}
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("hpgmn_lab"),
+        autoescape=jinja2.select_autoescape(("html.j2",), default=False),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        **marks,  # type: ignore[arg-type]
+    )
+    environment.filters |= {
+        "md": markdown,
+        "md_table": markdown_table,
+        "tex": latex,
+        "html": html,
+    }
+    return environment

@@ -1,0 +1,264 @@
+"""The data of the node explorer: explanations of many nodes of a graph at once.
+
+The numbers are those of :func:`hpgmn.explain.explain_node`. Large graphs are sampled, and effects
+of neighbours are computed for as many nodes as a fixed amount of work allows; both choices depend
+on graph and model alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpgmn.explain.explanation import STATISTICS
+from hpgmn.explain.neighbors import (
+    EXACT_UP_TO,
+    Support,
+    has_diffusion,
+    neighbor_support,
+    neighbors_of,
+    turning_point,
+)
+from hpgmn.explain.node import PATTERNS, SHARES_NOTE, missing_notes, node_notes
+from hpgmn.explain.patterns import describe_patterns, node_id
+from hpgmn.explain.replicas import ReplicaView, mean_probabilities
+from hpgmn.explain.shapley import players, shapley_values, subset_values
+from hpgmn.graph import Array
+
+LISTED = 3000
+"""Most nodes that are listed."""
+
+DRAWN = 40
+"""Most neighbours that are listed for a node."""
+
+SUBSETS = 500_000
+"""Most subsets of statistics for shares, about 4 seconds on one core up to :data:`FEW_CLASSES`."""
+
+FEW_CLASSES = 20
+"""Classes beyond which a subset of statistics takes longer."""
+
+SECONDS = 3.0
+"""Budget for the effects of neighbours on one core, by the estimate of :func:`_seconds`."""
+
+LARGEST = 8_000_000
+"""Most bytes of the data as JSON; fewer nodes are listed if it would be more."""
+
+_REMOVED = 5  # most neighbours removed together, the default of explain_node
+_DECIMALS = 6
+_OUT, _IN = 1, 2  # bits of an edge's direction
+
+
+def explorer_data(
+    replicas: Sequence[ReplicaView],
+    names: tuple[str, ...],
+    roles: Array,
+    labels: Array,
+) -> dict[str, Any]:
+    """Return what the explorer shows about the nodes of a graph, for JSON.
+
+    Args:
+        replicas: the seeds of one split, on the graph they were trained on.
+        names: the classes of the model.
+        roles: (N,) train, val, test or unlabelled.
+        labels: (N,) classes, -1 unknown.
+    """
+    probabilities = mean_probabilities(replicas)
+    predicted = probabilities.argmax(axis=1)
+    order = sampled(predicted, labels, roles == "train")[: _num_listed(replicas)]
+    attention = replicas[0].attention
+    weights = None if attention is None else attention.cpu().numpy()
+    rows = []
+    for node in order.tolist():
+        row = _row(replicas, node, probabilities[node])
+        row |= {"role": str(roles[node]), "label": None if labels[node] < 0 else int(labels[node])}
+        if weights is not None:
+            best = np.argsort(-weights[node], kind="stable")[:PATTERNS].tolist()
+            row["patterns"] = [[k, round(float(weights[node, k]), _DECIMALS)] for k in best]
+        rows.append(row)
+    if replicas[0].reads_statistics:
+        _add_shares(replicas, order, rows)
+        _add_support(replicas, order, rows)
+    shared = _shared(replicas, names, probabilities)
+    content = shared | _with_ids(replicas[0], rows)
+    while rows and len(json.dumps(content, separators=(",", ":"))) > LARGEST:
+        rows = rows[: len(rows) // 2]
+        content = shared | _with_ids(replicas[0], rows)
+    return content
+
+
+def sampled(predicted: Array, labels: Array, trained: Array) -> Array:
+    """Order all nodes so that any first few are a stratified sample, drawn with seed 0.
+
+    The strata are predicted class × correct, wrong or unknown × trained on or not.
+
+    Args:
+        predicted: (N,) classes.
+        labels: (N,) classes, -1 unknown.
+        trained: (N,) whether the label was trained on.
+
+    >>> sampled(np.zeros(4, int), np.array([0, 0, 0, 1]), np.zeros(4, bool))[:2].tolist()
+    [2, 3]
+    """
+    outcome = np.where(labels < 0, 0, np.where(predicted == labels, 1, 2))
+    stratum = predicted * 6 + 2 * outcome + trained
+    shuffled = np.random.default_rng(0).permutation(stratum.size)
+    grouped = shuffled[np.argsort(stratum[shuffled], kind="stable")]
+    _, start, count = np.unique(stratum[grouped], return_index=True, return_counts=True)
+    rank = np.arange(stratum.size) - np.repeat(start, count)
+    return np.asarray(grouped[np.argsort(rank, kind="stable")])
+
+
+def _num_listed(replicas: Sequence[ReplicaView]) -> int:
+    if not replicas[0].reads_statistics:
+        return LISTED
+    subsets = SUBSETS * FEW_CLASSES // max(FEW_CLASSES, replicas[0].task.num_classes)
+    return max(1, min(LISTED, subsets // (len(replicas) << len(players(replicas[0])))))
+
+
+def _row(replicas: Sequence[ReplicaView], node: int, probabilities: Array) -> dict[str, Any]:
+    """Return what takes little work; neighbours are positions."""
+    near = neighbors_of(replicas, node)
+    return {
+        "node": node,
+        "prediction": int(probabilities.argmax()),
+        "probabilities": _rounded(probabilities),
+        "degree": int(near.size),
+        "neighbors": near[:DRAWN].tolist(),
+        "edges": _edges(replicas[0], node, near[:DRAWN]),
+    }
+
+
+def _edges(replica: ReplicaView, node: int, near: Array) -> list[int]:
+    """Return for each neighbour 1 for an edge to it, 2 for one from it, 3 for both."""
+    bits = np.zeros(near.size, np.int64)
+    for mode, bit in (("out", _OUT), ("in", _IN)):
+        adjacency = replica.task.statistics.adjacency(mode)
+        linked = adjacency.indices[adjacency.indptr[node] : adjacency.indptr[node + 1]]
+        bits |= np.where(np.isin(near, linked), bit, 0)
+    return [int(value) for value in bits]
+
+
+def _add_shares(
+    replicas: Sequence[ReplicaView], order: Array, rows: Sequence[dict[str, Any]]
+) -> None:
+    predicted = np.array([row["prediction"] for row in rows])
+    for row, values in zip(rows, subset_values(replicas, order, predicted), strict=True):
+        row["shares"] = _rounded(shapley_values(values))
+        row["baseline"] = round(float(values[0]), _DECIMALS)
+
+
+def _add_support(
+    replicas: Sequence[ReplicaView], order: Array, rows: Sequence[dict[str, Any]]
+) -> None:
+    """Add the effects of neighbours for the first nodes that fit into the budget."""
+    left = SECONDS
+    for node, row in zip(order.tolist(), rows, strict=True):
+        cost = _seconds(replicas, row["degree"])
+        if cost > left:
+            continue
+        left -= cost
+        label = row["prediction"]
+        support = neighbor_support(replicas, node, label, most=_REMOVED)
+        turned = turning_point(replicas, node, label, support)
+        shown = np.sort(np.argsort(-np.abs(support.support), kind="stable")[:DRAWN])
+        near = support.neighbors[shown]
+        row["neighbors"], row["edges"] = near.tolist(), _edges(replicas[0], node, near)
+        row["support"] = _rounded(support.support[shown])
+        row["without"] = _without(support.neighbors[: support.removed], support.without)
+        row["turning"] = None if turned is None else _without(*turned)
+        row["notes"] = _support_notes(replicas, support)
+
+
+def _seconds(replicas: Sequence[ReplicaView], degree: int) -> float:
+    """Estimate the time for the neighbours of a node, as measured on one core."""
+    cost = len(replicas) * (0.01 + 5e-4 * degree)
+    if has_diffusion(replicas[0]):  # a pass over the graph for each set, shared by the replicas
+        edges = replicas[0].graph.num_edges
+        cost += (min(degree, EXACT_UP_TO) + 8) * (2e-3 + 1.5e-7 * edges)
+    return cost
+
+
+def _support_notes(replicas: Sequence[ReplicaView], support: Support) -> list[str]:
+    general = missing_notes(replicas)
+    return [note for note in node_notes(replicas, support) if note not in general]
+
+
+def _without(removed: Array, probabilities: Array) -> dict[str, Any] | None:
+    if not removed.size:
+        return None
+    best = int(probabilities.argmax())
+    return {
+        "neighbors": removed.tolist(),
+        "prediction": best,
+        "probability": round(float(probabilities[best]), _DECIMALS),
+    }
+
+
+def _shared(
+    replicas: Sequence[ReplicaView], names: tuple[str, ...], probabilities: Array
+) -> dict[str, Any]:
+    """Return what all nodes have in common."""
+    first = replicas[0]
+    notes = missing_notes(replicas)
+    statistics = players(first) if first.reads_statistics else []
+    return {
+        "split": first.task.replicas[0].split,
+        "seeds": len(replicas),
+        "model": first.entry.name,
+        "num_nodes": first.graph.num_nodes,
+        "directed": first.graph.directed,
+        "modes": first.neighbor_modes,
+        "classes": list(names),
+        "statistics": [[name, STATISTICS[name]] for name in statistics],
+        "patterns": _patterns(first, probabilities),
+        "notes": [SHARES_NOTE, *notes] if statistics else notes,
+    }
+
+
+def _patterns(replica: ReplicaView, probabilities: Array) -> list[dict[str, Any]]:
+    if replica.attention is None:
+        return []
+    patterns = describe_patterns(replica, probabilities)
+    return [
+        {
+            "classes": _rounded(patterns.profile[k]),
+            "neighborhood": {
+                mode: _rounded(shares[k]) for mode, shares in patterns.neighborhood.items()
+            },
+            "typical_nodes": [node_id(replica.graph, int(v)) for v in patterns.typical_nodes(k)],
+        }
+        for k in range(replica.attention.shape[1])
+    ]
+
+
+def _with_ids(replica: ReplicaView, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the rows and a table of ids, listed nodes first; rows refer to nodes by its index."""
+    index = {row["node"]: number for number, row in enumerate(rows)}
+    for row in rows:
+        for removal in (row, row.get("without"), row.get("turning")):
+            for node in removal["neighbors"] if removal else ():
+                index.setdefault(node, len(index))
+    nodes = list(index)
+    counts_as, known = replica.labels[nodes], replica.train_labels[nodes] >= 0
+    return {
+        "ids": [node_id(replica.graph, node) for node in nodes],
+        "counts_as": [int(label) for label in counts_as],
+        "is_known": [int(is_known) for is_known in known],
+        "nodes": [_indexed(row, index) for row in rows],
+    }
+
+
+def _indexed(row: Mapping[str, Any], index: Mapping[int, int]) -> dict[str, Any]:
+    content = {key: value for key, value in row.items() if key != "node"}
+    content["neighbors"] = [index[v] for v in row["neighbors"]]
+    for key in ("without", "turning"):
+        if row.get(key):
+            content[key] = row[key] | {"neighbors": [index[v] for v in row[key]["neighbors"]]}
+    return content
+
+
+def _rounded(values: Array) -> list[float]:
+    return [round(float(value), _DECIMALS) for value in values]

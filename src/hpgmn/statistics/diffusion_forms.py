@@ -1,0 +1,227 @@
+"""The definition of diffusion: its forms, their memory, and how each is built."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, ClassVar
+
+import scipy.sparse as sp
+import torch
+from typing_extensions import override
+
+from hpgmn.base.digests import array_digest
+from hpgmn.base.errors import Remedy
+from hpgmn.base.machine import free_bytes
+from hpgmn.base.sparse import SparseMatrix
+from hpgmn.base.text import format_bytes
+from hpgmn.graph import Array, Graph
+from hpgmn.statistics.cache import rounding_environment
+from hpgmn.statistics.definitions import (
+    Definition,
+    Request,
+    Selection,
+    does_not_fit,
+    log_form,
+    select,
+)
+from hpgmn.statistics.diffusion import (
+    DENSE_LIMIT_BYTES,
+    DenseDiffusion,
+    ImplicitDiffusion,
+    coefficients,
+    dense_arrays,
+    reached_nodes,
+    transition,
+)
+from hpgmn.statistics.operators import DenseRows, SparseRows, Statistic
+from hpgmn.statistics.scaling import scaled_attributes
+from hpgmn.statistics.settings import FORMS
+
+logger = logging.getLogger(__name__)
+
+IMPLICIT_LIMIT = 5 * 10**9
+"""Most N·E for which ``auto`` takes the implicit form of diffusion, about five minutes."""
+
+_COLUMNS = 256  # columns that the implicit form diffuses at once
+
+
+class Diffusion(Definition):
+    """r⁴: the row of the diffusion matrix S = Σ θ_k T^k.
+
+    ``auto``: *dense* where an N×N matrix takes at most ``DENSE_LIMIT_BYTES`` and fits; *sketch*
+    beyond that limit where N·E exceeds :data:`IMPLICIT_LIMIT`; else *implicit*.
+    """
+
+    _series: ClassVar[tuple[str, ...]] = (
+        *("diffusion", "teleport", "heat_time", "diffusion_tolerance"),
+        *("normalization", "diffusion_self_loop", "diffusion_self_entry"),
+    )
+    stored: ClassVar[dict[str, tuple[str, ...]]] = {
+        "dense": (*_series, "diffusion_scaling"),
+        "implicit": (*_series, "diffusion_scaling"),
+        "topk": (*_series, "diffusion_topk", "diffusion_threshold"),
+        "sketch": (*_series, "diffusion_scaling", "diffusion_dim"),
+    }
+    """Settings that arrays on disk depend on, by form; top-k entries are scaled afterwards."""
+
+    settings = (
+        *(*_series, "diffusion_scaling", "diffusion_form"),
+        *("diffusion_topk", "diffusion_threshold", "diffusion_dim"),
+    )
+
+    @staticmethod
+    def is_sketched(graph: Graph, settings: Any) -> bool:
+        """Return whether diffusion of a graph is a sketch, by setting or by ``auto``."""
+        if settings.diffusion_form != "auto":
+            return bool(settings.diffusion_form == "sketch")
+        is_small = graph.num_nodes**2 * 4 <= DENSE_LIMIT_BYTES
+        return not is_small and graph.num_nodes * graph.adjacency("out").nnz > IMPLICIT_LIMIT
+
+    @staticmethod
+    def form_bytes(form: str, matrix: sp.csr_array, settings: Any) -> int:
+        """Estimate the peak memory of a form beside T.
+
+        Args:
+            matrix: T, (N, N).
+        """
+        num_nodes = int(matrix.shape[0])
+        block = 8 * 4 * _COLUMNS * num_nodes  # a step of the series and squares of it
+        if form == "dense":  # for PPR beside the square matrix that is inverted
+            inner = int(reached_nodes(matrix).size)
+            square = inner**2 if settings.diffusion == "ppr" else 0
+            return 4 * (inner * num_nodes + square) + block
+        if form == "implicit":  # the transpose, and a product
+            return 8 * int(matrix.nnz) + block
+        if form == "topk":  # the entries as found, as kept and transposed, and work arrays
+            from hpgmn.statistics.push import worker_bytes
+
+            entries = num_nodes * min(settings.diffusion_topk, num_nodes)
+            per_thread = worker_bytes(num_nodes, settings.diffusion)
+            return int(3 * 8 * entries + torch.get_num_threads() * per_thread)
+        from hpgmn.statistics.sketch import BLOCK
+
+        # The result, a step of the series, 256 bytes a node to hash names, torch's copies of T.
+        columns = settings.diffusion_dim + 3 * BLOCK + 64
+        return int(4 * num_nodes * columns + 16 * int(matrix.nnz))
+
+    @staticmethod
+    def choose_form(
+        matrix: sp.csr_array, settings: Any, device: torch.device, *, sketched: bool
+    ) -> str:
+        """Return the form to build; raise HPGMNError before any work if it does not fit.
+
+        Args:
+            matrix: T, (N, N).
+            sketched: whether ``auto`` means the sketch (:meth:`is_sketched`).
+        """
+        num_nodes, free = matrix.shape[0], free_bytes(device)
+        needed = {name: Diffusion.form_bytes(name, matrix, settings) for name in FORMS}
+        form, reason = settings.diffusion_form, "as set"
+        if form == "auto":
+            form, reason = "dense", f"a matrix takes at most {format_bytes(DENSE_LIMIT_BYTES)}"
+            if sketched:
+                form, reason = "sketch", f"nodes times edges exceed {IMPLICIT_LIMIT:,}"
+            elif num_nodes**2 * 4 > DENSE_LIMIT_BYTES:
+                form, reason = "implicit", f"a matrix takes {format_bytes(num_nodes**2 * 4)}"
+            elif needed["dense"] > free:
+                form, reason = "implicit", f"a matrix does not fit into {format_bytes(free)}"
+        log_form("Diffusion", num_nodes, form, needed[form], reason)
+        is_slow = num_nodes * matrix.nnz > IMPLICIT_LIMIT
+        if needed[form] > free:
+            fitting = {
+                name: needed[name]
+                for name in FORMS
+                if needed[name] <= free and not (name == "implicit" and is_slow)
+            }
+            smaller = Remedy("Use a smaller sketch", setting="diffusion_dim")
+            if form == "topk":
+                smaller = Remedy("Keep fewer entries of a row", setting="diffusion_topk")
+            raise does_not_fit("diffusion", form, num_nodes, needed[form], free, fitting, smaller)
+        if form == "implicit" and is_slow:
+            logger.warning("The implicit form is slow on this graph; diffusion_form=sketch is not.")
+        return str(form)
+
+    @override
+    def build(self, request: Request, settings: Selection) -> Statistic:
+        matrix = transition(request.adjacency, settings.normalization, settings.diffusion_self_loop)
+        # A trained model names its sketch in its settings.
+        sketched = request.width is None and self.is_sketched(request.graph, settings)
+        form = self.choose_form(matrix, settings, request.device, sketched=sketched)
+        read = select(settings, self.stored[form])
+        if form == "topk":
+            entries = self._largest_entries(request, matrix, read)
+            rows = scaled_attributes(entries, settings.diffusion_scaling)
+            return request.reindexed(SparseRows(SparseMatrix(rows, request.device)))
+        if form == "sketch":
+            return self._sketch(request, matrix, read)
+        shape = self._shape(read)
+        if form == "implicit":
+            theta = coefficients(read.diffusion, **self._parameters(read))
+            return request.reindexed(
+                ImplicitDiffusion(matrix, theta, device=request.device, **shape)
+            )
+        on = rounding_environment(torch.device("cpu"))
+        arrays = request.cache.arrays(
+            request.recipe("Diffusion of the dense form", {**read.as_dict(), "on": on}),
+            lambda: dense_arrays(matrix, read.diffusion, **shape, **self._parameters(read)),
+        )
+        return request.reindexed(DenseDiffusion(arrays, request.device))
+
+    @staticmethod
+    def _parameters(settings: Selection) -> dict[str, Any]:
+        return {
+            "teleport": settings.teleport,
+            "heat_time": settings.heat_time,
+            "tolerance": settings.diffusion_tolerance,
+        }
+
+    @staticmethod
+    def _shape(settings: Selection) -> dict[str, Any]:
+        return {
+            "self_entry": settings.diffusion_self_entry,
+            "unit_length": settings.diffusion_scaling == "unit",
+        }
+
+    def _sketch(self, request: Request, matrix: sp.csr_array, settings: Selection) -> Statistic:
+        from hpgmn.statistics.sketch import node_keys, sketch
+
+        theta = coefficients(settings.diffusion, **self._parameters(settings))
+
+        def compute() -> dict[str, Array]:
+            on_device, keys = SparseMatrix(matrix, request.device), node_keys(request.graph)
+            shape = self._shape(settings)
+            rows = sketch(on_device, theta, keys, settings.diffusion_dim, **shape)
+            return {"rows": rows.cpu().numpy()}
+
+        recipe = request.recipe(
+            "Diffusion of the sketch form",
+            {**settings.as_dict(), "on": rounding_environment(request.device)},
+            names=request.cache.digest("names", request.graph.node_ids),
+        )
+        arrays = request.cache.arrays(recipe, compute)
+        return DenseRows(torch.from_numpy(arrays["rows"]).to(request.device))
+
+    def _largest_entries(
+        self, request: Request, matrix: sp.csr_array, settings: Selection
+    ) -> sp.csr_array:
+        from hpgmn.statistics.push import largest_entries, prepare_push
+
+        nodes = request.nodes
+        return request.cache.sparse(  # bit-identical for any number of threads
+            request.recipe(
+                "Diffusion of the topk form",
+                settings.as_dict(),
+                **({} if nodes is None else {"nodes": array_digest(nodes)}),
+            ),
+            lambda: largest_entries(
+                matrix,
+                settings.diffusion,
+                count=settings.diffusion_topk,
+                threshold=settings.diffusion_threshold,
+                self_entry=settings.diffusion_self_entry,
+                progress=request.progress,
+                nodes=nodes,
+                **self._parameters(settings),
+            ),
+            lambda: prepare_push(settings.diffusion),
+        )

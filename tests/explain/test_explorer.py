@@ -1,0 +1,220 @@
+"""The data behind the node explorer: the numbers of ``explain_node`` for many nodes, and limits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hpgmn.explain.explorer as module
+from hpgmn.explain.explorer import explorer_data, sampled
+from hpgmn.explain.node import explain_node
+from hpgmn.explain.replicas import open_replicas
+from hpgmn.graph import Graph
+from hpgmn.runs.predictions import roles
+from hpgmn.training.saved import SavedModel
+
+Fit = Callable[..., SavedModel]
+
+
+def data_of(saved: SavedModel, graph: Graph) -> dict[str, Any]:
+    replicas = open_replicas(saved, graph)
+    return explorer_data(replicas, saved.class_names, roles(graph.split(0)), graph.y)
+
+
+def made(saved: SavedModel, graph: Graph) -> dict[str, Any]:
+    """The data as a reader of its JSON sees it."""
+    content = json.loads(json.dumps(data_of(saved, graph), allow_nan=False))
+    assert isinstance(content, dict)
+    return content
+
+
+def test_every_node_has_the_numbers_of_its_explanation(named_graph: Graph, fit: Fit) -> None:
+    saved = fit(named_graph, seeds=2, neighbors="both", epochs=30)
+    content = made(saved, named_graph)
+    split = named_graph.split(0)
+    ids, names = content["ids"], content["classes"]
+    assert sorted(ids) == sorted(f"account-{v}" for v in range(named_graph.num_nodes))
+    assert content["num_nodes"] == len(content["nodes"]) == named_graph.num_nodes
+    assert names == list(named_graph.class_names)
+    turned = 0
+    for place, row in enumerate(content["nodes"]):
+        found = explain_node(saved, named_graph, ids[place])
+        number = int(ids[place].removeprefix("account-"))
+        assert getattr(split, row["role"])[number]
+        assert row["label"] == named_graph.y[number]
+        assert names[row["prediction"]] == found.prediction
+        assert row["probabilities"] == pytest.approx(list(found.probabilities.values()), abs=1e-5)
+        shares = {name: row["shares"][k] for k, (name, _) in enumerate(content["statistics"])}
+        assert shares == pytest.approx(found.statistics, abs=1e-5)
+        assert row["baseline"] == pytest.approx(found.baseline, abs=1e-5)
+        for [k, attention], own in zip(row["patterns"], found.patterns, strict=True):
+            pattern = content["patterns"][k]
+            assert k == own.number
+            assert attention == pytest.approx(own.attention, abs=1e-5)
+            assert pattern["classes"] == pytest.approx(list(own.classes.values()), abs=1e-5)
+            assert pattern["typical_nodes"] == list(own.typical_nodes)
+            assert list(pattern["neighborhood"]) == list(own.neighborhood) == ["out", "in"]
+            for mode, every in own.neighborhood.items():
+                near = pattern["neighborhood"][mode]
+                assert near == pytest.approx(list(every.values()), abs=1e-5)
+
+        assert row["degree"] == len(found.neighbors)
+        assert [ids[u] for u in row["neighbors"]] == [one.node for one in found.neighbors]
+        assert row["support"] == pytest.approx([one.support for one in found.neighbors], abs=1e-5)
+        for u, one in zip(row["neighbors"], found.neighbors, strict=True):
+            taken = content["counts_as"][u]
+            assert (names[taken] if taken >= 0 else None) == one.counts_as
+            assert bool(content["is_known"][u]) == one.is_known
+        for key in ("without", "turning"):
+            own, changed = getattr(found, key), row[key]
+            assert (own is None) == (changed is None)
+            if own is not None:
+                turned += key == "turning"
+                assert tuple(ids[u] for u in changed["neighbors"]) == own.neighbors
+                assert names[changed["prediction"]] == own.prediction
+                chance = own.probabilities[own.prediction]
+                assert changed["probability"] == pytest.approx(chance, abs=1e-5)
+        assert set(found.notes) == {*content["notes"], *row["notes"]}
+    assert turned
+
+
+def test_edges_are_told_with_their_direction(named_graph: Graph, fit: Fit) -> None:
+    content = made(fit(named_graph), named_graph)
+    listed = {(int(s), int(t)) for s, t in named_graph.edge_index.T}
+    numbers = [int(name.removeprefix("account-")) for name in content["ids"]]
+    kinds = set()
+    for place, row in enumerate(content["nodes"]):
+        for other, bits in zip(row["neighbors"], row["edges"], strict=True):
+            v, u = numbers[place], numbers[other]
+            assert bits == ((v, u) in listed) + 2 * ((u, v) in listed)
+            kinds.add(bits)
+    assert kinds == {1, 2, 3}
+
+
+def test_a_model_without_statistics_has_probabilities_and_neighbours(
+    small_graph: Graph, fit: Fit
+) -> None:
+    saved = fit(small_graph, "gcn")
+    content = made(saved, small_graph)
+    assert content["statistics"] == content["patterns"] == []
+    assert any("reads no local statistics" in note for note in content["notes"])
+    for place, row in enumerate(content["nodes"]):
+        found = explain_node(saved, small_graph, content["ids"][place])
+        assert row["probabilities"] == pytest.approx(list(found.probabilities.values()), abs=1e-5)
+        near = {content["ids"][u] for u in row["neighbors"]}
+        assert near == {one.node for one in found.neighbors}
+        assert not {"shares", "support", "patterns", "turning"} & set(row)
+
+
+def test_any_first_few_nodes_are_of_every_kind() -> None:
+    random = np.random.default_rng(3)
+    predicted, labels = random.integers(0, 3, 500), random.integers(-1, 3, 500)
+    labels[:480] = np.where(labels[:480] >= 0, predicted[:480], -1)  # few are wrong
+    trained = (random.random(500) < 0.3) & (labels >= 0)
+    order = sampled(predicted, labels, trained)
+    assert sorted(order) == list(range(500))
+    assert order.tolist() == sampled(predicted, labels, trained).tolist()
+    kinds = [
+        (p, "unknown" if y < 0 else p == y, t)
+        for p, y, t in zip(predicted, labels, trained, strict=True)
+    ]
+    assert {kinds[v] for v in order[: len(set(kinds))]} == set(kinds)
+    assert order.tolist() != sorted(order)
+
+
+def test_of_a_large_graph_some_nodes_are_listed(
+    named_graph: Graph, fit: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = fit(named_graph)
+    whole = made(saved, named_graph)
+    monkeypatch.setattr(module, "LISTED", 4)
+    monkeypatch.setattr(module, "DRAWN", 2)
+    content = made(saved, named_graph)
+    assert content["num_nodes"] == named_graph.num_nodes
+    assert content["ids"][:4] == whole["ids"][:4]
+    assert len(content["nodes"]) == 4
+    assert 4 < len(content["ids"]) <= 4 + 4 * 7
+    assert len(content["counts_as"]) == len(content["is_known"]) == len(content["ids"])
+    for row, full in zip(content["nodes"], whole["nodes"], strict=False):
+        strongest = sorted(np.abs(full["support"]), reverse=True)[:2]
+        assert row["degree"] == full["degree"]
+        assert sorted(np.abs(row["support"]), reverse=True) == strongest
+        assert row["support"] == sorted(row["support"], reverse=True)
+    monkeypatch.setattr(module, "SUBSETS", 16 * 3 + 1)
+    assert len(made(saved, named_graph)["nodes"]) == 3  # 2^4 subsets of statistics each
+    monkeypatch.setattr(module, "FEW_CLASSES", 2)  # there are three
+    assert len(made(saved, named_graph)["nodes"]) == 2
+
+
+def test_neighbours_are_weighed_while_there_is_time(
+    named_graph: Graph, fit: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = fit(named_graph)
+    costs: list[float] = []
+    monkeypatch.setattr(module, "_seconds", lambda replicas, degree: costs.append(degree) or degree)
+    monkeypatch.setattr(module, "SECONDS", 20)
+    content = made(saved, named_graph)
+    spent = sum(row["degree"] for row in content["nodes"] if "support" in row)
+    left = [row["degree"] for row in content["nodes"] if "support" not in row]
+    assert 0 < spent <= 20
+    assert left
+    assert min(left) > 20 - spent
+    assert len(costs) == named_graph.num_nodes
+    for row in content["nodes"]:
+        assert ("support" in row) == ("without" in row) == ("turning" in row) == ("notes" in row)
+
+
+def test_neighbours_and_seeds_make_a_node_dearer(named_graph: Graph, fit: Fit) -> None:
+    statistics = ["attributes", "class_counts"]
+    one, three = (
+        open_replicas(fit(named_graph, statistics=statistics, seeds=seeds), named_graph)
+        for seeds in (1, 3)
+    )
+    assert module._seconds(one, 200) - module._seconds(one, 100) == pytest.approx(0.05)
+    assert module._seconds(three, 100) == pytest.approx(3 * module._seconds(one, 100))
+
+
+def test_diffusion_makes_each_neighbour_dearer_up_to_those_computed_exactly(
+    named_graph: Graph, fit: Fit
+) -> None:
+    def walks(seeds: int, degree: int) -> float:
+        """What diffusion adds to the cost of a node."""
+        given = [("attributes", name) for name in ("diffusion", "class_counts")]
+        dear, cheap = (
+            open_replicas(fit(named_graph, statistics=own, seeds=seeds), named_graph)
+            for own in given
+        )
+        return module._seconds(dear, degree) - module._seconds(cheap, degree)
+
+    at_ten, at_twenty, at_forty = (walks(1, degree) for degree in (10, 20, 40))
+    assert at_twenty > at_ten > 0
+    assert at_forty - at_twenty == pytest.approx(2 * (at_twenty - at_ten))
+    assert walks(1, 64) == pytest.approx(walks(1, 1000))
+    assert walks(3, 20) == pytest.approx(at_twenty)  # replicas share the rows
+
+
+def test_long_ids_make_the_list_shorter(
+    named_graph: Graph, fit: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert named_graph.node_ids is not None
+    long = Graph(
+        named_graph.x,
+        named_graph.edge_index,
+        named_graph.y,
+        node_ids=[name + "<" * 1000 for name in named_graph.node_ids],
+        class_names=named_graph.class_names,
+        train_mask=named_graph.splits.train if named_graph.splits else None,
+        val_mask=named_graph.splits.val if named_graph.splits else None,
+        test_mask=named_graph.splits.test if named_graph.splits else None,
+    )
+    saved = fit(long)
+    whole = len(json.dumps(data_of(saved, long), separators=(",", ":")))
+    monkeypatch.setattr(module, "LARGEST", whole - 1)
+    shorter = data_of(saved, long)
+    assert len(shorter["nodes"]) == 9
+    monkeypatch.setattr(module, "LARGEST", 100)
+    assert data_of(saved, long)["nodes"] == []

@@ -1,0 +1,144 @@
+"""A run as an object: opened from a folder, it predicts, evaluates and explains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import hpgmn
+from hpgmn.base.errors import HPGMNError, SettingError
+from hpgmn.graph import Graph
+from hpgmn.runs.run import Run, open_run
+
+SHORT = {
+    "epochs": 4,
+    "estimator_epochs": 3,
+    "hidden_dim": 4,
+    "num_patterns": 3,
+    "statistics": ("attributes", "class_counts", "class_means"),
+}
+_made: dict[str, Run] = {}
+
+
+@pytest.fixture
+def run(small_graph: Graph, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run of splits 1 and 0 with two seeds each, trained once; read it only."""
+    if "run" not in _made:
+        folder = tmp_path_factory.mktemp("runs") / "run"
+        _made["run"] = hpgmn.train(
+            small_graph, splits=(1, 0), seeds=2, settings=SHORT, out=folder, report=False
+        )
+    return _made["run"]
+
+
+def changed(graph: Graph, **values: Any) -> Graph:
+    assert graph.splits is not None
+    masks = {f"{part}_mask": getattr(graph.splits, part) for part in ("train", "val", "test")}
+    given = {"x": graph.x, "edge_index": graph.edge_index, "y": graph.y, **masks}
+    return Graph(**(given | {"node_ids": graph.node_ids, "name": graph.name} | values))
+
+
+def test_an_opened_run_predicts_as_the_trained_one(run: Run) -> None:
+    opened = open_run(run.folder)
+    for split in (None, 0):
+        first, second = run.predict(split=split), opened.predict(split=split)
+        np.testing.assert_allclose(first.probabilities, second.probabilities, atol=1e-6)
+        assert first.labels.tolist() == second.labels.tolist()
+        assert first.split == (1 if split is None else 0)
+        assert first.seeds == 2
+    assert repr(opened) == repr(run)
+
+
+def test_predictions_are_a_table(run: Run, tmp_path: Path) -> None:
+    predictions = run.predict(min_confidence=0.9)
+    table = predictions.to_table()
+    names = [f"probability_{name}" for name in run.model.class_names]
+    assert table.column_names == ["node_id", "prediction", "confidence", *names]
+    unsure = predictions.confidence < 0.9
+    assert [label is None for label in table["prediction"].to_pylist()] == unsure.tolist()
+    predictions.write(tmp_path / "p.parquet")
+    assert pq.read_table(tmp_path / "p.parquet").equals(table)
+    with pytest.raises(SettingError, match=r"\.csv or \.parquet"):
+        predictions.write(tmp_path / "p.txt")
+
+
+def test_a_split_that_was_not_trained_is_refused(run: Run) -> None:
+    with pytest.raises(HPGMNError, match="no split 7"):
+        run.predict(split=7)
+
+
+def test_a_confidence_is_a_share(run: Run) -> None:
+    with pytest.raises(SettingError, match="0 to 1"):
+        run.predict(min_confidence=1.5)
+
+
+def test_evaluation_repeats_the_scores_of_the_run(run: Run) -> None:
+    result = run.evaluate()
+    assert result["nodes"] == "test nodes"
+    assert result["score"] == pytest.approx(run.metrics["test_score"])
+    assert result["runs"] == 4
+    assert open_run(run.folder).evaluate() == result
+
+
+def test_only_unseen_nodes_of_another_graph_are_scored(run: Run, small_graph: Graph) -> None:
+    other = changed(small_graph, x=np.asarray(small_graph.x) * 0.5)
+    result = run.evaluate(other)
+    if small_graph.node_ids is None:
+        assert result["left_out"] == [0, 0, 0, 0]
+    else:
+        assert min(result["left_out"]) > 0
+
+
+def test_a_graph_without_labels_cannot_be_scored(run: Run, small_graph: Graph) -> None:
+    with pytest.raises(HPGMNError, match="no labels"):
+        run.evaluate(
+            Graph(small_graph.x, small_graph.edge_index, np.full(small_graph.num_nodes, -1))
+        )
+
+
+def test_a_graph_in_memory_cannot_be_added(run: Run, small_graph: Graph) -> None:
+    with pytest.raises(SettingError, match="complete already"):
+        run.predict(small_graph, add=True)
+
+
+def test_a_run_explains_nodes_and_itself(run: Run) -> None:
+    node = run.explain(0 if run.graph.node_ids is None else str(run.graph.node_ids[0]), split=0)
+    assert node.as_dict()
+    assert run.explain().as_dict()
+
+
+def test_a_folder_without_a_finished_run_is_refused(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(HPGMNError, match=r"config\.yaml is missing") as refused:
+        open_run(tmp_path)
+    assert refused.value.remedy is not None
+    (tmp_path / "comparison.json").write_text("{}")
+    with pytest.raises(HPGMNError, match="several models"):
+        open_run(tmp_path)
+
+
+def test_the_files_of_two_runs_do_not_mix(run: Run, tmp_path: Path) -> None:
+    config = (run.folder / "config.yaml").read_text()
+    (tmp_path / "config.yaml").write_text(config.replace("model: hpgmn", "model: gcn"))
+    (tmp_path / "model.safetensors").write_bytes((run.folder / "model.safetensors").read_bytes())
+    with pytest.raises(HPGMNError, match="of gcn"):
+        open_run(tmp_path)
+
+
+def test_a_graph_that_changed_is_not_taken_for_the_trained_one(
+    run: Run, small_graph: Graph, tmp_path: Path
+) -> None:
+    from hpgmn.graph.files import write_graph
+
+    opened = open_run(run.folder)
+    path = Path(opened.spec.graph)
+    content = path.read_bytes()
+    try:
+        write_graph(changed(small_graph, x=np.asarray(small_graph.x) + 1), path)
+        with pytest.raises(HPGMNError, match="no longer the graph"):
+            opened.predict()
+    finally:
+        path.write_bytes(content)
