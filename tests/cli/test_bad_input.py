@@ -174,7 +174,7 @@ def test_a_bad_config_file_is_refused(
 
 def test_a_missing_file_is_named(refused: Callable[..., str]) -> None:
     line = refused("train", "graphs/mine.npz", "--out", "run")
-    assert line == "Graph file 'graphs/mine.npz' does not exist; check the path."
+    assert line == "Graph file 'graphs/mine.npz' does not exist. Check the path."
 
 
 def test_a_dataset_that_is_not_here_is_told_with_the_remedy(
@@ -183,7 +183,7 @@ def test_a_dataset_that_is_not_here_is_told_with_the_remedy(
     monkeypatch.setenv("HPGMN_DATA", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     line = refused("train", "texas", "--out", "run")
-    assert "run `hpgmn datasets --download texas`, or bring the file as texas.npz" in line
+    assert "(`hpgmn datasets --download texas`), or put texas.npz" in line
 
 
 @pytest.mark.parametrize("kept", [0, 1, 30, 0.5, 0.99])
@@ -233,12 +233,12 @@ def spoilt(graph: Graph, case: str) -> dict[str, Any]:
 
 MASKS = ("train_mask", "val_mask", "test_mask")
 GRAPHS = {
-    "pickle": "holds pickled Python objects, which are never loaded; store plain numbers",
-    "nan": "x holds nan at node 4, attribute 2. Replace missing and infinite values first",
-    "inf": "x holds inf at node 4, attribute 2. Replace missing and infinite values first",
+    "pickle": "holds pickled Python objects, which are never loaded",
+    "nan": "x holds nan at node 4, attribute 2.",
+    "inf": "x holds inf at node 4, attribute 2.",
     "absent nodes": "Edge 1 runs from 1 to 18, but nodes are numbered 0 to 17. Remove such edges",
     "negative nodes": "Edge 1 runs from -1 to 2, but nodes are numbered 0 to 17.",
-    "half labels": "array 'y' has type float64; store whole numbers.",
+    "half labels": "array 'y' has type float64. Store integers.",
     "negative labels": "Number the classes 0, 1, 2, …; use -1 for unknown.",
     "one class": "Split 0 of 'graph' has train nodes of 1 class only; classification needs at le",
     "no train nodes": "Split 0 of 'graph' has no train nodes. Give it some, or let hpgmn.random_sp",
@@ -246,11 +246,11 @@ GRAPHS = {
     "no val mask": "Split 0 of 'graph' has no val nodes. Give it some",
     "x too short": "y must have one label per node, 17 (got 18). Use -1 for unknown.",
     "mask too short": "val_mask must have 18 rows, one per node",
-    "overlap": "twice, but train, val and test must not overlap. Take it out of one.",
-    "no x": "array 'x' is missing; add it, or write the file with write_graph.",
-    "no edges": "array 'edge_index' is missing; add it",
+    "overlap": "twice, but train, val and test must not overlap.",
+    "no x": "array 'x' is missing.",
+    "no edges": "array 'edge_index' is missing.",
     "edges turned": "edge_index must have shape (2, E) (got (53, 2)). Transpose it.",
-    "text": "array 'x' has type <U1; store numbers.",
+    "text": "array 'x' has type <U1. Store numbers.",
     "no labels": "has no splits and too few labels to make some. Give at least two classes",
     "one label": "has no splits and too few labels to make some. Give at least two classes",
 }
