@@ -456,12 +456,12 @@ def test_without_ids_a_statistic_tied_to_nodes_is_refused(
     other = Graph(small_graph.x + 1, small_graph.edge_index)
     told = (
         r"reads diffusion rows.*Give both graphs node_ids that are the same for the same node, or "
-        r"train with --set diffusion_form=sketch\."
+        r"train with sketched diffusion"
     )
     with pytest.raises(HPGMNError, match=told):
         fitted.predict(other)
     alone = classifier(statistics=("adjacency",)).fit(small_graph)
-    with pytest.raises(HPGMNError, match=r"--set statistics=attributes\."):
+    with pytest.raises(HPGMNError, match=r"statistics=\(\"attributes\",\)"):
         alone.predict(other)
 
 

@@ -1,10 +1,9 @@
-"""The modules for people who write their own loop.
+"""Modules for your own training loop.
 
-Every module leads with R replicas; with one replica the leading dimension is 1, and ``Memory`` and
-the penalties take queries without it. Random numbers are functions of a key: call
-``initialise(model, keys)`` once before training, and pass ``Noise(keys, epoch)`` where there is
-dropout. A ``Memory`` alone starts with random patterns and needs neither
-(``examples/pyg_loop.py``).
+Parameters have R replicas as their leading dimension; with one replica it is 1, and ``Memory`` and
+the penalties also take queries without it. Random numbers are functions of a key: call
+``initialise(model, keys)`` once before training, and pass ``Noise(keys, epoch)`` for dropout. A
+``Memory`` alone starts with random patterns and needs neither (``examples/pyg_loop.py``).
 """
 
 from hpgmn.base.randomness import DropRate, Noise, stable_key

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpgmn.auditing import attributes
-from hpgmn.auditing.attributes import columns, gain, judged, votes
+from hpgmn.auditing.attributes import attribute_columns, gain, judged, votes
 from hpgmn.graph import Graph
 
 Make = Callable[..., Graph]
@@ -28,7 +28,7 @@ def with_column(graph: Graph, values: Any, place: int = 2) -> Any:
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
 def test_noise_gives_nothing_away(sound: Make, form: Any) -> None:
     graph = sound()
-    found = columns(sound(x=form(graph.x)), graph.split(0))
+    found = attribute_columns(sound(x=form(graph.x)), graph.split(0))
     assert found.giveaways == ()
     assert (found.judged_nodes, found.is_sampled) == (201, False)
 
@@ -37,7 +37,7 @@ def test_noise_gives_nothing_away(sound: Make, form: Any) -> None:
 def test_a_copy_of_the_label_is_found(sound: Make, form: Any) -> None:
     graph = sound()
     codes = np.array([0.5, 7.0, 0.0])[graph.y]  # other numbers, one of them zero
-    found = columns(sound(x=form(with_column(graph, codes))), graph.split(0)).giveaways
+    found = attribute_columns(sound(x=form(with_column(graph, codes))), graph.split(0)).giveaways
     assert [(one.column, one.name, one.is_copy, one.of_class) for one in found] == [
         (2, "2", True, None)
     ]
@@ -50,7 +50,7 @@ def test_a_copy_of_the_label_is_found(sound: Make, form: Any) -> None:
 def test_a_noisy_copy_is_found_and_is_no_copy(sound: Make) -> None:
     graph = sound(feature_names=[f"column {number}" for number in range(6)])
     noisy = graph.y + np.random.default_rng(1).normal(size=300) * 0.2
-    found = columns(
+    found = attribute_columns(
         sound(x=with_column(graph, noisy), feature_names=graph.feature_names), graph.split(0)
     )
     (one,) = found.giveaways
@@ -61,7 +61,7 @@ def test_a_noisy_copy_is_found_and_is_no_copy(sound: Make) -> None:
 def test_the_mark_of_one_class_is_found(sound: Make) -> None:
     graph = sound(class_names=["a", "b", "c"])
     marked = sound(x=with_column(graph, graph.y == 1), class_names=["a", "b", "c"])
-    (one,) = columns(marked, graph.split(0)).giveaways
+    (one,) = attribute_columns(marked, graph.split(0)).giveaways
     assert (one.column, one.of_class, one.f1, one.is_copy) == (2, "b", 1.0, True)
 
 
@@ -69,7 +69,7 @@ def test_a_mark_with_exceptions_is_no_copy(sound: Make) -> None:
     graph = sound()
     mark = (graph.y == 1).astype(float)
     mark[np.flatnonzero(graph.split(0).train & (graph.y == 1))[0]] = 0
-    (one,) = columns(sound(x=with_column(graph, mark)), graph.split(0)).giveaways
+    (one,) = attribute_columns(sound(x=with_column(graph, mark)), graph.split(0)).giveaways
     assert (one.of_class, one.is_copy) == ("1", False)
 
 
@@ -77,7 +77,7 @@ def test_a_rare_class_is_not_judged_alone(sound: Make) -> None:
     graph = sound()
     y = np.where(np.isin(np.arange(300), [1, 4, 10, 13]), 1, graph.y // 2 * 2)
     x = with_column(graph, y == 1)
-    assert columns(sound(x=x, y=y), graph.split(0)).giveaways == ()
+    assert attribute_columns(sound(x=x, y=y), graph.split(0)).giveaways == ()
 
 
 def test_test_labels_change_nothing(sound: Make) -> None:
@@ -85,14 +85,14 @@ def test_test_labels_change_nothing(sound: Make) -> None:
     x = with_column(graph, graph.y)
     other = np.where(graph.split(0).test, (graph.y + 1) % 3, graph.y)
     split = graph.split(0)
-    assert columns(sound(x=x), split) == columns(sound(x=x, y=other), split)
+    assert attribute_columns(sound(x=x), split) == attribute_columns(sound(x=x, y=other), split)
 
 
 def test_no_split_and_one_class_give_nothing_away(sound: Make) -> None:
     graph = sound()
-    assert columns(sound(x=with_column(graph, graph.y)), None).giveaways == ()
+    assert attribute_columns(sound(x=with_column(graph, graph.y)), None).giveaways == ()
     alone = sound(y=np.zeros(300, int))
-    assert columns(alone, alone.split(0)).giveaways == ()
+    assert attribute_columns(alone, alone.split(0)).giveaways == ()
 
 
 def test_large_tables_are_judged_on_some_nodes(
@@ -105,7 +105,7 @@ def test_large_tables_are_judged_on_some_nodes(
     assert train.size + val.size == 89  # shares are rounded down
     assert graph.split(0).train[train].all()
     assert graph.split(0).val[val].all()
-    found = columns(sound(x=with_column(graph, graph.y)), graph.split(0))
+    found = attribute_columns(sound(x=with_column(graph, graph.y)), graph.split(0))
     assert (found.judged_nodes, found.is_sampled) == (89, True)
     assert found.giveaways[0].column == 2
 
@@ -136,10 +136,10 @@ def test_many_values_are_cut_at_quantiles() -> None:
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
 def test_columns_and_rows_without_information(form: Any) -> None:
     x = np.array([[0, 2, 1, 0, -1], [0, 2, 0, 0, -1], [0, 2, 1, 0, -1]], float)
-    found = columns(Graph(form(x), [[0], [1]]), None)
+    found = attribute_columns(Graph(form(x), [[0], [1]]), None)
     assert (found.count, found.zero, found.constant, found.without) == (5, (0, 3), (1, 4), 0)
     x[:, 1] = x[:, 4] = 0
-    found = columns(Graph(form(x), [[0], [1]]), None)
+    found = attribute_columns(Graph(form(x), [[0], [1]]), None)
     assert (found.zero, found.constant, found.without) == ((0, 1, 3, 4), (), 1)
 
 

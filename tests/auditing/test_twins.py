@@ -151,7 +151,7 @@ def test_a_damaged_file_is_passed_over(
 ) -> None:
     (shelf / "first.npz").write_bytes(b"damaged")
     assert known_data(sound(name="mine")) == KnownData("second", ("attributes", "labels"))
-    assert "'first' cannot be compared" in caplog.text
+    assert "'first'" in caplog.text
 
 
 def test_nothing_is_compared_with_what_is_not_here(shelf: Path, sound: Make) -> None:

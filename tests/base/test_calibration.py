@@ -24,7 +24,6 @@ from hpgmn.base.calibration import (
     mean_logits,
     reliability,
     threshold_for_accuracy,
-    threshold_for_coverage,
 )
 
 
@@ -198,7 +197,6 @@ def test_the_coverage_curve_matches_a_loop(
     every = slow_answers(*case)
     expected = next(found for found in every if found.coverage >= wanted - 1e-9)
     assert coverage_curve(*case, [wanted]) == [expected]
-    assert threshold_for_coverage(*case, wanted) == expected
 
 
 @given(answers(), st.sampled_from([0.0, 0.5, 0.8, 1.0]))

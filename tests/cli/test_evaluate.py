@@ -154,7 +154,7 @@ def test_evaluate_refuses_splits_that_changed(
     write_graph(small_graph.with_splits(Splits(splits.test, splits.val, splits.train)), graph_file)
     answer = hpgmn("evaluate", "run")
     assert answer.code == 2
-    assert "nodes the model was trained on are test nodes now" in answer.err
+    assert "are test nodes now" in answer.err
     assert hpgmn("predict", "run", "--out", "p.csv").code == 0  # needs no splits
 
 
@@ -172,7 +172,7 @@ def test_a_changed_graph_is_used_only_when_named(
     graph_file.unlink()
     answer = hpgmn(command[0], "run", *command[1:])
     assert answer.code == 2
-    assert "does not exist; check the path. Or name the graph after the run folder." in answer.err
+    assert "name the graph" in answer.err
 
 
 def test_evaluate_keeps_to_the_protocol_of_the_run(
@@ -302,7 +302,7 @@ def test_evaluate_says_when_the_run_has_used_every_node(
     Path("run/predictions.parquet").unlink()  # the model itself knows its train nodes
     answer = hpgmn("evaluate", "run", "other.npz")
     assert answer.code == 2
-    assert "on every labelled node of 'other', so nothing is left to score" in answer.err
+    assert "on every labelled node of 'other', nothing is left to score" in answer.err
 
 
 def test_evaluate_says_that_nodes_are_summed_over_runs(hpgmn: Command, trained: Path) -> None:

@@ -184,8 +184,7 @@ def test_the_scores_are_printed(hpgmn: Command, tiny: Tiny, graph_file: Path) ->
     assert f"accuracy {100 * metrics['test_score_mean']:.1f} ± 0.0" in answer.out
     told = [line for line in answer.err.splitlines() if not line.endswith("…")]  # steps, if slow
     assert told == [
-        "The portfolio of settings is not tried, because --set names some; --portfolio tries it "
-        "with them.",
+        "The portfolio is not tried, because settings are given.",
         "Warning: 1 of 18 nodes have no edges (self-loops do not count).",
         f"Warning: {SCARCE.replace('2 of 2 splits', 'the split')}",
         "Run folder: run",
@@ -346,7 +345,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(
     answer = hpgmn(*first)
     assert answer.code == 130
     assert answer.err.splitlines()[-2:] == [
-        "To go on, repeat the command with --resume --out run",
+        "To continue, repeat the command with --resume --out run",
         "Interrupted.",
     ]
     assert not Path("run/metrics.json").exists()
@@ -472,7 +471,7 @@ def test_a_run_whose_replacement_fails_is_kept_until_that_goes_on(
         raise end
 
     with monkeypatch.context() as patch:
-        patch.setattr("hpgmn.runs.train.fit_replicas", failing)
+        patch.setattr("hpgmn.runs.fit.fit_replicas", failing)
         answer = hpgmn(*command, "--overwrite")
     assert answer.code == (2 if isinstance(end, HPGMNError) else 130)
     kept = own_run / ".replaced"
@@ -543,7 +542,7 @@ def test_skewed_classes_get_a_suggestion(
     assert answer.code == 0, answer.err
     assert f"{options[1] if options else 'accuracy'} " in answer.out
     assert told == (
-        "85 % of the labelled nodes are of class 'usual', so accuracy says little. Use --metric "
+        "85 % of the labelled nodes are of class 'usual', so accuracy says little. Use the metric "
         "average_precision.\n" in answer.err
     )
 
@@ -617,7 +616,7 @@ def test_what_was_said_of_the_tables_is_kept(hpgmn: Command, tiny: Tiny, tmp_pat
     told = [
         "nodes.csv: 'bio': free text or names, left out. Turn it into numbers to use it, or read "
         "it as a category (--category bio; in Python: categories).",
-        "90 % of the labelled nodes are of class 'honest', so accuracy says little. Use --metric "
+        "90 % of the labelled nodes are of class 'honest', so accuracy says little. Use the metric "
         "average_precision.",
     ]
     log = Path("run/log.txt").read_text(encoding="utf-8")

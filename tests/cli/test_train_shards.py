@@ -48,7 +48,7 @@ def test_a_run_is_written_and_printed(
     assert metrics["config"]["settings"]["hidden_dim"] == 4
     assert (out / "report.html").exists()
     assert main(words) == 2
-    assert "exists. Continue it with --resume" in capsys.readouterr().err
+    assert "exists. Continue it (--resume)" in capsys.readouterr().err
     assert main([*words, "--resume"]) == 2
     assert "is finished" in capsys.readouterr().err
     (out / "report.html").unlink()

@@ -110,7 +110,7 @@ def of_forms(graph: Graph, seed: int) -> dict[str, str]:
 
 def of_library(graph: Graph, seed: int) -> dict[str, str]:
     """The classifier, the portfolio, an audit and an explanation."""
-    from hpgmn.auditing.whole import audit
+    from hpgmn.auditing import audit
     from hpgmn.classifier import HPGMNClassifier
     from hpgmn.runs.portfolio import Member, choose
 

@@ -280,7 +280,7 @@ def test_a_training_does_not_go_on_from_a_damaged_plan_or_state(
             answer = commands(*words, "--resume", **options)
             assert answer.code == 2, f"{name}, {what}: {answer.err}"
             assert f"{name} is damaged" in answer.err, what
-            assert "Restore it, or train again with --overwrite." in answer.err, what
+            assert "Restore it, or train again (--overwrite)." in answer.err, what
         path.write_bytes(content)
     answer = commands(*words, "--resume", **options)
     assert answer.code == 0, answer.err

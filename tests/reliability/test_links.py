@@ -120,7 +120,7 @@ def test_a_model_that_is_a_link_to_something_else_is_no_model(tmp_path: Path) ->
 
     (tmp_path / "secret").write_text("root:x:0:0: what nobody else may read")
     (tmp_path / "model.safetensors").symlink_to(tmp_path / "secret")
-    with pytest.raises(HPGMNError, match="is damaged or not one of ours") as caught:
+    with pytest.raises(HPGMNError, match="is damaged or not an hpgmn file") as caught:
         SavedModel.read(tmp_path / "model.safetensors")
     assert "root" not in str(caught.value).replace(str(tmp_path), "")
 

@@ -141,11 +141,11 @@ def test_no_score_is_told_where_an_answer_is_not_finite(small_graph: Graph) -> N
     odd = np.flatnonzero(splits.test[:, 0])[:1]
     graph = scaled(small_graph, 3e38 / np.abs(small_graph.x[odd]).max(), odd)
     large = {"model": "mlp", "epochs": 8, "lr": 3.0}
-    with pytest.raises(HPGMNError, match=rf"no finite answer for 1 of 18 nodes .*'{odd[0]}'"):
+    with pytest.raises(HPGMNError, match=rf"no finite output for 1 of 18 nodes .*'{odd[0]}'"):
         HPGMNClassifier(**large).fit(graph)
     model = HPGMNClassifier(**large).fit(small_graph)
     for use in (model.predict, model.predict_proba, model.score):
-        with pytest.raises(HPGMNError, match="no finite answer for 1 of 18 nodes"):
+        with pytest.raises(HPGMNError, match="no finite output for 1 of 18 nodes"):
             use(graph)
 
 
@@ -158,7 +158,7 @@ def test_a_model_that_is_not_finite_is_neither_written_nor_read(
     kept = value.clone()
     value.view(-1)[0] = float("nan")
     with pytest.raises(
-        HPGMNError, match=r"parameter main/\S+ of mlp is not finite, so .* not written"
+        HPGMNError, match=r"parameter main/\S+ of mlp is not finite; .* not written"
     ):
         saved.write(path)
     assert not path.exists()
@@ -166,7 +166,9 @@ def test_a_model_that_is_not_finite_is_neither_written_nor_read(
     with pytest.MonkeyPatch.context() as patch:  # as an earlier version would have written it
         patch.setattr(torch.Tensor, "isfinite", lambda own: isfinite(torch.zeros_like(own)))
         saved.write(path)
-    with pytest.raises(HPGMNError, match=r"damaged or not one of ours \(main/\S+ is not finite\)"):
+    with pytest.raises(
+        HPGMNError, match=r"damaged or not an hpgmn file \(main/\S+ is not finite\)"
+    ):
         SavedModel.read(path)
     value.copy_(kept)
     saved.write(path)

@@ -48,7 +48,7 @@ def test_a_new_folder_holds_the_config_at_once(tmp_path: Path) -> None:
 
 def test_an_existing_folder_is_refused_unless_asked(tmp_path: Path) -> None:
     prepare_folder(tmp_path / "run", SPEC, resume=False, overwrite=False)
-    with pytest.raises(HPGMNError, match=r"Continue it with --resume, replace it with --overwri"):
+    with pytest.raises(HPGMNError, match=r"Continue it .resume=True., replace it .overwri"):
         prepare_folder(tmp_path / "run", SPEC, resume=False, overwrite=False)
     prepare_folder(tmp_path / "run", SPEC, resume=True, overwrite=False)
     prepare_folder(tmp_path / "run", replace(SPEC, seeds=9), resume=False, overwrite=True)

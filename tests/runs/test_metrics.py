@@ -105,7 +105,7 @@ def test_metrics_that_were_changed_are_refused(tmp_path: Path) -> None:
     with pytest.raises(HPGMNError, match="written by a newer hpgmn"):
         read_metrics(path)
     path.write_text("[]")
-    with pytest.raises(HPGMNError, match=r"is damaged: no description\. Restore it, or train"):
+    with pytest.raises(HPGMNError, match=r"is damaged: it is not a mapping"):
         read_metrics(path)
     with pytest.raises(HPGMNError, match=r"^Cannot read .*No such file.*train that run again"):
         read_metrics(tmp_path / "none.json")

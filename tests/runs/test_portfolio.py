@@ -116,7 +116,7 @@ def test_after_the_budget_no_member_is_trained_but_the_first_are(
     rows = {row["name"]: row for row in choice.as_dict()["members"]}
     assert rows["out"]["failure"] is None
     assert rows["all"]["failure"] is None
-    assert rows["plain"]["failure"] == rows["alike"]["failure"] == "no time was left"
+    assert rows["plain"]["failure"] == rows["alike"]["failure"] == "time limit reached"
     assert rows["plain"]["val_score_mean"] is None
     assert choice.name in ("out", "all")
 
@@ -345,7 +345,7 @@ def test_a_score_that_is_no_number_never_wins(small_graph: Graph) -> None:
 
 # Members.
 
-MEMBERS = portfolio_members()
+SHIPPED = portfolio_members()
 Ring = Callable[..., Graph]
 
 
@@ -404,7 +404,7 @@ def test_weights_added_in_both_directions_are_another_graph(ring: Ring) -> None:
 def test_a_large_graph_gets_batches_and_says_so(
     ring: Ring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(portfolio_members, "LARGE_NODES", 12)
+    monkeypatch.setattr(portfolio, "LARGE_NODES", 12)
     assert members_for(ring(12))[0] == portfolio_members()
     members, note = members_for(ring(13))
     assert members == portfolio_members(True)

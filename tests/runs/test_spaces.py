@@ -43,7 +43,7 @@ def test_the_values_of_a_model_override_the_shared_ones() -> None:
 
 def test_no_space_is_for_an_unknown_model_or_kind() -> None:
     content = spaces._content("spaces.yaml")
-    assert set(content["baselines"]) | set(content["hpgmn"]) == set(MODELS)
+    assert set(content["baselines"]) | set(content["hpgmn"]) <= set(MODELS)
     for kinds in (*content["baselines"].values(), *content["hpgmn"].values()):
         assert set(kinds) <= {"any", *KINDS.values(), "other"}
 

@@ -47,7 +47,7 @@ def test_folders_hold_what_a_run_here_writes(
         here_engine(),
         runs,
         small_graph,
-        told=lambda folder, reason: told.append((folder, reason)),
+        ended=lambda folder, reason: told.append((folder, reason)),
         report=lambda folder, now: progress.append((folder.name, now.stage)),
         earlier=[earlier],
     )
@@ -83,7 +83,7 @@ def test_failures_are_told_and_the_others_go_on(
     right = specification("mlp")
     runs = {prepared(tmp_path / "a", wrong): wrong, prepared(tmp_path / "b", right): right}
     told = {}
-    run_on(here_engine(), runs, small_graph, told=lambda folder, why: told.update({folder: why}))
+    run_on(here_engine(), runs, small_graph, ended=lambda folder, why: told.update({folder: why}))
     assert told == {
         tmp_path / "a": "--seeds must be at least 1 (got 0).",
         tmp_path / "b": "",

@@ -31,8 +31,8 @@ from hpgmn.runs.tuning import (
     Tuning,
     check_names,
     is_done,
-    kept,
     recalled_trials,
+    study_value,
     train_trial,
 )
 from hpgmn.training.replicas import Progress
@@ -106,7 +106,7 @@ def test_every_value_of_every_space_is_known_again_by_its_word(
         assert [words[one] for one in words] == list(space_for(model, name)[setting])
         for one, value in words.items():
             assert isinstance(one, str | int | float | bool)
-            assert kept(settings_dict(make_settings(cls, {setting: value}))[setting]) == one
+            assert study_value(settings_dict(make_settings(cls, {setting: value}))[setting]) == one
 
 
 def test_fixed_settings_and_single_values_are_not_searched(small_graph: Graph) -> None:
@@ -202,7 +202,7 @@ def test_drawn_settings_are_those_of_the_study(study: Any, small_graph: Graph) -
     assert trial.params.keys() == choices.keys()
     assert settings["statistics"] == trial.params["statistics"].split(",")
     for name, chosen in trial.params.items():
-        assert kept(settings[name]) == chosen
+        assert study_value(settings[name]) == chosen
     assert settings["lr"] == 0.02
     assert settings["num_patterns"] == 50 == space_for("hpgmn", "small")["num_patterns"][0]
 
@@ -312,10 +312,12 @@ def test_other_test_labels_change_nothing(small_graph: Graph, spec: TuneSpec) ->
     assert spec.identity(small_graph) == spec.identity(other)
     found = []
     for graph in (small_graph, other):
-        kept = new_study()
-        tune_here(Tuning(kept, spec, graph), 12)
-        found.append([(one.params, one.value, one.intermediate_values) for one in kept.trials])
-        for one in kept.trials:
+        study_value = new_study()
+        tune_here(Tuning(study_value, spec, graph), 12)
+        found.append(
+            [(one.params, one.value, one.intermediate_values) for one in study_value.trials]
+        )
+        for one in study_value.trials:
             assert "test" not in " ".join(one.user_attrs["record"])
     assert found[0] == found[1]
 

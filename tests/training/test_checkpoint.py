@@ -143,7 +143,7 @@ def test_a_truncated_file_is_refused(tmp_path: Path, share: float) -> None:
     write_state(path, make_state(), "me")
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * share)])
-    with pytest.raises(HPGMNError, match="is damaged or not one of ours"):
+    with pytest.raises(HPGMNError, match="is damaged or not an hpgmn file"):
         read_state(path, "me")
 
 
@@ -161,7 +161,7 @@ def test_a_file_that_is_something_else_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "state"
     for content in (b"not a safetensors file at all", b"\x00" * 64, b"\xff" * 64, b"{}"):
         path.write_bytes(content)
-        with pytest.raises(HPGMNError, match="is damaged or not one of ours"):
+        with pytest.raises(HPGMNError, match="is damaged or not an hpgmn file"):
             read_state(path, "me")
 
 
@@ -172,7 +172,7 @@ def test_a_damaged_header_is_refused(tmp_path: Path, place: int) -> None:
     content = bytearray(path.read_bytes())
     content[place] = 0xFF
     path.write_bytes(content)
-    with pytest.raises(HPGMNError, match="is damaged or not one of ours"):
+    with pytest.raises(HPGMNError, match="is damaged or not an hpgmn file"):
         read_state(path, "me")
 
 
@@ -181,7 +181,7 @@ def test_tensors_of_another_program_are_refused(
     tmp_path: Path, metadata: dict[str, str] | None
 ) -> None:
     save_file({"a": normal(3)}, tmp_path / "state", metadata=metadata)
-    with pytest.raises(HPGMNError, match="is damaged or not one of ours"):
+    with pytest.raises(HPGMNError, match="is damaged or not an hpgmn file"):
         read_state(tmp_path / "state", "me")
 
 
@@ -216,7 +216,7 @@ def test_a_state_that_does_not_go_together_is_refused(
     tensors, about = read_tensors(path)
     about |= change
     write_tensors(path, tensors, {key: value for key, value in about.items() if value is not None})
-    with pytest.raises(HPGMNError, match=r"state is damaged.*Restore it, or train again with --ov"):
+    with pytest.raises(HPGMNError, match=r"state is damaged.*Restore it, or train again"):
         read_state(path, "me")
     if "seconds" in change:
         with pytest.raises(HPGMNError, match=r"state is damaged"):
@@ -252,7 +252,7 @@ def test_the_seconds_of_a_state_are_added_up(tmp_path: Path) -> None:
 
 
 def test_a_folder_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(HPGMNError, match="is damaged or not one of ours"):
+    with pytest.raises(HPGMNError, match="is damaged or not an hpgmn file"):
         read_tensors(tmp_path)
 
 

@@ -116,7 +116,7 @@ def test_the_positive_class_may_be_named() -> None:
     )
     with pytest.raises(SettingError, match=r"Unknown positive class 'frau'.*'fraud'"):
         positive_class("average_precision", np.array([0, 1]), TWO, "frau")
-    with pytest.raises(SettingError, match=r"for two classes \(there are 3\).*Leave out"):
+    with pytest.raises(SettingError, match=r"two classes \(got 3\).*Leave out"):
         positive_class("average_precision", np.array([0, 1]), ("a", "b", "c"), "a")
 
 
@@ -146,12 +146,12 @@ def test_classes_with_hardly_any_train_node_are_named_in_one_line() -> None:
             [0] + [1] * 9,
             "accuracy",
             "90 % of the labelled nodes are of class 'honest', so accuracy "
-            "says little. Use --metric average_precision.",
+            "says little. Use the metric average_precision.",
         ),
         ([0] + [1] * 9, "macro_f1", None),
         ([0, 0] + [1] * 8, "accuracy", None),
         ([0] + [1] * 9 + [-1] * 9, "accuracy", "90 %"),
-        ([0, 2] + [1] * 18, "accuracy", "Use --metric balanced_accuracy."),
+        ([0, 2] + [1] * 18, "accuracy", "Use the metric balanced_accuracy."),
     ],
 )
 def test_skewed_classes_call_for_another_metric(

@@ -1,6 +1,6 @@
-"""What is wrong with a graph, and whether its edges help: measures and findings of an audit."""
+"""Audit of a graph: measures, findings, and whether its edges help."""
 
+from hpgmn.auditing.audit import Audit, audit
 from hpgmn.auditing.findings import Finding
-from hpgmn.auditing.whole import Audit, audit
 
 __all__ = ["Audit", "Finding", "audit"]

@@ -1,4 +1,4 @@
-"""Duplicate nodes on both sides of a split, and the attributes and labels of another dataset."""
+"""Duplicate nodes in train and test, and data shared with a known dataset."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from hpgmn.graph.files import read_graph
 logger = logging.getLogger(__name__)
 
 FEWEST_NEIGHBORS = 3
-"""Nodes that share fewer neighbours, and have no others, may well be alike by chance."""
+"""Nodes with fewer neighbours may have the same ones by chance."""
 DISTINCT_ROWS = 0.25
-"""Where distinct attribute rows are fewer than this share of nodes, equal rows are the rule."""
+"""If distinct attribute rows are fewer than this share of nodes, equal rows are the rule."""
 
 
 @dataclass(frozen=True)
 class Twins:
-    """Nodes that look exactly like a train node.
+    """Nodes that equal a train node.
 
     Attributes:
         alike: what is equal: "out-neighbors", "in-neighbors", "neighbors" or "attributes".
-        nodes: how many nodes have a twin anywhere in the graph.
-        test_share: share of the test nodes with a twin among the train nodes; None without any.
-        agreement: how often a validation node with twins among the train nodes has their label;
-            None without any. Test labels are not read.
-        by_chance: the share of the largest class among the labelled train nodes; None without any.
+        nodes: nodes with a twin anywhere in the graph.
+        test_share: share of the test nodes with a twin in train; None without test nodes.
+        agreement: how often validation nodes with twins in train have their label; None without
+            any. Test labels are not read.
+        by_chance: share of the largest class among the labelled train nodes; None without any.
     """
 
     alike: str
@@ -46,7 +46,7 @@ class Twins:
 
 @dataclass(frozen=True)
 class KnownData:
-    """A known dataset on this machine that has the same data.
+    """A known dataset with a local copy that has the same data.
 
     Attributes:
         name: the dataset.
@@ -58,28 +58,27 @@ class KnownData:
 
 
 def twins(graph: Graph, split: Split | None) -> tuple[Twins, ...]:
-    """Nodes with equal neighbours, one kind after the other, and nodes with equal attributes.
+    """Measure nodes with equal neighbours, of each mode, and nodes with equal attributes.
 
-    Equal neighbours are three or more, the same set. Equal attributes are not all zero, and are
-    left out on graphs whose attributes tell few nodes apart.
+    Equal neighbours are the same set of three or more. Equal attributes are not all zero, and left
+    out if attributes distinguish few nodes.
 
     Args:
-        graph: the graph.
-        split: its train and validation labels are read; None has no parts to compare.
+        split: its train and validation labels are read.
     """
     return tuple(_twins(alike, groups, graph.y, split) for alike, groups in _groups(graph))
 
 
 def like_train_nodes(graph: Graph, split: Split) -> Array:
-    """Which nodes have a twin of any kind among the train nodes: (N,) boolean."""
+    """Return (N,) which nodes have a twin of any kind in train."""
     found = np.zeros(graph.num_nodes, bool)
     for _, groups in _groups(graph):
-        found |= _has_teacher(groups, split.train & (groups >= 0) & (graph.y >= 0))[0]
+        found |= _in_train_group(groups, split.train & (groups >= 0) & (graph.y >= 0))[0]
     return found
 
 
 def _groups(graph: Graph) -> Iterator[tuple[str, Array]]:
-    """For each kind of twins the group of every node, -1 for those that have none."""
+    """Yield for each kind of twins the group of every node, -1 for none."""
     modes = {"undirected": "neighbors"}
     if graph.has_one_way_edges:
         modes = {"out": "out-neighbors", "in": "in-neighbors"} | modes
@@ -93,12 +92,12 @@ def _groups(graph: Graph) -> Iterator[tuple[str, Array]]:
 
 
 def equal_rows(rows: Iterator[bytes | None]) -> Array:
-    """The number of each row's group: equal rows have equal numbers, None has -1.
+    """Number the rows so that equal rows have equal numbers; None has -1.
 
     >>> equal_rows(iter([b"a", None, b"b", b"a"])).tolist()
     [0, -1, 1, 0]
     """
-    known: dict[bytes, int] = {}  # digests: the rows together may be as large as the graph
+    known: dict[bytes, int] = {}  # of digests: the rows may be as large as the graph
     digests = (None if row is None else blake2b(row, digest_size=16).digest() for row in rows)
     numbers = [-1 if one is None else known.setdefault(one, len(known)) for one in digests]
     return np.asarray(numbers, dtype=np.int64)
@@ -122,39 +121,38 @@ def _attribute_rows(graph: Graph) -> Iterator[bytes | None]:
 
 
 def _twins(alike: str, groups: Array, y: Array, split: Split | None) -> Twins:
-    """Compare the parts of a split by the groups of their nodes; nodes of group -1 have none."""
+    """Compare the parts of a split by the groups of their nodes."""
     sizes = np.bincount(groups[groups >= 0], minlength=1)
     count = int(sizes[sizes > 1].sum())
     if split is None:
         return Twins(alike, count, None, None)
     train = split.train & (groups >= 0) & (y >= 0)
-    has_twin, taught = _has_teacher(groups, train)
+    has_twin, taught = _in_train_group(groups, train)
     test_share = float(has_twin[split.test].mean()) if split.test.any() else None
     sizes = np.bincount(y[split.train & (y >= 0)])
     by_chance = float(sizes.max() / sizes.sum()) if sizes.size else None
-    # How many train nodes have a group and a label: looked up by one number for both.
+    # Count train nodes by group and label, encoded as one number.
     classes = int(y.max(initial=0)) + 1
     pairs, same = np.unique(groups[train] * classes + y[train], return_counts=True)
     judged = split.val & has_twin & (y >= 0)
     if not judged.any():
         return Twins(alike, count, test_share, None, by_chance)
-    asked = groups[judged] * classes + y[judged]
-    place = np.searchsorted(pairs, asked).clip(max=pairs.size - 1)
-    agree = np.where(pairs[place] == asked, same[place], 0) / taught[groups[judged]]
+    pair = groups[judged] * classes + y[judged]
+    index = np.searchsorted(pairs, pair).clip(max=pairs.size - 1)
+    agree = np.where(pairs[index] == pair, same[index], 0) / taught[groups[judged]]
     return Twins(alike, count, test_share, float(agree.mean()), by_chance)
 
 
-def _has_teacher(groups: Array, train: Array) -> tuple[Array, Array]:
-    """Which nodes are in a group with a train node, and how many of these each group has."""
+def _in_train_group(groups: Array, train: Array) -> tuple[Array, Array]:
+    """Return which nodes share a group with a train node, and the train nodes of each group."""
     taught = np.bincount(groups[train], minlength=max(1, int(groups.max()) + 1))
     return (groups >= 0) & (taught[groups] > 0), taught
 
 
 def known_data(graph: Graph) -> KnownData | None:
-    """The known dataset on this machine whose attributes or labels the graph has.
+    """Return the known dataset with a local copy that shares most data with the graph.
 
-    A sound dataset is not compared with those known to be defective: texas is not the copy. The
-    dataset of which most is equal is the answer.
+    Sound datasets are not compared with defective ones: texas is not the copy.
     """
     own = DATASETS.get(graph.name)
     is_sound = own is not None and own.num_nodes == graph.num_nodes and not own.is_defective
@@ -169,7 +167,7 @@ def known_data(graph: Graph) -> KnownData | None:
         try:
             same = _equal_parts(graph, read_graph(path))
         except GraphError as error:
-            logger.warning("Dataset '%s' cannot be compared. %s", other.name, error)
+            logger.warning("Skipping dataset '%s' in the audit. %s", other.name, error)
             continue
         if same:
             found.append(KnownData(other.name, same))
@@ -177,7 +175,7 @@ def known_data(graph: Graph) -> KnownData | None:
 
 
 def _equal_parts(graph: Graph, other: Graph) -> tuple[str, ...]:
-    """Which parts of two graphs of the same number of nodes are equal."""
+    """Return which parts of two graphs are equal."""
     if graph.num_nodes != other.num_nodes:
         return ()
     same = []

@@ -1,7 +1,6 @@
-"""Does the graph help: attributes alone against statistics of neighbours, on validation nodes.
+"""Whether the graph helps: attributes alone against statistics of neighbours, on validation nodes.
 
-Test labels are not read. Every number is of validation nodes that also chose the epoch, so all are
-a little too high, in the same way.
+Test labels are not read. All scores are slightly optimistic alike: the same nodes select the epoch.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from hpgmn.training.replicas import Fitted, Progress, fit_replicas
 ESTIMATOR = "label estimator"
 TOGETHER = "all together"
 STATISTICS = ("attributes", "class_counts", "class_means", "adjacency")
-"""Each is tried alone, then all together."""
+"""Each is trained alone, then all together."""
 SEEDS = 3
 SETTINGS: dict[str, Any] = {
     "hidden_dim": 32,
@@ -41,10 +40,10 @@ SETTINGS: dict[str, Any] = {
     "estimator_epochs": 100,
     "estimator_patience": 30,
 }
-"""Small and fixed: the question is whether there is a difference, not how far it can be pushed."""
+"""Small and fixed: the aim is a comparison, not the best score."""
 
 LARGE = 50_000
-"""Graphs with more nodes are read in batches …"""
+"""Graphs with more nodes are trained in batches …"""
 LARGE_SETTINGS: dict[str, Any] = {
     "batch_size": 2048,
     "epochs": 15,
@@ -53,16 +52,16 @@ LARGE_SETTINGS: dict[str, Any] = {
     "estimator_patience": 5,
 }
 MOST_NODES = {"train": 10_000, "val": 5_000}
-"""… and of their train and validation nodes so many are drawn."""
+"""… on a sample of their train and validation nodes."""
 LARGE_SEEDS = 1
 
 FEWEST_NODES = 30
-"""Fewer nodes without a twin say nothing."""
+"""With fewer nodes no difference is computed."""
 
 
 @dataclass(frozen=True)
 class Contribution:
-    """What a model with some of the statistics reaches.
+    """The score of a model with some of the statistics.
 
     Attributes:
         name: the statistic, "label estimator" or "all together".
@@ -82,17 +81,14 @@ class Usefulness:
 
     Attributes:
         metric: "accuracy" or "roc_auc".
-        baseline: the better of the two models that read attributes alone, so that a better model
-            is not taken for a better graph: "label estimator" or "attributes".
+        baseline: the better of the two models that read attributes alone: "label estimator" or
+            "attributes".
         contributions: label estimator first, all together last.
-        train_nodes: how many were trained on.
-        val_nodes: how many were scored.
-        is_sampled: whether these nodes were drawn from more.
+        is_sampled: whether train and validation nodes are a sample.
         seeds: how many trainings are averaged.
         verdict: one sentence.
-        without_twins: all together minus the baseline on validation nodes that are not like a train
-            node; None where such nodes were not told, or hardly any other is left.
-        seconds: how long it took.
+        without_twins: all together minus the baseline on validation nodes without a twin in train;
+            None if there are no twins, or hardly any other node.
     """
 
     metric: str
@@ -115,7 +111,7 @@ class Usefulness:
 
 
 def cannot_train(graph: Graph, split: Split | None) -> str | None:
-    """Why nothing can be trained on a split; None where it can."""
+    """Return why a split cannot be trained on; None if it can."""
     if split is None:
         return "there is no split"
     if np.unique(graph.y[split.train & (graph.y >= 0)]).size < 2:
@@ -137,12 +133,10 @@ def usefulness(
     """Train the label estimator, each statistic alone and all together; score on validation.
 
     Args:
-        graph: the graph.
-        split: train and validation nodes; its test nodes are not looked at.
-        twins: (N,) nodes like a train node, if the difference without them is wanted.
-        device: "cpu" or "cuda".
+        split: its test nodes are not read.
+        twins: (N,) nodes with a twin in train, to compute the difference without them.
         report: called after each epoch.
-        should_stop: asked after each epoch; True raises KeyboardInterrupt.
+        should_stop: polled after each epoch; True raises KeyboardInterrupt.
     """
     started = time.perf_counter()
     is_large = graph.num_nodes > LARGE
@@ -199,39 +193,29 @@ def usefulness(
 
 
 def verdict(difference: Difference | None, metric: str) -> str:
-    """Whether a difference is more than noise, in one sentence."""
+    """State in one sentence whether a difference is significant."""
     assert difference is not None
     assert difference.low is not None
     assert difference.high is not None
-    unit = "points of ROC-AUC" if metric == "roc_auc" else "points of accuracy"
-    amount = f"{100 * abs(difference.mean):.1f} {unit}"
-    where = (
-        f"on {difference.count:,} validation nodes (95 % interval "
-        f"{100 * difference.low:+.1f} to {100 * difference.high:+.1f})"
+    name = "ROC-AUC" if metric == "roc_auc" else "Accuracy"
+    numbers = (
+        f"{name} of all statistics together minus attributes alone: {100 * difference.mean:+.1f} "
+        f"points on {difference.count:,} validation nodes (95 % interval "
+        f"{100 * difference.low:+.1f} to {100 * difference.high:+.1f})."
     )
     if difference.low > 0:
-        return (
-            f"The graph helps: all statistics together beat attributes alone by {amount} {where}."
-        )
+        return f"The graph helps. {numbers}"
     if difference.high < 0:
-        return (
-            f"The graph does not help: all statistics together are {amount} below attributes "
-            f"alone {where}."
-        )
-    side = "above" if difference.mean >= 0 else "below"
-    return (
-        f"No difference beyond noise: all statistics together are {amount} {side} attributes "
-        f"alone {where}."
-    )
+        return f"The graph does not help. {numbers}"
+    return f"No significant difference. {numbers}"
 
 
 @dataclass(frozen=True)
 class _Values:
-    """A score as a mean over nodes, seeds averaged.
+    """A score as a mean over nodes, averaged over seeds.
 
     Attributes:
-        groups: of accuracy one array, hit or not for each node; of ROC-AUC one for each class, the
-            share of the other class's nodes that a node is ranked right of (DeLong's placements).
+        groups: for accuracy one array of hits; for ROC-AUC DeLong's placements of each class.
     """
 
     groups: tuple[Array, ...]
@@ -242,21 +226,17 @@ class _Values:
 
 
 def interval(first: _Values, second: _Values) -> Difference:
-    """First - second with a 95 % interval over nodes, paired node by node.
-
-    The mean of paired differences ± Student's t times its standard error; for ROC-AUC the variance
-    is DeLong's: the sum of those of both classes' mean placements.
-    """
+    """Return first minus second with a 95 % interval (paired t; DeLong's variance for ROC-AUC)."""
     apart = [one - other for one, other in zip(first.groups, second.groups, strict=True)]
     variance = sum(float(one.var(ddof=1)) / one.size for one in apart)
     count = sum(one.size for one in apart)
     half = float(stats.t.ppf(0.975, count - 1)) * math.sqrt(variance)
-    mean = round(float(apart[0].mean()), 12) + 0.0  # what only rounding left is nothing
+    mean = round(float(apart[0].mean()), 12) + 0.0  # without rounding errors and -0
     return Difference(mean, mean - half, mean + half, count, "validation nodes")
 
 
 def _among(kept: Array, pair: tuple[Array, Array], truth: Array, metric: str) -> Difference | None:
-    """The difference of two models on some of the nodes; None where these are too few."""
+    """Return the difference of two models on some of the nodes; None if these are too few."""
     truth = truth[kept]
     is_one_sided = metric == "roc_auc" and np.bincount(truth, minlength=2).min() < 2
     if truth.size < FEWEST_NODES or is_one_sided:
@@ -266,13 +246,13 @@ def _among(kept: Array, pair: tuple[Array, Array], truth: Array, metric: str) ->
 
 
 def _of(logits: Tensor, val: Array) -> Array:
-    """The logits of the validation nodes, (R, nodes, C)."""
+    """Return (R, nodes, C) logits of the validation nodes."""
     own: Array = logits[:, torch.from_numpy(val)].numpy()
     return own
 
 
 def _values(own: Array, truth: Array, metric: str) -> _Values:
-    """What each node adds to the score of (R, nodes, C) logits."""
+    """Return what each node adds to the score of (R, nodes, C) logits."""
     if metric == "accuracy":
         return _Values(((own.argmax(axis=-1) == truth).mean(axis=0),))
     ranks = own[..., 1] - own[..., 0]  # (R, nodes)
@@ -282,7 +262,7 @@ def _values(own: Array, truth: Array, metric: str) -> _Values:
 
 
 def placements(scores: Array, others: Array) -> Array:
-    """For each score the share of the others below it, ties counted half.
+    """Return for each score the share of the others below it, ties counted half.
 
     >>> placements(np.array([1.0, 3.0]), np.array([0.0, 1.0, 2.0, 3.0])).tolist()
     [0.375, 0.875]
@@ -295,7 +275,7 @@ def placements(scores: Array, others: Array) -> Array:
 
 
 def _metric(train_labels: Array, val_labels: Array, classes: int) -> str:
-    """ROC-AUC for two skewed classes that validation has at least two nodes of, else accuracy."""
+    """Choose ROC-AUC for two skewed classes with two validation nodes each, else accuracy."""
     sizes = np.bincount(train_labels, minlength=classes)
     judged = np.bincount(val_labels, minlength=classes)
     is_skewed = classes == 2 and sizes.max() > SKEWED * sizes.sum()
@@ -303,7 +283,7 @@ def _metric(train_labels: Array, val_labels: Array, classes: int) -> str:
 
 
 def _drawn(mask: Array, part: str, is_large: bool) -> Array:
-    """The nodes of a mask, or of a large graph a seeded draw of them."""
+    """Return the mask, for large graphs of a seeded sample of its nodes."""
     nodes = np.flatnonzero(mask)
     if not is_large or nodes.size <= MOST_NODES[part]:
         return mask
@@ -326,7 +306,7 @@ def _fit(
     should_stop: Callable[[], bool],
 ) -> Fitted:
     entry = find_model("hpgmn")
-    # Directions are told apart only where they differ: it costs twice as much.
+    # Distinguishing directions doubles the cost.
     changes = SETTINGS | (LARGE_SETTINGS if graph.num_nodes > LARGE else {})
     changes |= {
         "statistics": statistics,
@@ -349,7 +329,7 @@ def _fit(
 def _estimator(
     graph: Graph, fitted: Fitted, masks: tuple[Array, Array], device: torch.device | str
 ) -> Tensor:
-    """The logits of the label estimator behind a fitted model, (R, N, C)."""
+    """Return (R, N, C) logits of the label estimator of a fitted model."""
     task = make_task(graph, fitted.replicas, [masks] * len(fitted.replicas), device)
     parameters = {name: value.to(device) for name, value in fitted.done["estimator"].items()}
     return estimator_logits(task, parameters).cpu()
@@ -358,7 +338,7 @@ def _estimator(
 def _counted(
     report: Callable[[Progress], None] | None, number: int, count: int
 ) -> Callable[[Progress], None] | None:
-    """The same report, told which of several trainings is going on."""
+    """Return the callback with the number of the current training added."""
     if report is None:
         return None
     return lambda now: report(dataclasses.replace(now, batch=number, batches=count))

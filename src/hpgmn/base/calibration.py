@@ -244,11 +244,6 @@ def threshold_for_accuracy(
     return Answered(float(thresholds[at]), float(shares[at]), float(accuracies[at]))
 
 
-def threshold_for_coverage(confidence: Array, right: Array, wanted: float) -> Answered:
-    """The highest threshold that answers at least the wanted share."""
-    return coverage_curve(confidence, right, [wanted])[0]
-
-
 def _answers(confidence: Array, right: Array) -> tuple[Array, Array, Array]:
     """Every threshold that makes a difference, highest first, with its coverage and accuracy."""
     order = np.argsort(-confidence, kind="stable")

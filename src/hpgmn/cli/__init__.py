@@ -25,6 +25,7 @@ COMMANDS = {
     "predict": "predict",
     "evaluate": "evaluate",
     "explain": "explain",
+    "report": "report",
     "statistics": "statistics",
     "audit": "audit",
     "convert": "convert",

@@ -1,15 +1,16 @@
-"""The command that tells what is wrong with a graph, and whether its edges help: audit."""
+"""``hpgmn audit``: defects of a graph, its homophily, and whether its edges help."""
 
 from __future__ import annotations
 
 import json
-import math
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Column, Table
 from rich.text import Text
 
+from hpgmn.base.text import MISSING, count_noun
 from hpgmn.cli.console import out, say, step_progress, stop_on_signal, training_progress
 from hpgmn.cli.tables import (
     GRAPH_HELP,
@@ -29,8 +30,8 @@ from hpgmn.cli.tables import (
 
 if TYPE_CHECKING:
     from hpgmn.auditing import Audit
-    from hpgmn.auditing.structure import Degrees
     from hpgmn.auditing.usefulness import Usefulness
+    from hpgmn.evaluation.scores import Difference
     from hpgmn.training.replicas import Progress
 
 _STYLES = {"defect": "bold red", "warning": "yellow", "info": "dim"}
@@ -41,25 +42,19 @@ _TRAINED_ON = {
     "attributes": "attributes, hpgmn",
     "class_counts": "class counts of neighbours",
     "class_means": "class means of neighbours",
-    "adjacency": "who the neighbours are",
+    "adjacency": "identity of neighbours",
     "all together": "all together, hpgmn",
-}
-_TWINS = {
-    "out-neighbors": "same out-neighbours",
-    "in-neighbors": "same in-neighbours",
-    "neighbors": "same neighbours",
-    "attributes": "same attributes",
 }
 
 
 def audit(
     graph: Annotated[str, typer.Argument(help=GRAPH_HELP)],
     json_: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
-    split: Annotated[int, typer.Option(help="The split to look at.")] = 0,
+    split: Annotated[int, typer.Option(help="The split to audit.")] = 0,
     protocol: Annotated[str | None, typer.Option(help="A published protocol's splits.")] = None,
     no_training: Annotated[
         bool,
-        typer.Option("--no-training", help="Train no small models to see whether the graph helps."),
+        typer.Option("--no-training", help="Do not measure whether the graph helps."),
     ] = False,
     id_: IdColumn = None,
     label: LabelColumn = None,
@@ -73,12 +68,12 @@ def audit(
     drop_unknown_edges: DropUnknownEdges = False,
     directed: Directed = None,
 ) -> None:
-    """What is wrong with a graph, how alike neighbours are, and whether the graph helps.
+    """Find defects of a graph, measure its homophily, and whether its edges help.
 
-    Looks for duplicates across train and test, attributes that give the label away, missing
-    classes, and data of another dataset. Test labels are counted, never used for judging.
+    Reports duplicates in train and test, attributes that determine the label, missing classes, and
+    data of another dataset. Test labels are counted, never scored.
     """
-    from hpgmn.auditing import audit as look
+    from hpgmn.auditing import audit as run_audit
     from hpgmn.graph.datasets import load
 
     columns = column_options(
@@ -94,7 +89,7 @@ def audit(
         def report(now: Progress) -> None:
             progress(f"{loaded.name} audit", now)
 
-        found = look(
+        found = run_audit(
             loaded, split, training=not no_training, report=report, should_stop=should_stop
         )
     if json_:
@@ -104,161 +99,143 @@ def audit(
 
 
 def _print(found: Audit) -> None:
-    """The page: findings first, then the numbers behind them."""
-    where = "no split" if found.split is None else f"split {found.split}"
+    """Print the findings first, then the numbers behind them."""
     edges = found.structure
-    kind = "directed" if edges.directed else "undirected"
     _line(
-        f"{found.graph}: {edges.nodes:,} nodes, {edges.edges:,} {kind} edges, "
-        f"{found.columns.count:,} attributes, {len(found.classes.counts):,} classes",
+        f"{found.graph}: {edges.nodes:,} nodes, {edges.edges:,} "
+        f"{'directed' if edges.directed else 'undirected'} edges, {found.columns.count:,} "
+        f"attributes, {len(found.classes.counts):,} classes",
         style="bold",
     )
-    counts = [
-        (severity, sum(one.severity == severity for one in found.findings)) for severity in _STYLES
-    ]
-    words = [
-        f"{count} {word}{'s' if count != 1 and word != 'info' else ''}" for word, count in counts
-    ]
-    _heading(f"Findings ({where}): {', '.join(words)}")
+    where = "no split" if found.split is None else f"split {found.split}"
+    severities = [finding.severity for finding in found.findings]
+    counts = ", ".join(f"{severities.count(severity)} {severity}" for severity in _STYLES)
+    _line(f"\nFindings ({where}): {counts}", style="bold")
     rows = Table.grid(padding=(0, 1))
-    for one in found.findings:
-        text = Text(f"{one.message} ").append(f"→ {one.advice}", style="dim")
-        rows.add_row(Text(one.severity, style=_STYLES[one.severity]), text)
+    for finding in found.findings:
+        remedy = finding.remedy.render(cli=True)
+        text = Text(f"{finding.message} ").append(f"→ {remedy}", style="dim")
+        rows.add_row(Text(finding.severity, style=_STYLES[finding.severity]), text)
     out.print(rows, width=_WIDTH)
     if found.usefulness is not None:
         _print_usefulness(found.usefulness)
-    _print_homophily(found)
-    _print_twins(found)
-    _print_columns(found)
-    _print_classes(found)
+    _print_homophily_and_twins(found)
+    _print_columns_and_classes(found)
     _print_structure(found)
 
 
 def _print_usefulness(found: Usefulness) -> None:
-    _heading("Does the graph help? (validation nodes)")
     metric = "ROC-AUC %" if found.metric == "roc_auc" else "accuracy %"
-    table = _table("trained on", metric, "against attributes alone", right=(1,))
-    for one in found.contributions:
-        apart = "(attributes alone)" if one.difference is None else _difference(one.difference)
-        table.add_row(_TRAINED_ON[one.name], f"{100 * one.score:.1f}", apart)
-    out.print(table, width=_WIDTH)
-    drawn = " drawn from more" if found.is_sampled else ""
-    plural = "s" if found.seeds > 1 else ""
-    _line(
-        f"{found.train_nodes:,} train and {found.val_nodes:,} validation nodes{drawn}, mean of "
-        f"{found.seeds} seed{plural}, small fixed settings, {found.seconds:.0f} s. Brackets: 95 % "
-        "interval over nodes. All scores are a little high: the same nodes choose the epoch.",
-        style="dim",
-    )
-
-
-def _difference(found: Any) -> str:
-    ends = f"[{100 * found.low:+.1f}, {100 * found.high:+.1f}]"
-    noise = " noise" if found.low <= 0 <= found.high else ""
-    return f"{100 * found.mean:+.1f} {ends}{noise}"
-
-
-def _print_homophily(found: Audit) -> None:
-    from hpgmn.auditing.findings import MEASURES
-
-    _heading("How alike neighbours are")
-    table = _table("measure", "value", "meaning", right=(1,))
-    for name, (words, meaning) in MEASURES.items():
-        table.add_row(words, _number(getattr(found.homophily, name)), meaning)
-    out.print(table, width=_WIDTH)
-
-
-def _print_twins(found: Audit) -> None:
-    _heading("Duplicate nodes")
-    columns = ("alike", "nodes", "test nodes like a train node", "label agrees")
-    table = _table(*columns, right=(1, 2, 3))
-    for one in found.twins:
-        table.add_row(
-            _TWINS[one.alike], f"{one.nodes:,}", _percent(one.test_share), _percent(one.agreement)
+    rows = [
+        (
+            _TRAINED_ON[part.name],
+            f"{100 * part.score:.1f}",
+            "(baseline)" if part.difference is None else _difference(part.difference),
         )
-    out.print(table, width=_WIDTH)
+        for part in found.contributions
+    ]
+    head = ("trained on", metric, "vs. baseline")
+    _print_table("Does the graph help? (validation nodes)", head, rows)
+    sample = " (a sample)" if found.is_sampled else ""
     _line(
-        "Same neighbours: three or more, and no others. Label agrees: of validation nodes with the "
-        "train nodes they are like.",
+        f"{found.train_nodes:,} train and {found.val_nodes:,} validation nodes{sample}, mean of "
+        f"{count_noun(found.seeds, 'seed')}, small fixed settings, {found.seconds:.0f} s. "
+        "Brackets: 95 % interval over nodes. Scores are slightly optimistic: the same nodes select "
+        "the epoch.",
         style="dim",
     )
 
 
-def _print_columns(found: Audit) -> None:
-    _heading("Attribute columns")
-    own = found.columns
-    table = _table("all", "zero", "constant", "give the label away", right=range(4))
-    counts = (own.count, len(own.zero), len(own.constant), len(own.giveaways))
-    table.add_row(*(f"{count:,}" for count in counts))
-    out.print(table)
-    drawn = " drawn from more" if own.is_sampled else ""
+def _difference(difference: Difference) -> str:
+    assert difference.low is not None
+    assert difference.high is not None
+    interval = f"[{100 * difference.low:+.1f}, {100 * difference.high:+.1f}]"
+    note = " not significant" if difference.low <= 0 <= difference.high else ""
+    return f"{100 * difference.mean:+.1f} {interval}{note}"
+
+
+def _print_homophily_and_twins(found: Audit) -> None:
+    from hpgmn.auditing.findings import ALIKE, MEASURES
+
+    rows = []
+    for key, (name, meaning) in MEASURES.items():
+        value = getattr(found.homophily, key)
+        rows.append((name, MISSING if value != value else f"{value:.3f}", meaning))
+    _print_table("Homophily", ("measure", "value", "meaning"), rows)
+    _print_table(
+        "Duplicate nodes",
+        ("criterion", "nodes", "test nodes equal to a train node", "label agreement"),
+        [
+            (ALIKE[one.alike], f"{one.nodes:,}", _percent(one.test_share), _percent(one.agreement))
+            for one in found.twins
+        ],
+    )
     _line(
-        f"Each column alone, by {own.judged_nodes:,} train and validation nodes{drawn}; columns "
-        "that tell the label only together are not found.",
+        "Same neighbours: nodes with three or more neighbours, all of them shared. Label "
+        "agreement: of validation nodes with the train nodes they duplicate.",
         style="dim",
     )
 
 
-def _print_classes(found: Audit) -> None:
-    _heading("Classes")
-    counts = sorted(found.classes.counts.items(), key=lambda one: -one[1])
+def _print_columns_and_classes(found: Audit) -> None:
+    columns = found.columns
+    counts = (columns.count, len(columns.zero), len(columns.constant), len(columns.giveaways))
+    head = ("all", "zero", "constant", "determine the label")
+    _print_table("Attribute columns", head, [[f"{count:,}" for count in counts]])
+    sample = " (a sample)" if columns.is_sampled else ""
+    _line(
+        f"Each column alone, on {columns.judged_nodes:,} train and validation nodes{sample}; "
+        "combinations of columns are not tested.",
+        style="dim",
+    )
+    classes = sorted(found.classes.counts.items(), key=lambda pair: -pair[1])
     total = max(1, sum(found.classes.counts.values()))
-    table = _table("class", "labelled nodes", "share", right=(1, 2))
-    for name, count in counts[:_MOST_CLASSES]:
-        table.add_row(Text(name), f"{count:,}", _percent(count / total))
-    if len(counts) > _MOST_CLASSES:
-        rest = sum(count for _, count in counts[_MOST_CLASSES:])
-        others = f"{len(counts) - _MOST_CLASSES:,} others"
-        table.add_row(others, f"{rest:,}", _percent(rest / total))
+    shown = classes[:_MOST_CLASSES]
+    if len(classes) > _MOST_CLASSES:
+        others = f"{len(classes) - _MOST_CLASSES:,} others"
+        shown.append((others, sum(count for _, count in classes[_MOST_CLASSES:])))
+    rows = [(name, f"{count:,}", _percent(count / total)) for name, count in shown]
     if found.classes.unlabelled:
-        table.add_row("without a label", f"{found.classes.unlabelled:,}", "")
-    out.print(table)
+        rows.append(("without a label", f"{found.classes.unlabelled:,}", ""))
+    _print_table("Classes", ("class", "labelled nodes", "share"), rows)
 
 
 def _print_structure(found: Audit) -> None:
-    _heading("Edges")
     edges = found.structure
-    table = _table(
-        "neighbours of a node", "least", "median", "most", "nodes without", right=range(1, 5)
-    )
-    kinds = {"all": edges.degrees}
+    degrees = {"all": edges.degrees}
     if edges.is_one_way:
-        kinds = {"out": edges.out_degrees, "in": edges.in_degrees} | kinds
-    for name, degrees in kinds.items():
-        table.add_row(name, *_degrees(degrees))
-    out.print(table)
-    parts = f"{edges.components:,} connected part{'s' if edges.components > 1 else ''}"
+        degrees = {"out": edges.out_degrees, "in": edges.in_degrees} | degrees
+    rows = [
+        (name, f"{own.least:,}", f"{own.median:,.10g}", f"{own.most:,}", f"{own.without:,}")
+        for name, own in degrees.items()
+    ]
+    head = ("neighbours of a node", "minimum", "median", "maximum", "nodes without")
+    _print_table("Edges", head, rows)
     _line(
         f"{edges.listed_edges:,} edges listed: {edges.self_loops:,} self-loops, "
-        f"{edges.repeated_edges:,} repeats; {edges.both_ways:.0%} run both ways; {parts}, the "
-        f"largest of {edges.largest_component:,} nodes.",
+        f"{edges.repeated_edges:,} repeats; {edges.both_ways:.0%} in both directions; "
+        f"{count_noun(edges.components, 'component')}, the largest with "
+        f"{edges.largest_component:,} nodes.",
         style="dim",
     )
 
 
-def _degrees(found: Degrees) -> tuple[str, ...]:
-    return f"{found.least:,}", f"{found.median:,.10g}", f"{found.most:,}", f"{found.without:,}"
-
-
-def _number(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value:.3f}"
-
-
 def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{share:.1%}"
+    return MISSING if share is None else f"{share:.1%}"
 
 
-def _table(*columns: str, right: Any = ()) -> Table:
-    made = [
-        Column(name, justify="right" if place in right else "left")
-        for place, name in enumerate(columns)
-    ]
-    return Table(*made, box=None, padding=(0, 2, 0, 0), header_style="dim")
-
-
-def _heading(text: str) -> None:
-    out.print()
-    _line(text, style="bold")
+def _print_table(heading: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table; columns of numbers are aligned to the right."""
+    rows = [tuple(row) for row in rows]
+    aligned = []
+    for index, name in enumerate(columns):
+        is_number = all(row[index][:1].isdigit() or row[index] in ("", MISSING) for row in rows)
+        aligned.append(Column(name, justify="right" if is_number else "left"))
+    table = Table(*aligned, box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    _line(f"\n{heading}", style="bold")
+    out.print(table, width=_WIDTH)
 
 
 def _line(text: str, style: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from hpgmn.base.errors import HPGMNError
+from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.base.files import (
     RUN_FORMAT,
     check_format,
@@ -71,23 +71,23 @@ def write_metrics(path: Path, metrics: Mapping[str, Any]) -> None:
 
 
 def read_metrics(path: Path) -> dict[str, Any]:
-    """What ``metrics.json`` says; one that was changed or cut is refused."""
-    remedy = "Restore it, or train that run again with --overwrite."
+    """Read ``metrics.json``, the one reader of it; a damaged file is refused."""
+    remedy = Remedy("Restore it") | Remedy("Train that run again", option="overwrite", value=True)
     try:
         found = read_json(path)
         if isinstance(found, dict):
             check_format(path, found.get("format"), RUN_FORMAT)
         return verify_run_checksum(found)
     except OSError as error:
-        raise HPGMNError(f"Cannot read {path} ({error.strerror or error}). {remedy}") from None
+        raise HPGMNError(f"Cannot read {path} ({error.strerror or error}).", remedy) from None
     except ValueError as error:
-        raise HPGMNError(f"{path} is damaged: {error}. {remedy}") from None
+        raise HPGMNError(f"{path} is damaged: {error}.", remedy) from None
 
 
 def run_metrics(
     spec: RunSpec, result: Result, graph: str, summary: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Everything ``metrics.json`` says of a training; the one reading of the test labels.
+    """Return the content of ``metrics.json``; the only place that reads test labels.
 
     Args:
         spec: what was trained.

@@ -191,16 +191,12 @@ def choose_settings(
             report=monitor.progress,
             should_stop=monitor.should_stop,
         )
+    metric = metric_words(spec.metric, choice.content["positive"])
     for row in choice.content["members"]:
         if row["failure"] is None:
+            member = f"'{row['name']}' ({row['model']}), {metric}"
             score, seconds = 100 * row["val_score_mean"], row["seconds"]
-            logger.info(
-                "Portfolio: '%s' (%s), %.1f, %.1f seconds",
-                row["name"],
-                row["model"],
-                score,
-                seconds,
-            )
+            logger.info("Portfolio: %s %.1f, %.1f seconds", member, score, seconds)
     monitor.note(choice.sentence())
     return choice
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from torch import Tensor
 
 from hpgmn.base.calibration import calibrated
-from hpgmn.base.errors import HPGMNError
+from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.base.files import atomic_write, verify_run_checksum, write_text
 from hpgmn.base.parsing import read_json
 from hpgmn.graph import Array, Graph, Split
@@ -148,12 +148,15 @@ def guessed_labels(path: Path, class_names: Sequence[str], split: int) -> Array:
             found = pc.fill_null(pc.index_in(words, value_set=names), -1)
             labels.append(found.to_numpy(zero_copy_only=False))
     except (OSError, ValueError, pa.ArrowException, KeyError) as error:
-        raise HPGMNError(f"{path} cannot be read ({error}). Train the run again.") from None
+        raise HPGMNError(f"{path} cannot be read ({error}).", "Train the run again") from None
     order, values = np.concatenate(nodes), np.concatenate(labels)
     if not len(order):
-        raise HPGMNError(f"{path} has no predictions for split {split}. Choose another --split.")
+        remedy = Remedy("Choose another split", option="split")
+        raise HPGMNError(f"{path} has no predictions for split {split}.", remedy)
     if (values < 0).any():
-        raise HPGMNError(f"{path} names classes that the graph does not have. Choose another run.")
+        raise HPGMNError(
+            f"{path} names classes that the graph does not have.", "Choose another run"
+        )
     labels_of = np.full(int(order.max()) + 1, -1, np.int32)
     labels_of[order] = values
     return labels_of
@@ -172,8 +175,8 @@ def used_ids(path: Path) -> dict[int, list[str]]:
         table = table.filter((pc.field("seed") == 0) & pc.field("role").isin(["train", "val"]))
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
         raise HPGMNError(
-            f"{path} is damaged ({type(error).__name__}). Restore it, or train again with "
-            "--overwrite."
+            f"{path} is damaged ({type(error).__name__}).",
+            Remedy("Restore it") | Remedy("Train again", option="overwrite", value=True),
         ) from None
     found: dict[int, list[str]] = {}
     for split, name in zip(*(table[key].to_pylist() for key in columns[:2]), strict=True):
@@ -195,8 +198,8 @@ def refuse_other_graph(metrics: Path, num_nodes: int, fingerprint: str | None) -
         before = int(about["graph_summary"]["num_nodes"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise HPGMNError(
-            f"{run} is not the folder of a finished run ({metrics.name}: {error!r}). Finish the "
-            "run with --resume, or choose another."
+            f"{run} is not the folder of a finished run ({metrics.name}: {error!r}).",
+            Remedy("Resume the run", option="resume", value=True) | "Choose another run",
         ) from None
     trained = None
     if fingerprint is not None and (run / MODEL_FILE).is_file():

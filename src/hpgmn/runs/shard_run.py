@@ -48,10 +48,10 @@ from hpgmn.training.checkpoint import read_seconds, read_tensors
 from hpgmn.training.checks import (
     LabelCounts,
     check_counts,
+    check_positive,
     class_number,
     scarce_counts,
     skewed_counts,
-    sought_class,
 )
 from hpgmn.training.numerics import deterministic_algorithms, run_training_thread
 from hpgmn.training.ranks import Ranks, join_ranks
@@ -212,7 +212,7 @@ def shard_spec(
         splits=(number,),
         seeds=seeds,
         metric=metric,
-        positive=sought_class(metric, int(seen[0] >= seen[1]), shards.class_names, positive),
+        positive=check_positive(metric, int(seen[0] >= seen[1]), shards.class_names, positive),
         device=device,
         calibrate=calibrate,
         deterministic=deterministic,

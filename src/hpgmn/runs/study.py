@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from hpgmn.base.errors import HPGMNError
+from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.base.files import STUDY_FORMAT, check_format, write_text
 from hpgmn.base.locking import lock_file
 from hpgmn.base.settings import make_settings, settings_dict
@@ -42,6 +42,7 @@ FEWEST_TRIALS = 10
 TOP_SHARE = 0.25
 """Importance is about reaching this share of the trials, those with the best scores."""
 
+_OTHER_STUDY = Remedy("Choose another file", option="study")
 _SQLITE = b"SQLite format 3\0"
 _TABLES = {
     *("studies", "study_directions", "study_user_attributes", "study_system_attributes"),
@@ -53,7 +54,7 @@ _TABLES = {
 _FULL = "database or disk is full"
 _DAMAGED = "database disk image is malformed"
 _WORDS = {
-    "fixed": "--set",
+    "fixed": "fixed settings",
     "content": "the graph itself (attributes, edges, labels or splits)",
     "values": "the values to try",
 }
@@ -62,10 +63,8 @@ _SOMETIMES = ("deterministic", "positive")  # keys that only some searches have
 
 
 def study_exists(path: Path) -> bool:
-    """Whether a file is a study of ours; another file is refused, a missing one is not."""
-    refusal = HPGMNError(
-        f"{path} is not a study of hpgmn; nothing was changed. Choose another --study."
-    )
+    """Return whether a study exists; refuse a file that is not a study."""
+    refusal = HPGMNError(f"{path} is not a study of hpgmn; nothing was changed.", _OTHER_STUDY)
     if not path.exists():
         return False
     if not path.is_file():
@@ -73,7 +72,7 @@ def study_exists(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             start = file.read(len(_SQLITE))
-        if not start:  # a search that was killed before its first word
+        if not start:  # a search that was killed before its first write
             return False
         if start != _SQLITE:
             raise refusal
@@ -86,7 +85,7 @@ def study_exists(path: Path) -> bool:
             query += " OR sql LIKE 'CREATE VIRTUAL%'"
             if database.execute(query).fetchone()[0]:
                 raise refusal
-            if _is_begun_only(database):
+            if _has_no_study_yet(database):
                 return False
             ours = database.execute(
                 "SELECT count(*) FROM studies WHERE study_name = ?", (STUDY_NAME,)
@@ -95,14 +94,14 @@ def study_exists(path: Path) -> bool:
         raise refusal from None
     except OSError as error:
         raise HPGMNError(
-            f"Cannot read the study {path} ({error.strerror or error}). Choose another --study."
+            f"Cannot read the study {path} ({error.strerror or error}).", _OTHER_STUDY
         ) from None
     if not ours[0]:
         raise refusal
     return True
 
 
-def _is_begun_only(database: sqlite3.Connection) -> bool:
+def _has_no_study_yet(database: sqlite3.Connection) -> bool:
     """Whether a search was killed, or is at work, before it had all of its tables and its study."""
     rows = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
     tables = {name for (name,) in rows}
@@ -135,7 +134,8 @@ def open_study(path: Path) -> Iterator[Study]:
             raise _full(path) from None
         raise HPGMNError(
             f"The study {path} cannot be opened: it is damaged, cannot be written, or is of "
-            "another version of Optuna. Choose another --study."
+            "another version of Optuna.",
+            _OTHER_STUDY,
         ) from None
     try:
         study = optuna.create_study(
@@ -149,11 +149,11 @@ def open_study(path: Path) -> Iterator[Study]:
             raise _full(path) from None
         if _DAMAGED in reason:
             raise HPGMNError(
-                f"The study {path} is damaged ({_DAMAGED}). Restore it, or choose another --study."
+                f"The study {path} is damaged ({_DAMAGED}).", Remedy("Restore it") | _OTHER_STUDY
             ) from error
         raise HPGMNError(
-            f"The study {path} cannot be used any more: {reason}. What is done is kept where it "
-            "can be read; see that its disk is there, then repeat the command."
+            f"The study {path} cannot be used any more: {reason}. Finished trials are kept.",
+            "Check its disk, then repeat the search",
         ) from error
     finally:
         storage.remove_session()
@@ -162,19 +162,19 @@ def open_study(path: Path) -> Iterator[Study]:
 
 def _full(path: Path) -> HPGMNError:
     return HPGMNError(
-        f"The disk of the study {path} is full. Trials that are done are kept. Make room and "
-        "repeat the command, or choose another --study."
+        f"The disk of the study {path} is full. Finished trials are kept.",
+        Remedy("Free disk space and repeat the search") | _OTHER_STUDY,
     )
 
 
 def identity_of(study: Study) -> dict[str, Any] | None:
-    """What a study searches; None for one that was just made."""
+    """Return what a study searches; None for a new one."""
     found: dict[str, Any] | None = study.user_attrs.get(IDENTITY)
     return found
 
 
 def claim(study: Study, path: Path, identity: Mapping[str, Any]) -> None:
-    """Let a new study be of this search; refuse one that is of another, naming what differs."""
+    """Record what a new study searches; refuse a study of another search."""
     before = identity_of(study)
     if before is None:
         study.set_user_attr(FORMAT, STUDY_FORMAT)
@@ -184,15 +184,15 @@ def claim(study: Study, path: Path, identity: Mapping[str, Any]) -> None:
 
 
 def refuse_other(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse to continue another search than a study holds."""
+    """Refuse to continue a study of another search, naming the differences."""
     names = dict.fromkeys([*now, *(name for name in _SOMETIMES if name in before)])
     changed = [name for name in names if before.get(name) != now.get(name)]
     if changed:
         named = [name for name in changed if name not in ("content", "values")]
         differences = ", ".join(_difference(name, before, now) for name in named or changed)
         raise HPGMNError(
-            f"The study {path} is of another search: {differences}. Repeat its first command to "
-            "continue it, or choose another --study."
+            f"The study {path} is of another search: {differences}.",
+            Remedy("Continue it with its first options") | _OTHER_STUDY,
         )
 
 
@@ -212,15 +212,12 @@ def _shown(value: Any) -> str:
 
 @contextmanager
 def lock_study(path: Path) -> Iterator[None]:
-    """Keep every other command from writing a study meanwhile, also one that comes later.
-
-    The lock is a file beside the study, which goes with the process: a killed one holds none.
-    """
-    refusal = (
-        f"Another command is searching with the study {path}. Wait for it, look at it with "
-        "--trials 0, or choose another --study."
+    """Lock a study against other processes; the lock ends with this process."""
+    message = (
+        f"Another process is searching with the study {path}. Wait for it to finish, or choose "
+        "another study."
     )
-    with lock_file(path.with_name(path.name + ".lock"), refusal):
+    with lock_file(path.with_name(path.name + ".lock"), message):
         yield
 
 

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hpgmn.base.digests import search_content
-from hpgmn.base.errors import SettingError
+from hpgmn.base.errors import Remedy, SettingError
 from hpgmn.base.settings import make_settings, plain, settings_dict
 from hpgmn.base.text import format_setting
 from hpgmn.graph import Graph
@@ -118,13 +118,16 @@ def check_names(space: str, sampler: str, model: str) -> None:
         raise SettingError.unknown("sampler", sampler, SAMPLERS)
     find_model(model)
     if space == "paper" and model != "hpgmn":
-        raise SettingError(f"--space paper is of hpgmn alone (got --model {model}). Use ours.")
+        raise SettingError(
+            f"The space of the paper is for hpgmn only (got {model}).",
+            Remedy("Use our space", option="space", value="ours"),
+        )
 
 
-def kept(value: Any) -> Any:
-    """A value as a study file can hold it: several names in one word, anything else as it is.
+def study_value(value: Any) -> Any:
+    """Return a value as a study stores it: several names as one text, others unchanged.
 
-    >>> kept(("attributes", "diffusion")), kept(0.5)
+    >>> study_value(("attributes", "diffusion")), study_value(0.5)
     ('attributes,diffusion', 0.5)
     """
     return format_setting(list(value)) if isinstance(value, tuple | list) else value
@@ -139,20 +142,21 @@ class Choices(dict[str, dict[Any, Any]]):
         found = cls()
         for name, values in _space(spec, graph).items():
             if name not in spec.fixed and len(values) > 1:
-                found[name] = {kept(value): value for value in values}
+                found[name] = {study_value(value): value for value in values}
         if not found:
             raise SettingError(
-                f"--set leaves nothing to search: every setting of the space '{spec.space}' of "
-                f"{spec.model} is fixed. Leave some of them out."
+                f"Nothing is left to search: every setting of the space '{spec.space}' of "
+                f"{spec.model} is fixed.",
+                "Fix fewer settings",
             )
         return found
 
     def words_of(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Of all settings those that the study can hold, as words: values that are in the space."""
         return {
-            name: kept(settings[name])
+            name: study_value(settings[name])
             for name, words in self.items()
-            if name in settings and kept(settings[name]) in words
+            if name in settings and study_value(settings[name]) in words
         }
 
 

@@ -1,4 +1,4 @@
-"""A loss that is not finite: at which step, and from which statistic and setting it comes."""
+"""Explain a loss that is not finite by the statistic or the setting that causes it."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from hpgmn.models.stage import Replica, TrainingStage
 from hpgmn.statistics import Statistic
 
 LARGE = 1e9
-"""Values beyond this make products that single precision cannot hold, whatever the settings."""
+"""Larger values overflow single precision, whatever the settings."""
 
-_VALUES = 10_000_000  # looked at of each statistic
+_VALUES = 10_000_000  # inspected of each statistic
 _SPREAD = 10.0  # a setting so many times its default is the likelier cause
 
 
 def explain_nonfinite_loss(
     stage: TrainingStage, replica: Replica, nodes: Tensor, place: int = 0
 ) -> str:
-    """Why a replica's loss is not finite, and what to do: two sentences.
+    """Explain why a replica's loss is not finite, and what to do.
 
     Args:
         stage: what was trained.
         replica: with its settings.
-        nodes: (T,) nodes that it reads, whose rows are looked at.
+        nodes: (T,) nodes whose rows are inspected.
         place: of the replica in the stage.
     """
     sizes = {
@@ -51,7 +51,7 @@ def explain_nonfinite_loss(
 
 
 def _scaling(statistic: str, settings: Any) -> str:
-    """The setting that would bring a statistic to unit length; empty where it is, or none does."""
+    """Return the setting that scales a statistic to unit length, or "" if none or set already."""
     names = [info.name for info in dataclasses.fields(settings) if info.name.endswith("_scaling")]
     own = [name for name in names if statistic.startswith(name.removesuffix("_scaling"))]
     for name in own or names[:1]:
@@ -65,11 +65,11 @@ def _order(size: float) -> float:
 
 
 def largest(value: Any, nodes: Tensor, place: int = 0) -> float | None:
-    """The largest absolute value of what a model reads, NaN or infinite where one of them is.
+    """Return the largest absolute value of an input; NaN or infinity if one of them is.
 
     Args:
-        value: a statistic, a tensor or several of them; None is returned for anything else.
-        nodes: whose rows of a statistic are looked at.
+        value: a statistic, a tensor or several of them; anything else gives None.
+        nodes: whose rows of a statistic are inspected.
         place: of the replica.
     """
     if isinstance(value, Statistic):
@@ -89,7 +89,7 @@ def largest(value: Any, nodes: Tensor, place: int = 0) -> float | None:
 
 
 def _unusual(stage: TrainingStage, replica: Replica, place: int) -> tuple[str, float]:
-    """The setting of the loss or the steps that is farthest above its default, and its value."""
+    """Return the setting that exceeds its default most, and its value."""
     settings = replica.settings
     defaults: dict[str, Any] = {info.name: info.default for info in dataclasses.fields(settings)}
     lr = "estimator_lr" if stage.name == "estimator" and "estimator_lr" in defaults else "lr"
@@ -100,7 +100,7 @@ def _unusual(stage: TrainingStage, replica: Replica, place: int) -> tuple[str, f
         for name in names
         if name in defaults and isinstance(getattr(settings, name), int | float)
     }
-    # The learning rate is named unless another one is much farther from what is usual.
+    # The learning rate is named unless another setting exceeds its default by far.
     ratios = {name: ratio for name, ratio in ratios.items() if ratio > _SPREAD}
     ratios[lr] = stage.lr[place] / (defaults.get(lr) or 1.0)
     name = max(ratios, key=lambda one: ratios[one])

@@ -14,14 +14,14 @@ _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
 
 
 class ReplicaAdam:
-    """Adam (β₁ 0.9, β₂ 0.999, ε 1e-8) whose moments are plain tensors, easy to save and to cut.
+    """Adam (β₁ 0.9, β₂ 0.999, ε 1e-8) whose moments are plain tensors, easy to save and slice.
 
     Args:
         parameters: tensors that lead with R, by name.
         rates: learning rate and weight decay (L2, added to the gradient) of each replica.
-        first: the first moments to go on from; zeros if None.
-        second: the second moments to go on from; zeros if None.
-        steps: how many steps were made already.
+        first: the first moments to continue from; zeros if None.
+        second: the second moments to continue from; zeros if None.
+        steps: how many were made before.
         own_rates: prefixes of names whose parameters have other rates.
     """
 
@@ -49,12 +49,12 @@ class ReplicaAdam:
 
     @torch.no_grad()
     def step(self) -> None:
-        """One step along the gradients the parameters hold."""
+        """Make one step along the parameters' gradients."""
         for group in self._groups:
             group.step(self.first, self.second)
 
     def clear(self) -> None:
-        """Forget the gradients."""
+        """Clear the gradients."""
         for parameter in self.parameters.values():
             parameter.grad = None
 
@@ -69,11 +69,11 @@ class _Group:
         self._lr = torch.tensor(rates.lr, device=device)
         self._weight_decay = torch.tensor(rates.weight_decay, device=device)
         self._decay = torch.tensor([_BETA1, _BETA2], dtype=torch.float64, device=device)
-        self._steps = torch.full((), steps, device=device)  # where a CUDA graph can go on counting
+        self._steps = torch.full((), steps, device=device)  # a CUDA graph counts here
         self._counts = [torch.full((), float(steps), device=device) for _ in parameters]
 
     def step(self, first: Parameters, second: Parameters) -> None:
-        """Move the parameters and their moments."""
+        """Update the parameters and their moments."""
         if len(self._rates) > 1:
             self._step_each(first, second)
             return
@@ -98,7 +98,7 @@ class _Group:
         )
 
     def _step_each(self, first: Parameters, second: Parameters) -> None:
-        """The same step where replicas differ in their rates, broadcast over each tensor."""
+        """Make the same step for replicas with different rates, broadcast over each tensor."""
         self._steps += 1
         scale1, scale2 = (1 - self._decay**self._steps).unbind()
         for name, parameter in self.parameters.items():
@@ -113,5 +113,5 @@ class _Group:
 
 
 def all_parameters(module: torch.nn.Module) -> dict[str, Tensor]:
-    """Every parameter of a module by name."""
+    """Return every parameter of a module by name."""
     return dict(module.named_parameters())

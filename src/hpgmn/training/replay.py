@@ -1,9 +1,8 @@
-"""An epoch, or a step on a batch, as a CUDA graph: recorded once, then replayed by a single call.
+"""An epoch, or a step on a batch, as a CUDA graph: recorded once, replayed by a single launch.
 
-Small graphs leave a GPU waiting for its host, which needs far longer to launch the few hundred
-kernels of an epoch than they take to run. A recording is one launch. Nothing in it comes from the
-host: it counts its own epochs, looks up the key of its random numbers in a table, and writes what
-it finds into a table of all epochs.
+On small graphs the host needs far longer to launch the kernels of an epoch than they take to run.
+Nothing in a recording comes from the host: it counts its own epochs, looks up the key of its random
+numbers in a table, and writes results into a table of all epochs.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ logger = logging.getLogger(__name__)
 Made = TypeVar("Made")
 
 WARM_UP = 2
-"""What is run as it is before one is recorded: libraries set themselves up in their first run."""
+"""Runs before a recording: libraries initialise themselves in the first."""
 
 
 class Replay:
@@ -30,11 +29,11 @@ class Replay:
 
     Args:
         epoch: runs one epoch, given its number as a tensor and the noise of each pass; returns
-            the numbers to note.
+            the values to record.
         keys: (R,) the roots of the replicas' random numbers.
         noise_steps: for each epoch from 0 to the last, the numbers by which its passes draw.
         done: epochs finished before.
-        shape: of the numbers to note.
+        shape: of the values to record.
     """
 
     def __init__(
@@ -51,24 +50,24 @@ class Replay:
         )
         self._count = torch.full((), done, dtype=torch.int64, device=device)
         self._done = done
-        # Made before the recording: what is made in it has memory that each replay writes over.
-        self._notes = torch.full((len(noise_steps), *shape), float("nan"), device=device)
+        # Allocated before the recording, whose own memory each replay overwrites.
+        self._records = torch.full((len(noise_steps), *shape), float("nan"), device=device)
 
         def once() -> None:
             self._count += 1
             here = self._count.view(1)
             drawn = self._table.index_select(0, here)[0]
             noises = [Noise(keys, drawn[number]) for number in range(drawn.shape[0])]
-            found = epoch(self._count, noises)
-            self._notes.index_copy_(0, here, found.unsqueeze(0))
+            values = epoch(self._count, noises)
+            self._records.index_copy_(0, here, values.unsqueeze(0))
 
         self._again = recorded(once)
 
     def next(self) -> Tensor:
-        """Run the next epoch; returns its numbers, which are there once the GPU has caught up."""
+        """Run the next epoch; return its values, available once the GPU has caught up."""
         self._again()
         self._done += 1
-        return self._notes[self._done]
+        return self._records[self._done]
 
 
 class StepReplay:
@@ -97,19 +96,20 @@ class StepReplay:
 
     def fits(self, batch: Sequence[Tensor]) -> bool:
         """Whether a batch has the size that was recorded."""
-        return all(one.shape == own.shape for one, own in zip(batch, self._batch, strict=True))
+        pairs = zip(batch, self._batch, strict=True)
+        return all(tensor.shape == recorded.shape for tensor, recorded in pairs)
 
     def step(self, batch: Sequence[Tensor], number: int) -> Tensor:
-        """Make a step; returns its loss, (R,)."""
-        for own, tensor in zip(self._batch, batch, strict=True):
-            own.copy_(tensor)
+        """Make a step; return its loss, (R,)."""
+        for recorded_tensor, tensor in zip(self._batch, batch, strict=True):
+            recorded_tensor.copy_(tensor)
         self._key.fill_(step_key(number))
         self._again()
         return self._loss.clone()
 
 
 def recorded(work: Callable[[], None]) -> Callable[[], None]:
-    """A call that repeats all that a function does on the GPU; the function runs only now."""
+    """Record what a function does on the GPU; return a call that repeats it."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         work()
@@ -117,7 +117,7 @@ def recorded(work: Callable[[], None]) -> Callable[[], None]:
 
 
 def attempt(make: Callable[[], Made]) -> Made | None:
-    """A recording, or None where the work cannot be recorded, which the log says."""
+    """Return a recording, or None (logged) if the work cannot be recorded."""
     try:
         return make()
     except RuntimeError as error:

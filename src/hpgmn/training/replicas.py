@@ -1,4 +1,4 @@
-"""Many replicas on one graph: as many at once as memory allows, then the next ones."""
+"""Train many replicas on one graph, as many at once as memory allows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hpgmn.base.errors import HPGMNError
+from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.base.files import (
     RUN_FORMAT,
     check_format,
@@ -44,7 +44,7 @@ from hpgmn.models.stage import (
     make_task,
 )
 from hpgmn.statistics import LocalStatistics
-from hpgmn.training.checkpoint import read_state, refuse_other, write_state
+from hpgmn.training.checkpoint import damaged_file, read_state, require_identity, write_state
 from hpgmn.training.numerics import run_training_thread
 from hpgmn.training.ranks import Ranks
 from hpgmn.training.state import TrainState
@@ -54,20 +54,20 @@ SAVE_SECONDS = 20.0
 """A running training saves its state this often."""
 
 REPORT_SECONDS = 0.1
-"""Progress on a GPU is told this often: each time the host waits for the GPU."""
+"""Progress on a GPU is reported this often: each report waits for the GPU."""
 
 CPU_BATCH_BYTES = 1 * 2**30
-"""Replicas trained together on a CPU share about this much memory: more would not be faster."""
+"""Memory shared by the replicas trained together on a CPU: more would not be faster."""
 
 
 @dataclass
 class Fitted:
-    """What training leaves behind, replica by replica.
+    """The result of a training, replica by replica.
 
     Attributes:
         replicas: R of them.
-        done: the best parameters of each stage, each (R, …), in host memory; empty where the
-            replicas' shapes differ, as in a search: then there is no one model to save.
+        done: the best parameters of each stage, each (R, …), in host memory; empty if the
+            replicas' shapes differ, as in a search.
         logits: (R, N, C) of the training graph.
         val_score: (R,) at the best epoch of the last stage.
         val_loss: (R,) there.
@@ -90,11 +90,10 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a training stands, for a progress bar or a clock.
+    """The progress of a training.
 
-    While a statistic is computed that takes long, the stage is its name, epochs are its rows, and
-    loss and score are NaN. ``seconds_statistics`` is what the batch has spent so far on preparing
-    its stages.
+    While a slow statistic is computed, the stage is its name, epochs are its rows, and loss and
+    score are NaN. ``seconds_statistics`` is the time spent so far on preparing stages.
     """
 
     batch: int
@@ -108,7 +107,7 @@ class Progress:
 
 
 def replica_bytes(graph: Graph, entry: ModelEntry, settings: Any) -> int:
-    """About how much memory one replica needs: parameters with moments, and activations."""
+    """Estimate the memory of one replica: parameters with moments, and activations."""
     parameters, per_node = entry.floats(graph, settings)
     if settings.consistency_weight:
         per_node *= settings.consistency_passes
@@ -122,10 +121,10 @@ def replicas_at_once(
     device: torch.device,
     memory_share: float = 1.0,
 ) -> int:
-    """How many replicas to train together, with a share of what one process would take."""
+    """Return how many replicas to train together, given a share of the memory."""
     if device.type == "cuda":
         budget = int(free_gpu_bytes(device) * 0.6 * memory_share)
-    else:  # all memory, not what is free: how many are together may decide about last bits
+    else:  # total, not free memory: the group size may change last bits
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         budget = min(CPU_BATCH_BYTES, int(memory // 4 * memory_share))
     return max(1, budget // replica_bytes(graph, entry, settings))
@@ -210,7 +209,9 @@ def fit_replicas(
     should_stop: Callable[[], bool] = lambda: False,
     memory_share: float = 1.0,
 ) -> Fitted:
-    """Train replicas in batches.
+    """Train replicas in groups of equal shape.
+
+    Ctrl-C saves the state after the epoch and raises KeyboardInterrupt.
 
     Args:
         graph: the graph.
@@ -218,14 +219,14 @@ def fit_replicas(
         replicas: what to train.
         masks: train and validation mask of each replica.
         device: "cpu" or "cuda".
-        metric: what selects epochs.
-        positive: which of two classes the metric looks for, see :func:`hpgmn.base.metrics.metric`.
-        folder: where states are saved, and found again if there are any; None saves nothing.
-        identity: names this training; a state with another name is refused.
+        metric: selects epochs.
+        positive: the positive class of the metric, see :func:`hpgmn.base.metrics.metric`.
+        folder: where states are saved, and read if there are any; None saves nothing.
+        identity: identifies this training; a state of another one is refused.
         report: called after each epoch.
-        should_stop: asked after each epoch; True saves the state and raises KeyboardInterrupt.
-        memory_share: how much of the memory is for this process, where several train at once; it
-            decides how many replicas are trained together, and so no more than last bits.
+        should_stop: called after each epoch; True acts like Ctrl-C.
+        memory_share: this process's share of the memory, where several train at once; it decides
+            how many replicas are trained together.
     """
     place = torch.device(device)
 
@@ -248,9 +249,10 @@ def fit_replicas(
         return run_training_thread(work)
     except (MemoryError, torch.OutOfMemoryError):
         raise HPGMNError(
-            f"Out of memory while training {entry.name} on '{graph.name}'. Choose a smaller "
-            "hidden_dim, fewer layers, batches of rows (batch_size, where the model has it), or a "
-            "model that reads neighbours only."
+            f"Out of memory while training {entry.name} on '{graph.name}'.",
+            Remedy("Choose a smaller network", setting="hidden_dim")
+            | Remedy("Train in batches if the model can", setting="batch_size")
+            | "Choose a model that reads neighbours only",
         ) from None
     except RuntimeError as error:
         if not is_custom(entry.name):
@@ -291,35 +293,32 @@ def _fit(
 def _plan(
     folder: Path | None, identity: str, replicas: int, make: Callable[[], list[list[int]]]
 ) -> list[list[int]]:
-    """The batches of this training; a resumed one keeps those it began with."""
+    """Return the groups of this training; a resumed one keeps its groups."""
     if folder is None:
         return make()
     path = folder / "plan.json"
-    if path.exists():
-        try:
-            kept = read_json(path)
-            check_format(path, kept.get("format"), RUN_FORMAT)
-            kept = verify_run_checksum(kept)
-            known, plan = kept["identity"], kept["plan"]
-            if known == identity and not _is_partition(plan, replicas):
-                raise ValueError(f"it does not name each of {replicas} runs once")
-        except (OSError, ValueError, KeyError, AttributeError) as error:
-            raise HPGMNError(
-                f"The file {path} is damaged ({error}). Restore it, or train again with "
-                "--overwrite."
-            ) from None
-        refuse_other(known, identity, folder)
-        found: list[list[int]] = plan
-        return found
-    plan = make()
-    write_text(
-        path, json.dumps(with_checksum({"format": RUN_FORMAT, "identity": identity, "plan": plan}))
-    )
+    plan: list[list[int]]
+    if not path.exists():
+        plan = make()
+        content = {"format": RUN_FORMAT, "identity": identity, "plan": plan}
+        write_text(path, json.dumps(with_checksum(content)))
+        return plan
+    try:
+        stored = read_json(path)
+        check_format(path, stored.get("format"), RUN_FORMAT)
+        stored = verify_run_checksum(stored)
+        stored_identity = stored["identity"]
+        plan = stored["plan"]
+        if stored_identity == identity and not _is_partition(plan, replicas):
+            raise ValueError(f"it does not name each of {replicas} runs once")
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise damaged_file(path, str(error)) from None
+    require_identity(stored_identity, identity, folder)
     return plan
 
 
 def _is_partition(plan: Any, replicas: int) -> bool:
-    """Whether a plan is lists of positions, none empty, that hold every replica once."""
+    """Whether a plan is a list of non-empty lists that hold every position once."""
     if not isinstance(plan, list) or not all(isinstance(part, list) and part for part in plan):
         return False
     places = [place for part in plan for place in part]
@@ -393,17 +392,17 @@ class EpochMonitor:
 
 
 def _join(replicas: list[Replica], results: list[tuple[list[int], TrainState, Tensor]]) -> Fitted:
-    """The batches' results in the order of the replicas."""
+    """Join the results of the groups in the order of the replicas."""
     order = [place for places, _, _ in results for place in places]
     back = torch.tensor(order).argsort()
 
     def join(tensors: list[Tensor]) -> Tensor:
-        if len(tensors) == 1:  # in order already; parameters can take gigabytes
+        if len(tensors) == 1:  # in order already: no copy of gigabytes
             return tensors[0].cpu()
         return torch.cat([tensor.cpu() for tensor in tensors])[back]
 
     states = [state for _, state, _ in results]
-    # Settings may have stages that others lack; the last one is everyone's.
+    # Some settings have stages that others lack; all have the last one.
     stages = [name for name in states[0].done if all(name in state.done for state in states)]
     shapes = [
         {
@@ -424,7 +423,7 @@ def _join(replicas: list[Replica], results: list[tuple[list[int], TrainState, Te
         }
     history = {
         stage: {
-            key: _side_by_side([state.history[stage][key] for state in states])[:, back]
+            key: _concatenate_padded([state.history[stage][key] for state in states])[:, back]
             for key in states[0].history[stage]
         }
         for stage in stages
@@ -443,8 +442,8 @@ def _join(replicas: list[Replica], results: list[tuple[list[int], TrainState, Te
     )
 
 
-def _side_by_side(blocks: list[Tensor]) -> Tensor:
-    """(epochs, R) blocks of different lengths beside each other, short ones filled with NaN."""
+def _concatenate_padded(blocks: list[Tensor]) -> Tensor:
+    """Concatenate (epochs, R) blocks of different lengths, short ones filled with NaN."""
     length = max(block.shape[0] for block in blocks)
     filled = [
         torch.cat([block, block.new_full((length - block.shape[0], block.shape[1]), float("nan"))])

@@ -1,4 +1,4 @@
-"""A trained model on disk: every replica's parameters, and what prediction needs to know."""
+"""A trained model, in memory or in a file: the parameters of every replica, and how to apply it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hpgmn.base.calibration import calibrated, fit_temperatures, mean_logits
-from hpgmn.base.errors import HPGMNError
+from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.base.files import RUN_FORMAT
 from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.graph import Array, Graph
@@ -24,7 +24,7 @@ from hpgmn.models.label_estimator import estimator_logits
 from hpgmn.models.stage import ModelEntry, Parameters, Replica, TrainingTask
 from hpgmn.statistics import LocalStatistics
 from hpgmn.statistics.local import fix_sketches
-from hpgmn.training.checkpoint import read_tensors, write_tensors
+from hpgmn.training.checkpoint import damaged_file, read_tensors, write_tensors
 from hpgmn.training.replicas import Fitted
 from hpgmn.training.trainer import logits
 
@@ -32,14 +32,7 @@ MODEL_FILE = "model.safetensors"
 _TIED = ("diffusion", "adjacency", "neighbor_adjacency")  # their columns are the nodes trained on
 
 
-def _damaged(path: Path, fault: str) -> HPGMNError:
-    return HPGMNError(
-        f"The file {path} is damaged or not one of ours ({fault}). Restore it, or train again "
-        "with --overwrite."
-    )
-
-
-def _fault(
+def _inconsistency(
     tensors: Mapping[str, Tensor],
     about: Mapping[str, Any],
     replicas: int,
@@ -66,7 +59,7 @@ def _fault(
     for scale in scales:
         if scale and len(scale) != replicas:
             return f"{len(scale)} temperatures for {replicas} runs"
-        if not all(math.isfinite(one) and one > 0 for one in scale):
+        if not all(math.isfinite(value) and value > 0 for value in scale):
             return "a temperature is not above 0"
     return None
 
@@ -81,9 +74,9 @@ def require_finite(logits: Tensor, graph: Graph, nodes: Array | None = None) -> 
     name = node if graph.node_ids is None else graph.node_ids[node]
     top = float(np.abs(graph.x[[node]]).max())
     raise HPGMNError(
-        f"The model has no finite answer for {int(wrong.sum()):,} of {len(wrong):,} nodes of "
-        f"'{graph.name}', the first '{name}', whose attributes go up to {top:.3g}. Correct the "
-        "attributes and the weights of edges, or scale them and train again."
+        f"The model has no finite output for {int(wrong.sum()):,} of {len(wrong):,} nodes of "
+        f"'{graph.name}', the first '{name}', whose attributes are up to {top:.3g}.",
+        Remedy("Correct attributes and edge weights") | "Scale them and train again",
     )
 
 
@@ -93,11 +86,8 @@ class ModelOnGraph:
     Args:
         entry: the model.
         task: the graph's statistics, the replicas and the train labels.
-        parameters: those of every stage.
+        parameters: those of every stage; the attribute holds them on the task's device.
         logits: (R, N, C) where they are known already.
-
-    Attributes:
-        parameters: those of every stage, on the task's device.
     """
 
     def __init__(
@@ -155,17 +145,16 @@ class ModelOnGraph:
 
 @dataclass
 class SavedModel:
-    """A trained model: R replicas and the graph they were trained on, without its attributes.
+    """A trained model: R replicas, and the nodes of the graph they were trained on.
 
     Attributes:
         entry: the model.
         replicas: R of them.
         done: the best parameters of every stage.
         train_labels: (R, N), -1 outside the train nodes.
-        about: name, fingerprint, sizes and names of the training graph.
-        node_ids: names of the training graph's nodes, where it had any.
-        temperatures: R, by which logits are divided before they become probabilities; all 1 if
-            none are given.
+        about: name, fingerprint, sizes and class names of the training graph.
+        node_ids: ids of the training graph's nodes, if it has any.
+        temperatures: R, which divide logits before the softmax; 1 by default.
         mean_temperatures: the same for the average over the seeds of each replica's split.
     """
 
@@ -233,18 +222,21 @@ class SavedModel:
             model._latest = ModelOnGraph(entry, task, fitted.done, fitted.logits)
         if val is not None:
             model.temperatures = fit_temperatures(fitted.logits, graph.y, val)
-            model.mean_temperatures = model._fit_means(fitted.logits, graph.y, val)
+            model.mean_temperatures = model._fit_mean_temperatures(fitted.logits, graph.y, val)
         return model
 
-    def _fit_means(self, logits: Tensor, y: Array, val: Sequence[Array]) -> list[float]:
-        """The temperature of the average over seeds, split by split; repeated for its seeds."""
-        found: dict[int, float] = {}
+    def _fit_mean_temperatures(self, logits: Tensor, y: Array, val: Sequence[Array]) -> list[float]:
+        """Fit the temperature of the average over the seeds of each replica's split."""
+        by_split: dict[int, float] = {}
         for place, replica in enumerate(self.replicas):
-            if replica.split not in found:
-                same = [at for at, one in enumerate(self.replicas) if one.split == replica.split]
-                mean = mean_logits(logits[same])[None]
-                found[replica.split] = fit_temperatures(mean, y, [val[place]])[0]
-        return [found[replica.split] for replica in self.replicas]
+            if replica.split not in by_split:
+                mean = mean_logits(logits[self._seeds_of(replica.split)])[None]
+                by_split[replica.split] = fit_temperatures(mean, y, [val[place]])[0]
+        return [by_split[replica.split] for replica in self.replicas]
+
+    def _seeds_of(self, split: int) -> list[int]:
+        """Return the positions of the replicas of a split."""
+        return [place for place, replica in enumerate(self.replicas) if replica.split == split]
 
     def write(self, path: Path) -> None:
         """Write the model as one safetensors file."""
@@ -256,8 +248,9 @@ class SavedModel:
         for name, value in tensors.items():
             if not value.isfinite().all():
                 raise HPGMNError(
-                    f"The parameter {name} of {self.entry.name} is not finite, so {path} was not "
-                    "written. Train again with a lower lr."
+                    f"The parameter {name} of {self.entry.name} is not finite; {path} was not "
+                    "written.",
+                    Remedy("Train again with a lower learning rate", setting="lr"),
                 )
         tensors["train_labels"] = torch.from_numpy(self.train_labels.astype(np.int32))
         about = self.about | {
@@ -266,11 +259,11 @@ class SavedModel:
             "stages": list(self.done),
             "replicas": [
                 {
-                    "split": one.split,
-                    "seed": one.seed,
-                    "settings": settings_dict(one.settings),
+                    "split": replica.split,
+                    "seed": replica.seed,
+                    "settings": settings_dict(replica.settings),
                 }
-                for one in self.replicas
+                for replica in self.replicas
             ],
             "node_ids": None if self.node_ids is None else self.node_ids.tolist(),
             "temperatures": self.temperatures,
@@ -290,7 +283,7 @@ class SavedModel:
         try:
             return cls._of_file(path, tensors, about, own)
         except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
-            raise _damaged(path, f"{type(error).__name__}: {error}") from None
+            raise damaged_file(path, f"{type(error).__name__}: {error}") from None
 
     @classmethod
     def _of_file(
@@ -300,15 +293,19 @@ class SavedModel:
         if is_custom(name) and own is None:
             raise HPGMNError(
                 f"{path} holds a model of your own, '{name}', and code is imported only when you "
-                f"name it. Give --model {name} (in Python: load(folder, model='{name}'))."
+                "name it.",
+                Remedy("Name it", option="model", value=name),
             )
         if own not in (None, name):
-            raise HPGMNError(f"{path} holds the model '{name}', not '{own}'. Leave --model out.")
+            raise HPGMNError(
+                f"{path} holds the model '{name}', not '{own}'.",
+                Remedy("Name that model", option="model", value=name),
+            )
         entry = find_model(name)
         if entry.source != about.get("source", ""):
             raise HPGMNError(
-                f"The code of {name} has changed since the model in {path} was trained. Restore "
-                "it, or train again."
+                f"The code of {name} has changed since the model in {path} was trained.",
+                Remedy("Restore it") | "Train again",
             )
         done: dict[str, Parameters] = {
             stage: {
@@ -319,16 +316,16 @@ class SavedModel:
             for stage in about.pop("stages")
         }
         replicas = [
-            Replica(one["split"], one["seed"], make_settings(entry.settings, one["settings"]))
-            for one in about.pop("replicas")
+            Replica(row["split"], row["seed"], make_settings(entry.settings, row["settings"]))
+            for row in about.pop("replicas")
         ]
         node_ids = about.pop("node_ids")
         labels = tensors["train_labels"].numpy().astype(np.int64)
         names = None if node_ids is None else np.asarray(node_ids)
         scales = [about.pop(f"{kind}temperatures", []) for kind in ("", "mean_")]  # older: none
-        fault = _fault(tensors, about, len(replicas), names, scales, is_custom(entry.name))
+        fault = _inconsistency(tensors, about, len(replicas), names, scales, is_custom(entry.name))
         if fault is not None:
-            raise _damaged(path, fault)
+            raise damaged_file(path, fault)
         return cls(entry, replicas, done, labels, about, names, *scales)
 
     @property
@@ -337,12 +334,18 @@ class SavedModel:
         return tuple(self.about["class_names"])
 
     def require_stages(self) -> None:
-        """Refuse to be used where the label estimator is missing: labels cannot be guessed."""
+        """Refuse a model without its label estimator, which pseudo-labels need."""
         if "estimator" in self.entry.stages and "estimator" not in self.done:
             raise HPGMNError(
                 "The model was trained on row shards whose labels are not the label estimator's, "
-                "so it cannot guess those of a graph. Read predictions.parquet of the run, or make "
-                "the shards with `hpgmn shard --labels estimated` and train again."
+                "so it has no pseudo-labels for a graph.",
+                Remedy("Read predictions.parquet of the run")
+                | Remedy(
+                    "Recreate the shards and train again",
+                    command="shard",
+                    option="labels",
+                    value="estimated",
+                ),
             )
 
     def choose(self, places: Sequence[int]) -> SavedModel:
@@ -358,18 +361,18 @@ class SavedModel:
         }
         replicas = [self.replicas[place] for place in chosen]
         labels = self.train_labels[chosen]
-        own = [self.temperatures[place] for place in chosen]
+        temperatures = [self.temperatures[place] for place in chosen]
         means = [self._mean_temperature(self.replicas[place].split, chosen) for place in chosen]
         model = SavedModel(
-            self.entry, replicas, done, labels, self.about, self.node_ids, own, means
+            self.entry, replicas, done, labels, self.about, self.node_ids, temperatures, means
         )
         if self._latest is not None:
             model._latest = self._latest.choose(chosen)
         return model
 
     def _mean_temperature(self, split: int, chosen: Sequence[int]) -> float:
-        """The temperature of the average over those replicas of a split that are chosen."""
-        seeds = [place for place, one in enumerate(self.replicas) if one.split == split]
+        """Return the temperature of the average over the chosen replicas of a split."""
+        seeds = self._seeds_of(split)
         kept = [place for place in seeds if place in chosen]
         if kept == seeds:
             return self.mean_temperatures[seeds[0]]
@@ -408,16 +411,16 @@ class SavedModel:
         return found
 
     def probabilities(self, graph: Graph, device: torch.device | str = "cpu") -> Tensor:
-        """(R, M, C) class probabilities, calibrated by each replica's temperature."""
+        """Return class probabilities (R, M, C), calibrated by each replica's temperature."""
         return calibrated(self.logits(graph, device), self.temperatures)
 
     def mean_probabilities(
         self, graph: Graph, device: torch.device | str = "cpu", nodes: Array | None = None
     ) -> Tensor:
-        """(M, C) class probabilities averaged over the replicas, the seeds of one split.
+        """Return class probabilities (M, C) averaged over the replicas, the seeds of one split.
 
-        The average is calibrated, not what is averaged: so it has the classes of the average that
-        ``metrics.json`` scores.
+        The average is calibrated, not its members: it predicts the classes that ``metrics.json``
+        scores.
         """
         mean = mean_logits(self.logits(graph, device, nodes))[None]
         return calibrated(mean, self.mean_temperatures[:1])[0].float()
@@ -438,61 +441,57 @@ class SavedModel:
         self.require_stages()
         if graph.num_features != self.about["num_features"]:
             raise HPGMNError(
-                f"The model was trained on {self.about['num_features']} attributes, graph "
-                f"'{graph.name}' has {graph.num_features}. Give the same columns in the same order."
+                f"The model was trained on {self.about['num_features']} attributes; graph "
+                f"'{graph.name}' has {graph.num_features}.",
+                "Give the same columns in the same order",
             )
         columns = self.known_positions(graph)
         if columns is not None:
-            self._refuse_strangers(graph, columns)
+            self._require_known_nodes(graph, columns)
         width = int(self.about["num_nodes"])
-        # Rows of its own nodes are all that HP-GMN reads, unless a first model guesses all labels.
+        # HP-GMN reads the rows of the requested nodes only, unless refinement labels all nodes.
         reads_all = self.entry.name != "hpgmn" or "refinement" in self.done
         wanted = None if reads_all else nodes
         statistics = LocalStatistics(graph, device, columns=columns, width=width, wanted=wanted)
         known = np.arange(width) if columns is None else columns
         labels = np.where(known >= 0, self.train_labels[:, np.maximum(known, 0)], -1)
-        nothing = np.full_like(labels, -1)
-        return TrainingTask(
-            statistics, tuple(self.replicas), labels, nothing, len(self.class_names)
-        )
+        nothing, classes = np.full_like(labels, -1), len(self.class_names)
+        return TrainingTask(statistics, tuple(self.replicas), labels, nothing, classes)
 
     def known_positions(self, graph: Graph) -> Array | None:
-        """For each node of another graph its position in the training graph, -1 if it is new.
+        """Return the position of each node in the training graph, -1 if new, matched by node_ids.
 
-        None for the training graph itself. Nodes are the same where their ``node_ids`` are.
+        None for the training graph itself.
         """
         if graph.fingerprint == self.about["fingerprint"]:
             return None
         if self.node_ids is None or graph.node_ids is None:
             return np.full(graph.num_nodes, -1, np.int64)
-        place = {name: number for number, name in enumerate(self.node_ids.tolist())}
-        return np.asarray([place.get(name, -1) for name in graph.node_ids.tolist()], np.int64)
+        positions = {node_id: place for place, node_id in enumerate(self.node_ids.tolist())}
+        return np.asarray([positions.get(name, -1) for name in graph.node_ids.tolist()], np.int64)
 
-    def _refuse_strangers(self, graph: Graph, columns: Array) -> None:
-        """Refuse a graph without a known node, if the model reads rows that belong to nodes."""
+    def _require_known_nodes(self, graph: Graph, columns: Array) -> None:
+        """Refuse a graph without a known node if columns of the model's statistics are nodes."""
         settings = self.replicas[0].settings
         used = getattr(settings, "statistics", ())
         tied = [name for name in _TIED if name in used or name in self.entry.tied]
         if "diffusion" in tied and settings.diffusion_form == "sketch":
-            tied.remove("diffusion")  # its columns are random directions, which any node has
+            tied.remove("diffusion")  # its columns are random directions, not nodes
         if not tied or (columns >= 0).any():
             return
-        remedy = f"train with {_free_options(used)}"
         raise HPGMNError(
             f"The model reads {' and '.join(tied)} rows, which belong to the nodes it was trained "
-            f"on, and graph '{graph.name}' shares no node_ids with them. Give both graphs "
-            f"node_ids that are the same for the same node, or {remedy}."
+            f"on, and graph '{graph.name}' shares no node_ids with them.",
+            Remedy("Give both graphs node_ids that are the same for the same node")
+            | _transferable(used, tied),
         )
 
 
-def _free_options(used: Sequence[str]) -> str:
-    """The options of a training whose model serves any graph, near what was used."""
-    free = [name for name in used if name not in _TIED or name == "diffusion"]
-    if not used:  # a model that is tied by its nature
-        free = ["attributes", "class_counts", "class_means"]
-    options = [] if used else ["--model hpgmn"]
-    if not used or len(free) < len(used):
-        options.append(f"--set statistics={','.join(free) or 'attributes'}")
-    if "diffusion" in free:
-        options.append("--set diffusion_form=sketch")
-    return " ".join(options)
+def _transferable(used: Sequence[str], tied: Sequence[str]) -> Remedy:
+    """Return the remedy to train a model that serves any graph."""
+    if tied == ["diffusion"] and used:
+        return Remedy("Train with sketched diffusion", setting="diffusion_form", value="sketch")
+    free = tuple(name for name in used if name not in tied) or ("attributes",)
+    if not used:  # a model whose columns are nodes by design
+        free = ("attributes", "class_counts", "class_means")
+    return Remedy("Train hpgmn with other statistics", setting="statistics", value=free)

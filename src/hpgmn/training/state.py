@@ -1,4 +1,4 @@
-"""Where a training stands: one object that can be saved, cut to fewer replicas and continued."""
+"""The state of a training: one object that can be saved, reduced to fewer replicas and resumed."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from hpgmn.models.stage import Parameters, Replica, TrainingStage
 logger = logging.getLogger(__name__)
 
 HISTORY = ("loss", "val_loss", "val_score")
-"""What is recorded each epoch for each replica."""
+"""The values recorded in each epoch for each replica."""
 
 
 @dataclass
 class StageState:
-    """Everything about a stage that is under way.
+    """The state of the current stage.
 
     Attributes:
         name: which stage.
         epoch: epochs finished.
-        live: the replicas still in the batch, as positions in the task.
+        live: the replicas still in training, as positions in the task.
         parameters: (L, …) current values by name.
         first: Adam's first moments.
         second: Adam's second moments.
         best: (R, …) the values at each replica's best epoch.
-        best_score: (R,) validation score there.
-        best_loss: (R,) validation loss there.
-        best_epoch: (R,) which epoch that was.
-        overflowed: (R,) whether the square of a gradient was infinite up to there.
-        history: for each of HISTORY one (R,) tensor per epoch; NaN for replicas that stopped, and
-            for validation in a stage without labels.
+        best_score: (R,) validation score of that epoch.
+        best_loss: (R,) validation loss of that epoch.
+        best_epoch: (R,) its number.
+        overflowed: (R,) whether the square of a gradient was infinite up to that epoch.
+        history: for each of HISTORY one (R,) tensor per epoch; NaN for dropped replicas, and for
+            validation in an unsupervised stage.
     """
 
     name: str
@@ -56,7 +56,7 @@ class StageState:
 
 @dataclass
 class TrainState:
-    """The whole state of a training: stages that are done, and the one under way."""
+    """The whole state of a training: finished stages, and the current one."""
 
     done: dict[str, Parameters] = field(default_factory=dict)
     best_score: dict[str, Tensor] = field(default_factory=dict)
@@ -74,7 +74,7 @@ def start_stage(
     replicas: int,
     device: torch.device,
 ) -> StageState:
-    """The state of a stage before its first epoch."""
+    """Return the state of a stage before its first epoch."""
     return StageState(
         name=name,
         epoch=0,
@@ -99,20 +99,20 @@ def update_best(
     loss: Tensor,
     patience: int,
 ) -> None:
-    """Keep the parameters of the replicas that became better.
+    """Keep the parameters of the replicas that improved.
 
     Args:
         current: the stage; its best values are changed in place.
-        live: (L,) the replicas in the batch.
-        epoch: the number of the epoch just finished; a tensor inside a CUDA graph.
-        score: (L,) on the validation nodes.
-        loss: (L,) there.
-        patience: a replica that has waited longer is not looked at again; 0: always look.
+        live: (L,) the replicas in training.
+        epoch: the number of the finished epoch; a tensor inside a CUDA graph.
+        score: (L,) validation score.
+        loss: (L,) validation loss.
+        patience: a replica without improvement for longer is final; 0: none is.
     """
     best_score, best_loss = current.best_score[live], current.best_loss[live]
     best_epoch = current.best_epoch[live]
     better = (score > best_score) | ((score == best_score) & (loss < best_loss))
-    better &= loss.isfinite()  # a diverged model still has an argmax, and so a score
+    better &= loss.isfinite()  # a diverged model still has an argmax, hence a score
     if patience:
         better &= epoch - best_epoch <= patience
     if score.device.type != "cuda":
@@ -123,7 +123,7 @@ def update_best(
         for key, value in current.parameters.items():
             current.best[key][places] = value[chosen]
         current.overflowed[places] = _overflowed(current)[chosen]
-    else:  # no question to the host inside an epoch
+    else:  # no host–device synchronisation inside an epoch
         everyone = len(current.live) == current.best_score.shape[0]
         for key, value in current.parameters.items():
             mask, kept = better.view(-1, *[1] * (value.dim() - 1)), current.best[key]
@@ -139,7 +139,7 @@ def update_best(
 
 
 def _overflowed(current: StageState) -> Tensor:
-    """(L,) whether a second moment is infinite, which it then stays; asks a GPU nothing."""
+    """Return (L,) whether a second moment is infinite, without host–device synchronisation."""
     largest = [  # a parameter may be a single number
         value.unsqueeze(1).flatten(1).amax(dim=1)
         for value in current.second.values()
@@ -151,7 +151,7 @@ def _overflowed(current: StageState) -> Tensor:
 
 
 def improving_replicas(current: StageState, stage: TrainingStage) -> list[int]:
-    """Positions within ``live`` of the replicas that may still become better."""
+    """Return positions within ``live`` of the replicas that may still improve."""
     best = current.best_epoch.tolist()
     losses = current.history["loss"][-1].tolist()
     patience = stage.patience or stage.epochs
@@ -162,27 +162,27 @@ def improving_replicas(current: StageState, stage: TrainingStage) -> list[int]:
     ]
 
 
-Why = Callable[[int], str]
-"""Says of a replica, by its number, why its loss is not finite, and what to do."""
+Explain = Callable[[int], str]
+"""Explains why the loss of a replica, by its number, is not finite, and what to do."""
 
 
 def require_best_epoch(
-    current: StageState, stage: TrainingStage, replicas: Sequence[Replica], why: Why
+    current: StageState, stage: TrainingStage, replicas: Sequence[Replica], explain: Explain
 ) -> None:
-    """Every replica must have had at least one epoch with a finite loss.
+    """Require an epoch with a finite loss of every replica.
 
-    A replica that lost it later keeps its best epoch, and a warning says so.
+    A replica that diverged later keeps its best epoch, with a warning.
     """
     if not stage.epochs or not current.epoch:
         return
     best = current.best_epoch.tolist()
     patience = stage.patience or stage.epochs
-    every = _first_trouble(current, stage)
-    _tell_overflow(current, stage, every, replicas, why)
+    first_nonfinite = _first_nonfinite(current, stage)
+    _check_overflow(current, stage, first_nonfinite, replicas, explain)
     troubled = {
-        number: found
-        for number, found in enumerate(every)
-        if found is not None and (not best[number] or found[1] <= best[number] + patience)
+        number: event
+        for number, event in enumerate(first_nonfinite)
+        if event is not None and (not best[number] or event[1] <= best[number] + patience)
     }
     lost = [number for number in troubled if not best[number]]
     if not troubled:
@@ -194,7 +194,7 @@ def require_best_epoch(
     if lost:
         raise HPGMNError(
             f"The {what} of stage '{stage.name}' was never finite in {len(lost)} of {len(best)} "
-            f"runs, at first in {where}. {why(first)}"
+            f"runs, at first in {where}. {explain(first)}"
         )
     logger.warning(
         "The %s of stage '%s' is not finite from %s on%s; the best epoch before, %d, is kept. %s",
@@ -203,30 +203,30 @@ def require_best_epoch(
         where,
         f" (in {len(troubled)} of {len(best)} runs in all)" if len(troubled) > 1 else "",
         best[first],
-        why(first),
+        explain(first),
     )
 
 
-def _tell_overflow(
+def _check_overflow(
     current: StageState,
     stage: TrainingStage,
-    troubled: Sequence[tuple[str, int] | None],
+    first_nonfinite: Sequence[tuple[str, int] | None],
     replicas: Sequence[Replica],
-    why: Why,
+    explain: Explain,
 ) -> None:
-    """Refuse weights that were never trained: a gradient whose square is infinite moves nothing.
+    """Refuse untrained weights: a gradient whose square is infinite moves nothing.
 
-    Where that was after the best epoch a warning says so, unless the loss has one of its own.
+    An overflow after the best epoch is a warning, unless the loss has one already.
     """
     if current.overflowed.any():
         number = int(torch.nonzero(current.overflowed)[0])
         one = replicas[number]
         raise HPGMNError(
             f"The gradients of stage '{stage.name}' in split {one.split}, seed {one.seed} are "
-            f"too large to be squared, so some weights were not trained. {why(number)}"
+            f"too large to be squared, so some weights were not trained. {explain(number)}"
         )
     places = torch.nonzero(_overflowed(current)).flatten().tolist()
-    later = [number for place in places if troubled[number := current.live[place]] is None]
+    later = [number for place in places if first_nonfinite[number := current.live[place]] is None]
     if later:
         one = replicas[later[0]]
         logger.warning(
@@ -236,28 +236,28 @@ def _tell_overflow(
             one.split,
             one.seed,
             int(current.best_epoch[later[0]]),
-            f" (in {len(later)} of {len(troubled)} runs in all)" if len(later) > 1 else "",
-            why(later[0]),
+            f" (in {len(later)} of {len(first_nonfinite)} runs in all)" if len(later) > 1 else "",
+            explain(later[0]),
         )
 
 
-def _first_trouble(current: StageState, stage: TrainingStage) -> list[tuple[str, int] | None]:
-    """For each replica what is first not finite, and in which epoch; None where all is."""
-    found: list[tuple[str, int] | None] = [None] * len(current.best_epoch)
+def _first_nonfinite(current: StageState, stage: TrainingStage) -> list[tuple[str, int] | None]:
+    """Return for each replica which value is not finite first, and its epoch; None if all are."""
+    events: list[tuple[str, int] | None] = [None] * len(current.best_epoch)
     for key, what in (("loss", "loss"), ("val_loss", "validation loss")):
         if key == "val_loss" and not stage.is_supervised:
             continue
         wrong = ~torch.stack(current.history[key]).cpu().isfinite()  # (epochs, R)
         for number in torch.nonzero(wrong.any(dim=0)).flatten().tolist():
             epoch = int(wrong[:, number].int().argmax()) + 1
-            before = found[number]
+            before = events[number]
             if before is None or epoch < before[1]:
-                found[number] = (what, epoch)
-    return found
+                events[number] = (what, epoch)
+    return events
 
 
 def drop_replicas(current: StageState, places: list[int]) -> None:
-    """Take replicas that have stopped out of the batch."""
+    """Keep only the replicas at these positions in training."""
     current.live = [current.live[place] for place in places]
     for part in (current.parameters, current.first, current.second):
         for key, value in part.items():
@@ -265,19 +265,19 @@ def drop_replicas(current: StageState, places: list[int]) -> None:
 
 
 def finish_stage(
-    state: TrainState, stage: TrainingStage, replicas: Sequence[Replica], why: Why
+    state: TrainState, stage: TrainingStage, replicas: Sequence[Replica], explain: Explain
 ) -> None:
-    """Move the stage under way to those that are done: the best values of every replica.
+    """Finish the current stage with the best values of every replica.
 
     Args:
         state: the training.
-        stage: the stage under way.
+        stage: the current stage.
         replicas: all of them.
-        why: asked about a replica whose loss is not finite.
+        explain: called for a replica whose loss is not finite.
     """
     current = state.current
     assert current is not None
-    require_best_epoch(current, stage, replicas, why)
+    require_best_epoch(current, stage, replicas, explain)
     name, number = current.name, current.best_score.shape[0]
     state.done[name] = current.best
     state.best_score[name] = current.best_score

@@ -1,4 +1,4 @@
-"""An audit: every measure of a graph, and the findings that follow from them."""
+"""The audit of a graph: measures, and the findings that follow from them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hpgmn.auditing.attributes import Columns, columns
-from hpgmn.auditing.classes import ClassBalance, MissingClass, class_balance, missing_classes
+from hpgmn.auditing.attributes import AttributeColumns, attribute_columns
 from hpgmn.auditing.findings import TWIN_SHARE, Finding, Measures, findings
-from hpgmn.auditing.structure import Structure, structure
+from hpgmn.auditing.measures import (
+    ClassBalance,
+    MissingClass,
+    Structure,
+    class_balance,
+    missing_classes,
+    structure,
+)
 from hpgmn.auditing.twins import KnownData, Twins, known_data, like_train_nodes, twins
 from hpgmn.base.errors import GraphError
 from hpgmn.graph import Graph, Split
@@ -25,21 +31,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Audit:
-    """What an audit found.
+    """The result of an audit.
 
     Attributes:
         graph: the graph's name.
-        split: the number of the split that was looked at; None where there is none.
-        has_own_splits: whether the graph brought its splits; else they were drawn at random.
-        findings: what to know, the worst first.
+        split: the number of the audited split; None without splits.
+        has_own_splits: whether the graph has its own splits; else they were drawn at random.
+        findings: the most severe first.
         structure: degrees, components, self-loops, repeats.
-        classes: how many nodes have which label.
         missing_classes: classes that a part of some split lacks.
-        homophily: how alike neighbours are.
-        columns: attribute columns without information, and those that give the label away.
-        twins: duplicate nodes across train and test.
-        known_data: the known dataset whose data the graph has, if any.
-        usefulness: whether the graph helps; None where nothing was trained.
+        columns: attribute columns without information, and those that determine the label.
+        twins: duplicate nodes in train and test.
+        known_data: the known dataset with the same data, if any.
+        usefulness: whether the graph helps; None if nothing was trained.
     """
 
     graph: str
@@ -50,15 +54,18 @@ class Audit:
     classes: ClassBalance
     missing_classes: tuple[MissingClass, ...]
     homophily: Homophily
-    columns: Columns
+    columns: AttributeColumns
     twins: tuple[Twins, ...]
     known_data: KnownData | None
     usefulness: Usefulness | None
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it as JSON knows it: NaN becomes None."""
-        found: dict[str, Any] = _plain(dataclasses.asdict(self))
-        return found
+        """Return every value, for JSON: NaN becomes None, remedies become text."""
+        content: dict[str, Any] = _plain(dataclasses.asdict(self))
+        for row, finding in zip(content["findings"], self.findings, strict=True):
+            del row["remedy"]
+            row["advice"] = finding.advice
+        return content
 
 
 def audit(
@@ -70,17 +77,15 @@ def audit(
     report: Callable[[Progress], None] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Audit:
-    """Look for what is wrong with a graph, and measure whether its edges help.
+    """Look for defects of a graph, and measure whether its edges help.
 
-    Test labels are counted (classes, homophily), and nothing is predicted or judged with them.
+    Test labels are counted (classes, homophily), but never predicted or scored.
 
     Args:
-        graph: the graph; without splits ten random ones 60/20/20 are made.
-        split: which split to look at.
-        training: whether to train small models that tell if the graph helps.
-        device: where these are trained.
+        graph: the graph; without splits ten random ones (60/20/20) are drawn.
+        training: whether to train small models to measure if the graph helps.
         report: called after each of their epochs.
-        should_stop: asked after each; True raises KeyboardInterrupt.
+        should_stop: polled after each epoch; True raises KeyboardInterrupt.
 
     >>> found = audit(Graph([[1.0], [2.0], [3.0]], [[0, 0], [1, 1]], [0, 1, -1]), training=False)
     >>> found.structure.repeated_edges, found.classes.unlabelled
@@ -92,26 +97,26 @@ def audit(
         classes=class_balance(whole),
         missing_classes=missing_classes(whole),
         homophily=homophily(whole),
-        columns=columns(whole, chosen),
+        columns=attribute_columns(whole, chosen),
         twins=twins(whole, chosen),
         known_data=known_data(whole),
     )
-    useful, reason = None, "it was not asked for"
+    useful, reason = None, ""
     if training:
-        has_twins = any((one.test_share or 0.0) >= TWIN_SHARE for one in measures.twins)
+        has_twins = any((twins.test_share or 0.0) >= TWIN_SHARE for twins in measures.twins)
         useful, reason = _usefulness(whole, chosen, has_twins, device, report, should_stop)
     return Audit(
         graph=graph.name,
         split=None if chosen is None else split,
         has_own_splits=graph.splits is not None and not graph.splits.is_random,
-        findings=findings(measures, useful, "" if useful or not training else reason),
+        findings=findings(measures, useful, reason),
         **{field.name: getattr(measures, field.name) for field in dataclasses.fields(measures)},
         usefulness=useful,
     )
 
 
 def _with_split(graph: Graph, number: int) -> tuple[Graph, Split | None]:
-    """The graph with splits, random ones if need be, and the split of that number."""
+    """Return the graph with splits, random ones if it has none, and the numbered split."""
     if graph.splits is None:
         try:
             made = graph.with_splits(random_splits(graph, stratified=True))
@@ -129,8 +134,8 @@ def _usefulness(
     report: Callable[[Progress], None] | None,
     should_stop: Callable[[], bool],
 ) -> tuple[Usefulness | None, str]:
-    """Whether the graph helps, or why that cannot be said."""
-    from hpgmn.auditing.usefulness import cannot_train, usefulness  # torch is slow to import
+    """Measure whether the graph helps, or return why it cannot be measured."""
+    from hpgmn.auditing.usefulness import cannot_train, usefulness  # imports torch
 
     reason = cannot_train(graph, split)
     if reason is not None or split is None:
@@ -147,11 +152,11 @@ def _usefulness(
 
 
 def _plain(value: Any) -> Any:
-    """Lists for tuples and None for NaN, all the way down."""
+    """Convert tuples to lists and NaN to None, recursively."""
     if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
+        return {key: _plain(member) for key, member in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(member) for member in value]
     if isinstance(value, float) and math.isnan(value):
         return None
     return value

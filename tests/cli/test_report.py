@@ -1,0 +1,29 @@
+"""``hpgmn report`` on finished runs."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Command = Callable[..., Any]
+
+
+def test_each_run_gets_its_page(hpgmn: Command, own_run: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(own_run, tmp_path / "copy"))
+    expected = (own_run / "report.html").read_text(encoding="utf-8")
+    for folder in (own_run, other):
+        (folder / "report.html").unlink()
+    answer = hpgmn("report", own_run, other)
+    assert answer.code == 0, answer.err
+    assert answer.out.split() == [str(own_run / "report.html"), str(other / "report.html")]
+    for folder in (own_run, other):
+        assert (folder / "report.html").read_text(encoding="utf-8") == expected
+
+
+def test_a_folder_that_is_no_run_is_refused(hpgmn: Command, tmp_path: Path) -> None:
+    answer = hpgmn("report", tmp_path)
+    assert (answer.code, answer.out) == (2, "")
+    assert "config.yaml" in answer.err
+    assert "--resume" in answer.err
