@@ -90,11 +90,11 @@ class ShardTraining:
 
     def run_with_ray(self, device: str, workers: int) -> dict[str, Any]:
         """Train by Ray Train on the connected cluster."""
-        from hpgmn.engines.cluster import connected
+        from hpgmn.engines.ray import connect_ray
         from hpgmn.runs.ray_train import require_room, run_with_ray
 
         spec, shards = self.spec(device, workers)
-        with connected() as ray:
+        with connect_ray() as ray:
             require_room(ray, device, workers)
         with lock_folder(self.folder):
             metrics = self._prepare(spec)
