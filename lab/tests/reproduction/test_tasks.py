@@ -19,7 +19,7 @@ import pytest
 import hpgmn
 import hpgmn_lab
 from hpgmn.base.errors import HPGMNError
-from hpgmn.engines.local import LocalEngine
+from hpgmn.engines.processes import LocalEngine
 from hpgmn.graph import Graph
 from hpgmn.graph.datasets import DATASETS
 from hpgmn_lab import paper
@@ -86,7 +86,7 @@ def test_records_are_those_of_this_machine(
     assert progress[0] == (SEARCHED.name, "main")
     assert {name for name, _ in progress} == {SEARCHED.name, PLAIN.name}
     assert not list(tmp_path.glob("other/search/*"))
-    assert engine.options["at_a_time"] == 2
+    assert engine.options["max_tasks"] == 2
     assert engine.options["tries"] == tasks.ATTEMPTS
     first, second = engine.begun
     assert first.shared is second.shared, "a graph is loaded once"
@@ -104,7 +104,7 @@ def test_the_work_needs_neither_graphs_nor_the_folder(
     graph = tasks.load("texas", "paper-heterophily")
     monkeypatch.setenv("HPGMN_DATA", str(tmp_path / "none"))
     engine = here_engine()
-    engine.answer, engine.name = lambda name, message: None, "any"
+    engine.on_message, engine.name = lambda name, message: None, "any"
     outcome = cell_task((SEARCHED, "cpu", {}), graph, engine)
     assert outcome.record is not None, outcome.reason
     assert outcome.record.metrics["graph_summary"]["num_nodes"] == small_graph.num_nodes
@@ -440,7 +440,7 @@ def test_a_table_is_the_same_where_a_machine_is_lost_on_the_way(
     """Three nodes with one core each, of which one is killed while it works."""
     import ray
 
-    from hpgmn.engines.cluster import RayEngine
+    from hpgmn.engines.ray import RayEngine
 
     save_as("texas")
     chosen = ("gcn", "hpgmn")
