@@ -227,7 +227,7 @@ def test_a_graph_without_names_cannot_tell_what_is_new(
     ("changes", "told"),
     [
         ({}, "reads diffusion rows"),
-        ({"statistics": "attributes,adjacency"}, "train with --set statistics=attributes."),
+        ({"statistics": "attributes,adjacency"}, "(--set statistics=attributes)."),
         ({"diffusion_form": "sketch"}, None),
         ({"statistics": "attributes,class_means"}, None),
     ],

@@ -147,7 +147,9 @@ def test_a_typed_node_is_shown_as_the_command_explains_it(
     assert [[row[0], row[2]] for row in cells(page, "Probability of each class")] == [
         [f"{marks[name]}: {name}", percent(share)] for name, share in ranked
     ]
-    shares = [[row[0].split("\n")[-1], row[2]] for row in cells(page, "Share of each statistic")]
+    shares = [
+        [row[0].split("\n")[-1], row[2]] for row in cells(page, "Contribution of each statistic")
+    ]
     assert [name for name, _ in shares] == list(found["statistics"])
     for (_, shown), value in zip(shares, found["statistics"].values(), strict=True):
         assert float(shown.replace("−", "-")) == pytest.approx(value, abs=0.0051)
@@ -165,17 +167,16 @@ def test_a_typed_node_is_shown_as_the_command_explains_it(
         [one["node"], points(one["support"])] for one in found["neighbors"]
     ]
     for row, one in zip(near, found["neighbors"], strict=True):
-        how = "known" if one["is_known"] else "guessed"
+        how = "label" if one["is_known"] else "pseudo-label"
         assert row[1] == f"{marks[one['counts_as']]}: {one['counts_as']}, {how}"
     drawn = page.locator("#explorer-result figure > svg .neighbor")
     assert drawn.count() == len(near)
     for key in ("turning", "without"):
         if found[key] is not None:
             then = found[key]["prediction"]
-            still = "still be" if then == found["prediction"] else "be"
             sure = percent(found[key]["probabilities"][then])
             gone = ", ".join(found[key]["neighbors"])
-            assert f"Without {gone} it would {still} ‘{then}’ ({sure})." in result
+            assert f"Without {gone}: ‘{then}’ ({sure})." in result
     if not near:
         assert "The node has no neighbours." in result
 
@@ -189,13 +190,13 @@ def test_the_role_and_the_label_are_those_of_the_run(page: Page, run: Path) -> N
         ask(page, row["node_id"])
         said = page.locator("#explorer-result p").first.inner_text()
         guess = said.split("‘")[1].split("’")[0]
-        verdict = "right" if guess == row["label"] else "wrong"
-        judged = f"its label is ‘{row['label']}’, so the prediction is {verdict}."
+        verdict = "correct" if guess == row["label"] else "wrong"
+        outcome = f"label ‘{row['label']}’: {verdict} prediction."
         expected = {
-            "train": f"A train node: the model was given its label, ‘{row['label']}’.",
-            "val": f"A validation node: {judged}",
-            "test": f"A test node: {judged}",
-            "unlabelled": "Its label is not known.",
+            "train": f"Train node, label ‘{row['label']}’.",
+            "val": f"Validation node, {outcome}",
+            "test": f"Test node, {outcome}",
+            "unlabelled": "Label unknown.",
         }[row["role"]]
         assert said.endswith(expected)
         seen.add(row["role"])
@@ -352,9 +353,8 @@ def test_a_sample_says_so_and_leaves_out_what_it_has_not(
     linked = {content["ids"][u] for u in first["neighbors"] if u < 4}
     assert set(page.locator("#explorer-result .neighbors a").all_inner_texts()) == linked
     assert len(cells(page, "Neighbours")) == len(first["neighbors"])
-    assert "What each neighbour adds, and the class without them: hpgmn explain RUN" in (
-        page.locator("#explorer-result").inner_text()
-    )
+    result = page.locator("#explorer-result").inner_text()
+    assert "Effects of neighbours: hpgmn explain RUN" in result
     away = content["ids"][5]
     ask(page, away)
     said = page.locator("#explorer-result").inner_text()

@@ -15,7 +15,7 @@ import pytest
 from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.base.locking import lock_folder
 from hpgmn.engines import Task
-from hpgmn.engines.local import LocalEngine
+from hpgmn.engines.processes import LocalEngine
 from hpgmn.graph import Graph
 from hpgmn.graph.files import write_graph
 from hpgmn.graph.homophily import node_homophily

@@ -65,6 +65,7 @@ def test_gradients_are_flushed() -> None:
 
 
 @can_flush
+@pytest.mark.slow
 def test_the_workers_of_torch_flush_too() -> None:
     """In a process of its own, as the number of workers is that of a whole process."""
     script = """
@@ -236,7 +237,17 @@ def _trained(name: str) -> Callable[[], None]:
 
 @pytest.mark.parametrize(
     ("work", "has_some"),
-    [(_means, True), *((_trained(name), name != "mlp") for name in MODELS)],
+    [
+        (_means, True),
+        *(
+            pytest.param(
+                _trained(name),
+                name != "mlp",
+                marks=() if name in ("hpgmn", "mlp", "gcn") else pytest.mark.slow,
+            )
+            for name in MODELS
+        ),
+    ],
     ids=["class means", *MODELS],
 )
 def test_every_sparse_product_goes_the_way_that_keeps_to_one_order(

@@ -145,7 +145,7 @@ def test_replicas_of_different_shapes_are_trained_apart(
     assert found == [[0, 2], [1, 3]]
 
 
-@pytest.mark.parametrize("limit", [1, 2, 3, 4, 5, 9, 10, 11])
+@pytest.mark.parametrize("limit", [1, 3, 10, 11])
 def test_no_batch_is_larger_than_what_fits(
     small_graph: Graph, at_most: Callable[[int], None], limit: int
 ) -> None:
@@ -293,7 +293,7 @@ def test_replicas_of_different_shapes_can_be_fitted_in_one_call(
         torch.testing.assert_close(fitted.logits[[place]], alone.logits, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("limit", [1, 2, 4])
+@pytest.mark.parametrize("limit", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_several_batches_give_what_one_gives(
     small_graph: Graph, at_most: Callable[[int], None], limit: int
 ) -> None:
@@ -396,7 +396,10 @@ INTERRUPTED = {
 }
 
 
-@pytest.mark.parametrize("epochs", [1, 4, 5, 9, 10, 13, 19, 20])
+@pytest.mark.parametrize(
+    "epochs",
+    [4, 13, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 5, 9, 10, 19, 20))],
+)
 @pytest.mark.parametrize("name", INTERRUPTED)
 def test_a_stopped_training_goes_on_to_the_same_bits(
     small_graph: Graph, tmp_path: Path, at_most: Callable[[int], None], name: str, epochs: int

@@ -128,14 +128,19 @@ def runner_of(task: ShardTask) -> StageRunner:
 
 
 @pytest.mark.distributed
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changed", "seeds", "kind", "tolerance"),
     [
-        (WITHOUT_DROPOUT | DENSE, 2, "double", 1e-9),
-        ({"class_weights": "balanced", "kpattern_reduction": "sum"}, 1, "single", 1e-5),
+        pytest.param(
+            *(WITHOUT_DROPOUT | DENSE, 2, "double", 1e-9),
+            id="double, two seeds",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            *({"class_weights": "balanced", "kpattern_reduction": "sum"}, 1, "single", 1e-5),
+            id="with dropout, weighted, sparse",
+        ),
     ],
-    ids=["double, two seeds", "with dropout, weighted, sparse"],
 )
 def test_two_ranks_have_the_loss_and_gradient_of_one(
     changed: dict[str, Any],

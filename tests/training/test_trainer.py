@@ -145,8 +145,22 @@ TEN = {
 }
 
 
-@pytest.mark.parametrize("kind", ["dense", "sparse"])
-@pytest.mark.parametrize("name", TEN)
+def slow(*values: Any) -> list[Any]:
+    """Mark parameters for the complete suite."""
+    return [pytest.param(value, marks=pytest.mark.slow) for value in values]
+
+
+FAST = {("everything", "dense"), ("stopping", "sparse"), ("appnp", "dense")}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        pytest.param(name, kind, marks=() if (name, kind) in FAST else pytest.mark.slow)
+        for name in TEN
+        for kind in ("dense", "sparse")
+    ],
+)
 def test_a_replica_alone_is_the_same_as_among_ten(small_graph: Graph, name: str, kind: str) -> None:
     graph = small_graph
     if kind == "sparse":
@@ -253,7 +267,7 @@ def columns(state: TrainState, stage: str, replica: int) -> tuple[list[float], l
     return history["val_score"][:, replica].tolist(), history["val_loss"][:, replica].tolist()
 
 
-@pytest.mark.parametrize("metric", ["accuracy", "roc_auc"])
+@pytest.mark.parametrize("metric", ["accuracy", *slow("roc_auc")])
 def test_the_best_epoch_has_the_highest_score_and_then_the_lowest_loss(
     small_graph: Graph, metric: str
 ) -> None:
@@ -315,7 +329,7 @@ def test_the_score_on_record_is_that_of_the_kept_parameters(small_graph: Graph) 
 PATIENT = replace(TINY, epochs=40, lr=0.05, estimator_epochs=20)
 
 
-@pytest.mark.parametrize("patience", [1, 2, 5])
+@pytest.mark.parametrize("patience", [2, *slow(1, 5)])
 def test_patience_stops_where_the_rule_written_out_stops(small_graph: Graph, patience: int) -> None:
     settings = replace(PATIENT, estimator_epochs=1)  # the same estimator in both runs
     never = train(task_of(small_graph, [settings] * 6), HETERO)
@@ -328,7 +342,7 @@ def test_patience_stops_where_the_rule_written_out_stops(small_graph: Graph, pat
     assert state.history["main"]["loss"].shape[0] <= min(max(expected) + patience, 40)
 
 
-@pytest.mark.parametrize("settings", [PATIENT, replace(PROPAGATED, epochs=40, lr=0.05)])
+@pytest.mark.parametrize("settings", [PATIENT, *slow(replace(PROPAGATED, epochs=40, lr=0.05))])
 def test_taking_stopped_replicas_out_changes_no_result(
     small_graph: Graph, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -376,7 +390,7 @@ def poisoned(state: TrainState, stage: TrainingStage) -> None:
             value[1] = math.inf
 
 
-@pytest.mark.parametrize("kind", ["dense", "sparse", "no edges"])
+@pytest.mark.parametrize("kind", ["dense", *slow("sparse", "no edges")])
 @pytest.mark.parametrize("settings", [TINY, replace(PROPAGATED, patience=0)])
 def test_a_replica_that_diverges_does_not_disturb_the_others(
     small_graph: Graph, settings: Any, kind: str
@@ -459,7 +473,10 @@ RESUMED = {
 }
 
 
-@pytest.mark.parametrize("name", RESUMED)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name == "stopping" else pytest.mark.slow) for name in RESUMED],
+)
 def test_a_run_cut_after_any_epoch_and_resumed_gives_the_same_bits(
     small_graph: Graph, tmp_path: Path, name: str
 ) -> None:

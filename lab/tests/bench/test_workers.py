@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hpgmn.base.errors import HPGMNError, SettingError
-from hpgmn.engines.local import LocalEngine
+from hpgmn.engines.processes import LocalEngine
 from hpgmn_lab.bench import workers
 from hpgmn_lab.bench.records import Call
 

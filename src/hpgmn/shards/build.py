@@ -20,8 +20,8 @@ from hpgmn.base.files import GRAPH_FORMAT, check_format, write_text
 from hpgmn.base.locking import LOCK_FILE, lock_folder
 from hpgmn.base.parsing import read_json
 from hpgmn.base.settings import settings_dict
-from hpgmn.engines import Ended, Engine, Task
-from hpgmn.engines.local import LocalEngine
+from hpgmn.engines import Engine, Task, TaskResult
+from hpgmn.engines.processes import LocalEngine
 from hpgmn.graph import Array, Graph
 from hpgmn.graph.files import graph_name, read_graph, refuse_changed, write_graph
 from hpgmn.graph.homophily import node_homophily
@@ -157,7 +157,7 @@ class _Work:
         self._running += 1
         return Task(unit.key, unit_task, (str(self._folder), unit), memory=self._plan.memory)
 
-    def told(self, ended: Ended) -> None:
+    def told(self, ended: TaskResult) -> None:
         """A task has ended."""
         if ended.trace:
             raise RuntimeError(f"A worker failed:\n{ended.trace}")

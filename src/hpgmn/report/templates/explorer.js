@@ -128,16 +128,16 @@
       .map((number) => element("option", { value: data.ids[number] })));
   }
 
-  // What is said about a node.
+  // The text about a node.
 
   function roleWords(node) {
     const right = node.label === node.prediction;
     const label = node.label === null ? "" : quoted(data.classes[node.label]);
-    if (node.role === "train") return `A train node: the model was given its label, ${label}.`;
-    const kind = { val: "A validation node", test: "A test node" }[node.role];
-    if (!label) return kind ? `${kind} without a label.` : "Its label is not known.";
-    const judged = `its label is ${label}, so the prediction is ${right ? "right" : "wrong"}.`;
-    return `${kind || "A node of no part of the split"}: ${judged}`;
+    if (node.role === "train") return `Train node, label ${label}.`;
+    const kind = { val: "Validation node", test: "Test node" }[node.role];
+    if (!label) return kind ? `${kind}, label unknown.` : "Label unknown.";
+    const outcome = right ? "correct" : "wrong";
+    return `${kind || "Node outside the split"}, label ${label}: ${outcome} prediction.`;
   }
 
   function bar(value, largest, kind) {
@@ -164,8 +164,8 @@
       .sort((a, b) => b[0] - a[0])
       .map(([share, [name, words]]) => [[words, element("span", { class: "rest" }, name)],
         bar(share, largest, "signed"), signed(share, 2)]);
-    const caption = "Share of each statistic in the log-probability of the class "
-      + `(the mean train node has ${percent(Math.exp(node.baseline))})`;
+    const caption = "Contribution of each statistic to the log-probability "
+      + `(mean train node: ${percent(Math.exp(node.baseline))})`;
     return table(caption, ["Statistic", "", "Share"], rows, "bars");
   }
 
@@ -188,7 +188,7 @@
   function patterns(node) {
     const rows = node.patterns.map(([number, attention]) =>
       [`${number}`, percent(attention), patternWords(data.patterns[number])]);
-    return table("Memory patterns it attends to most", ["Pattern", "Attention", "Stands for"],
+    return table("Memory patterns with the most attention", ["Pattern", "Attention", "Stands for"],
       rows, "patterns");
   }
 
@@ -198,30 +198,29 @@
   function neighborTable(node) {
     const rows = node.neighbors.map((other, number) => {
       const taken = data.counts_as[other];
-      const how = taken < 0 ? "" : data.is_known[other] ? ", known" : ", guessed";
+      const how = taken < 0 ? "" : data.is_known[other] ? ", label" : ", pseudo-label";
       const cells = [idLink(data.ids[other]), classWord(taken) + how, edgeWords(node.edges[number])];
       return node.support ? [...cells, signed(100 * node.support[number], 2)] : cells;
     });
-    const adds = node.support ? ", and the percentage points each adds to the probability" : "";
+    const adds = node.support ? ", with their effect on the probability in percentage points" : "";
     const head = ["Neighbour", "Counts as", "Edge", ...(node.support ? ["Points"] : [])];
     return table(`Neighbours, ${rows.length} of ${node.degree}${adds}`, head, rows, "neighbors");
   }
 
-  function withoutWords(changed, prediction) {
-    const still = changed.prediction === prediction ? "still be" : "be";
+  function withoutWords(changed) {
     const then = `${quoted(data.classes[changed.prediction])} (${percent(changed.probability)})`;
-    return element("p", {}, "Without ", ...linked(idsOf(changed.neighbors)), ` it would ${still} ${then}.`);
+    return element("p", {}, "Without ", ...linked(idsOf(changed.neighbors)), `: ${then}.`);
   }
 
   function withoutThem(node) {
     const said = [];
-    if (node.turning) said.push(withoutWords(node.turning, node.prediction));
+    if (node.turning) said.push(withoutWords(node.turning));
     if (node.without && String(node.without.neighbors) !== String(node.turning?.neighbors)) {
-      said.push(withoutWords(node.without, node.prediction));
+      said.push(withoutWords(node.without));
     }
     if (node.without && !node.turning) {
-      said.push(element("p", {}, "Taking away one after the other of the neighbours that support "
-        + "the class does not change it."));
+      said.push(element("p", {}, "Removing the supporting neighbours one after the other does not "
+        + "change the class."));
     }
     return said;
   }
@@ -304,7 +303,7 @@
     const shown = new Set([node.prediction, ...node.neighbors.map((other) => data.counts_as[other])]);
     const items = [...shown].sort((a, b) => a - b).map((label) => element("li", {},
       drawn("svg", { viewBox: "-17 -17 34 34", width: 22, height: 22, "aria-hidden": "true" },
-        ...nodeShape(label, 0, 0, 12)), label < 0 ? "no known class" : data.classes[label]));
+        ...nodeShape(label, 0, 0, 12)), label < 0 ? "class unknown" : data.classes[label]));
     return element("ul", { class: "legend", "aria-label": "Classes in the drawing" }, ...items);
   }
 
@@ -312,9 +311,9 @@
     if (!node.degree) return [element("p", {}, "The node has no neighbours.")];
     const rest = node.degree - node.neighbors.length;
     const words = [node.support
-      ? "A thicker line adds more to the probability of the class; a dashed one takes from it."
-      : "Lines are of one thickness: what each neighbour adds is not on this page."];
-    if (data.directed) words.push("Arrows show where edges lead: out of the node or into it.");
+      ? "Line width: effect on the probability of the class; dashed: negative."
+      : "The effect of each neighbour is not on this page."];
+    if (data.directed) words.push("Arrows show the direction of edges.");
     if (rest > 0) words.push(`${rest} more neighbours are not drawn.`);
     const figure = element("figure", { class: "panel" }, drawing(id, node), legend(node));
     return [figure, element("p", { class: "quiet" }, words.join(" ")), neighborTable(node)];
@@ -341,7 +340,7 @@
       element("h4", {}, "Neighbourhood"), ...neighborhood(id, node), ...withoutThem(node),
     ];
     if (node.degree && !node.support) {
-      parts.push(element("p", {}, "What each neighbour adds, and the class without them: ",
+      parts.push(element("p", {}, "Effects of neighbours: ",
         command(id), FOLDER));
     }
     result.replaceChildren(...parts, ...notes(node));
