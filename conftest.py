@@ -319,12 +319,12 @@ def ray_cluster() -> Iterator[Any]:
 def here_engine() -> type[Any]:
     """An engine that runs tasks in this process, one after the other; some get lost."""
     from hpgmn.base.errors import HPGMNError
-    from hpgmn.engines import Ended, Share, Task
+    from hpgmn.engines import Share, Task, TaskResult
 
     class Here:
         """An engine that runs tasks in this process, one after the other; some get lost."""
 
-        share, where = Share(1, 0.5), ""
+        share, node = Share(1, 0.5), ""
         workers, is_local = 1, False
 
         def __init__(self, lost: tuple[str, ...] = ()) -> None:
@@ -333,9 +333,9 @@ def here_engine() -> type[Any]:
         def run(
             self,
             next_task: Callable[[], Task | None],
-            told: Callable[[Ended], None],
+            on_result: Callable[[TaskResult], None],
             *,
-            answer: Callable[[str, Any], Any] = lambda name, message: None,
+            on_message: Callable[[str, Any], Any] = lambda name, message: None,
             should_stop: Callable[[], bool] = lambda: False,
             **options: Any,
         ) -> None:
@@ -344,23 +344,23 @@ def here_engine() -> type[Any]:
                 if should_stop():
                     raise KeyboardInterrupt
                 self.begun.append(task)
-                self.name, self.answer = task.name, answer
+                self.name, self.on_message = task.name, on_message
                 if task.name in self.losses:
-                    told(Ended(task.name, reason="Gone.", is_lost=True))
+                    on_result(TaskResult(task.name, reason="Gone.", is_lost=True))
                     continue
                 try:
                     value = task.function(task.argument, task.shared, self)
                 except HPGMNError as error:
-                    told(Ended(task.name, reason=str(error)))
+                    on_result(TaskResult(task.name, reason=str(error)))
                 except ZeroDivisionError as error:
-                    told(Ended(task.name, reason=str(error), trace="Traceback …"))
+                    on_result(TaskResult(task.name, reason=str(error), trace="Traceback …"))
                 else:
-                    told(Ended(task.name, value))
+                    on_result(TaskResult(task.name, value))
 
-        def ask(self, message: Any) -> Any:
-            return self.answer(self.name, message)
+        def request(self, message: Any) -> Any:
+            return self.on_message(self.name, message)
 
-        tell = ask
+        send = request
 
         def should_stop(self) -> bool:
             return False

@@ -13,8 +13,7 @@ import pytest
 import hpgmn
 from hpgmn.auditing import Audit, audit
 from hpgmn.auditing.attributes import attribute_columns
-from hpgmn.auditing.measures import class_balance, missing_classes, structure
-from hpgmn.auditing.twins import twins
+from hpgmn.auditing.measures import class_balance, missing_classes, structure, twins
 from hpgmn.base.errors import GraphError
 from hpgmn.graph import Graph
 from hpgmn.graph.homophily import homophily

@@ -12,7 +12,7 @@ import pytest
 
 from hpgmn.auditing import Finding, audit, findings
 from hpgmn.auditing.findings import Measures
-from hpgmn.auditing.twins import KnownData, Twins
+from hpgmn.auditing.measures import KnownData, Twins
 from hpgmn.auditing.usefulness import Contribution, Usefulness, verdict
 from hpgmn.evaluation.scores import Difference
 from hpgmn.graph import Graph

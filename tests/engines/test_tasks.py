@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.engines import ENGINES, Ended, Seldom, Share, Task
-from hpgmn.engines.tasks import done
+from hpgmn.engines import ENGINES, RateLimiter, Share, Task, TaskResult
+from hpgmn.engines.tasks import run_safely
 
 
 def test_a_task_has_the_whole_machine_unless_it_is_said() -> None:
@@ -18,7 +18,7 @@ def test_a_task_has_the_whole_machine_unless_it_is_said() -> None:
 
 
 def test_the_end_of_a_task_is_good_unless_it_is_said() -> None:
-    ended = Ended("a", 3)
+    ended = TaskResult("a", 3)
     assert (ended.reason, ended.trace, ended.is_lost) == ("", "", False)
 
 
@@ -32,9 +32,9 @@ def test_a_task_gives_a_value_or_a_reason() -> None:
             raise HPGMNError("Too small.")
         return argument / shared
 
-    assert done(divides, 6, 2, None) == (3.0, "", "")
-    assert done(divides, 6, -1, None) == (None, "Too small.", "")
-    value, reason, trace = done(divides, 6, 0, None)
+    assert run_safely(divides, 6, 2, None) == (3.0, "", "")
+    assert run_safely(divides, 6, -1, None) == (None, "Too small.", "")
+    value, reason, trace = run_safely(divides, 6, 0, None)
     assert (value, reason) == (None, "ZeroDivisionError: division by zero")
     assert trace.startswith("Traceback")
 
@@ -42,7 +42,7 @@ def test_a_task_gives_a_value_or_a_reason() -> None:
 def test_progress_is_told_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    is_time = Seldom(0.5)
+    is_time = RateLimiter(0.5)
     assert [is_time(), is_time()] == [True, False]
     now += 0.4
     assert not is_time()

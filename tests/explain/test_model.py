@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import hpgmn.explain.model as module
+from hpgmn.explain.contributions import describe_patterns, statistic_shares
 from hpgmn.explain.model import (
     entropy,
     explain_model,
@@ -20,9 +21,7 @@ from hpgmn.explain.model import (
     model_overview,
     principal_axes,
 )
-from hpgmn.explain.patterns import describe_patterns
 from hpgmn.explain.replicas import mean_probabilities, memory_head, open_replicas
-from hpgmn.explain.shapley import statistic_shares
 from hpgmn.graph import Array, Graph
 from hpgmn.training.saved import SavedModel
 

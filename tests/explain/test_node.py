@@ -11,10 +11,10 @@ import pytest
 import hpgmn.explain.neighbors as neighbors
 import hpgmn.explain.node as module
 from hpgmn.base.errors import HPGMNError
+from hpgmn.explain.contributions import statistic_shares
 from hpgmn.explain.neighbors import neighbor_support, turning_point
 from hpgmn.explain.node import explain_node, find_node
 from hpgmn.explain.replicas import open_replicas
-from hpgmn.explain.shapley import statistic_shares
 from hpgmn.graph import Array, Graph
 from hpgmn.training.saved import SavedModel
 

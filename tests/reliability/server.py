@@ -15,6 +15,7 @@ import errno
 import importlib
 import json
 import os
+import pkgutil
 import resource
 import signal
 import sys
@@ -22,20 +23,14 @@ import time
 from sqlite3 import dbapi2
 from typing import Any
 
-LOADED = (
-    *(
-        "hpgmn.cli",
-        "hpgmn.graph.datasets",
-        "hpgmn.tables.reading",
-        "hpgmn.classifier",
-        "hpgmn.statistics",
-    ),
-    *("hpgmn.runs.train", "hpgmn.runs.understanding"),
-    *("hpgmn.runs.report_data", "hpgmn_lab.reproduction.documents"),
-    "hpgmn_lab.reproduction.tasks",
-    *("hpgmn.runs.tune", "hpgmn.shards", "matplotlib.figure"),
-    *("matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg"),
+PACKAGES = ("hpgmn", "hpgmn_lab")
+FIGURES = (
+    "matplotlib.figure",
+    "matplotlib.backends.backend_agg",
+    "matplotlib.backends.backend_svg",
 )
+NOT_LOADED = ("hpgmn.__main__", "hpgmn.base.kernels", "hpgmn.transforms")
+"""Runs when imported, or needs Triton or PyTorch Geometric."""
 SEARCH = ("optuna", "optuna.importance", "sqlalchemy.dialects.sqlite", "alembic.command")
 """What a search needs besides."""
 TOUCHES = ("open", "os.mkdir", "os.rename", "os.link", "os.remove", "os.rmdir", "shutil.rmtree")
@@ -178,7 +173,11 @@ def answered(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def serve() -> None:
-    for name in LOADED:
+    for package in map(importlib.import_module, PACKAGES):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if module.name not in NOT_LOADED:
+                importlib.import_module(module.name)
+    for name in FIGURES:
         importlib.import_module(name)
     with contextlib.suppress(ImportError):
         for name in SEARCH:

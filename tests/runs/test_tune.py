@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.engines.local import LocalEngine
+from hpgmn.engines.processes import LocalEngine
 from hpgmn.graph import Graph
 from hpgmn.runs import tune as tuning_tasks
 from hpgmn.runs.search import run_trials
@@ -34,7 +34,7 @@ def test_trials_are_those_of_this_process(small_graph: Graph, here_engine: Any) 
     engine = here_engine()
     tune_on(engine, Tuning(there, SPEC, small_graph), 4, on_trial=lambda: told.append(1))
     tune_on(LocalEngine(), Tuning(here, SPEC, small_graph), 4)
-    assert len(told) == engine.options["at_a_time"] == 4
+    assert len(told) == engine.options["max_tasks"] == 4
     for one, other in zip(there.trials, here.trials, strict=True):
         assert one.value == other.value
         assert one.intermediate_values == other.intermediate_values != {}
@@ -91,7 +91,7 @@ def test_a_task_asks_whether_to_go_on(small_graph: Graph, here_engine: Any) -> N
         return len(asked) == 2
 
     line = here_engine()
-    line.name, line.answer = "0", answer
+    line.name, line.on_message = "0", answer
     spec = dataclasses.replace(SPEC, fixed={})
     found = trial_task((spec, {"epochs": 100, "patience": 0}), small_graph, line)
     assert found == ("hopeless", None)

@@ -14,7 +14,7 @@ import pytest
 
 from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.base.settings import make_settings, settings_dict
-from hpgmn.engines.local import LocalEngine
+from hpgmn.engines.processes import LocalEngine
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS, find_model
 from hpgmn.models.shipped import read_config

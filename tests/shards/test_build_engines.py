@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.engines import Ended, Engine, Line, Task
-from hpgmn.engines.cluster import RayEngine
-from hpgmn.engines.local import LocalEngine
+from hpgmn.engines import Channel, Engine, Task, TaskResult
+from hpgmn.engines.processes import LocalEngine
+from hpgmn.engines.ray import RayEngine
 from hpgmn.shards import shard
 from hpgmn.shards.plan import Plan, Unit
 from hpgmn.shards.units import PLAN, compute, run_unit, starts
@@ -66,7 +66,7 @@ class Failing:
     def run(self, next_task: Callable[[], Task | None], told: Any, **options: Any) -> None:
         task = next_task()
         assert task is not None
-        told(Ended(task.name, **self.end))
+        told(TaskResult(task.name, **self.end))
 
 
 @pytest.mark.parametrize(
@@ -140,8 +140,8 @@ def test_a_lost_node_costs_what_ran_on_it(
                 time.sleep(0.02)
         return compute(folder, plan, unit)
 
-    def slow_unit(argument: tuple[str, Unit], shared: None, line: Line) -> None:
-        run_unit(*argument, line.where, compute=slow)
+    def slow_unit(argument: tuple[str, Unit], shared: None, line: Channel) -> None:
+        run_unit(*argument, line.node, compute=slow)
 
     def kill() -> None:
         while not has_begun(tmp_path):
@@ -194,7 +194,7 @@ def test_a_task_that_no_machine_has_room_for_is_refused(
     import ray
 
     graph = make_graph()
-    words = r"task of 1 core, 1024\.0 GiB\. .* give a smaller --memory"
+    words = r"1024\.0 GiB\. .*memory="
     with pytest.raises(HPGMNError, match=words):
         shard(
             *(graph, tmp_path, known_labels(graph), SETTINGS),

@@ -81,13 +81,13 @@ def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def read_named(path: Path) -> dict[str, dict[str, Any]]:
     """Read a ``.jsonl`` file of ``{"name": …, "record": …}``: name → record."""
-    found: dict[str, dict[str, Any]] = {}
-    for place, content in read_lines(path):
+    records: dict[str, dict[str, Any]] = {}
+    for location, content in read_lines(path):
         name, record = content.get("name"), content.get("record")
-        if not isinstance(name, str) or not isinstance(record, dict) or name in found:
-            raise HPGMNError(f"{place} has no name, a repeated name or no record.", "Remove it")
-        found[name] = record
-    return found
+        if not isinstance(name, str) or not isinstance(record, dict) or name in records:
+            raise HPGMNError(f"{location} has no name, a repeated name or no record.", "Remove it")
+        records[name] = record
+    return records
 
 
 def write_named(path: Path, records: Mapping[str, Mapping[str, Any]]) -> None:
@@ -129,28 +129,30 @@ def check_run(
     name: str, metrics: Mapping[str, Any], path: Path, remedy: str = "Repeat the run"
 ) -> Record:
     """Return metrics as a record; verify that counts and means match the scores."""
-    place = f"{path} ({name})"
+    location = f"{path} ({name})"
     if missing := [key for key in _METRICS_KEYS if key not in metrics]:
-        raise HPGMNError(f"{place} lacks {', '.join(missing)}.", remedy)
+        raise HPGMNError(f"{location} lacks {', '.join(missing)}.", remedy)
     if metrics["model"] not in MODELS:
-        raise HPGMNError(f"{place} has the unknown model '{metrics['model']}'.", "Remove it")
+        raise HPGMNError(f"{location} has the unknown model '{metrics['model']}'.", "Remove it")
     runs = len(metrics["splits"]) * metrics["seeds"]
     for key in ("test_score", "val_score"):
         if len(metrics[key]) != runs:
-            raise HPGMNError(f"{place} has {len(metrics[key])} of {runs} values of {key}.", remedy)
+            raise HPGMNError(
+                f"{location} has {len(metrics[key])} of {runs} values of {key}.", remedy
+            )
     score = Score.of([100 * value for value in metrics["test_score"]])
     for key, value in (("test_score_mean", score.mean), ("test_score_std", score.std)):
         if abs(100 * metrics[key] - value) > 1e-6:
-            raise HPGMNError(f"{place}: {key} does not match the scores.", remedy)
+            raise HPGMNError(f"{location}: {key} does not match the scores.", remedy)
     return Record(name, metrics["graph"], metrics["model"], score, metrics)
 
 
 def read_trials(path: Path) -> list[dict[str, Any]]:
     """Read every trial of the searches; a missing file has none."""
     trials = []
-    for place, trial in read_lines(path) if path.exists() else ():
+    for location, trial in read_lines(path) if path.exists() else ():
         if missing := _TRIAL_KEYS - set(trial):
-            raise HPGMNError(f"{place} lacks {', '.join(sorted(missing))}.", "Remove the line")
+            raise HPGMNError(f"{location} lacks {', '.join(sorted(missing))}.", "Remove the line")
         trials.append(trial)
     return trials
 
@@ -206,12 +208,12 @@ def command(record: Record) -> str:
 def changed_settings(record: Record, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the effective settings of a run that differ from ``values`` over the defaults."""
     settings = MODELS[record.model].settings
-    own = settings_dict(make_settings(settings, record.metrics["config"]["settings"]))
+    used = settings_dict(make_settings(settings, record.metrics["config"]["settings"]))
     others = settings_dict(make_settings(settings, values))
     return {
         name: value
-        for name, value in own.items()
-        if value != others[name] and _has_effect(name, own)
+        for name, value in used.items()
+        if value != others[name] and _has_effect(name, used)
     }
 
 
@@ -235,11 +237,11 @@ def rank_in_search(record: Record, trials: Sequence[Mapping[str, Any]]) -> str:
     )
     count = f"{len(ranked)} trials with {most} run{'' if most == 1 else 's'}"
     settings = MODELS[record.model].settings
-    own = settings_dict(make_settings(settings, record.metrics["config"]["settings"]))
-    effective = [name for name in own if _has_effect(name, own)]
+    used = settings_dict(make_settings(settings, record.metrics["config"]["settings"]))
+    effective = [name for name in used if _has_effect(name, used)]
     for rank, trial in enumerate(ranked, start=1):
         tried = settings_dict(make_settings(settings, trial.get("settings", trial["trial"])))
-        if all(tried[name] == own[name] for name in effective):
+        if all(tried[name] == used[name] for name in effective):
             return f"best of {count}" if rank == 1 else f"number {rank} of {count}"
     return f"not among the {count}"
 

@@ -19,7 +19,7 @@ import pytest
 import hpgmn
 import hpgmn_lab
 from hpgmn.base.errors import HPGMNError
-from hpgmn.engines.local import LocalEngine
+from hpgmn.engines.processes import LocalEngine
 from hpgmn.graph import Graph
 from hpgmn.graph.datasets import DATASETS
 from hpgmn_lab import paper
@@ -86,7 +86,7 @@ def test_records_are_those_of_this_machine(
     assert progress[0] == (SEARCHED.name, "main")
     assert {name for name, _ in progress} == {SEARCHED.name, PLAIN.name}
     assert not list(tmp_path.glob("other/search/*"))
-    assert engine.options["at_a_time"] == 2
+    assert engine.options["max_tasks"] == 2
     assert engine.options["tries"] == tasks.ATTEMPTS
     first, second = engine.begun
     assert first.shared is second.shared, "a graph is loaded once"
@@ -104,13 +104,13 @@ def test_the_work_needs_neither_graphs_nor_the_folder(
     graph = tasks.load("texas", "paper-heterophily")
     monkeypatch.setenv("HPGMN_DATA", str(tmp_path / "none"))
     engine = here_engine()
-    engine.answer, engine.name = lambda name, message: None, "any"
+    engine.on_message, engine.name = lambda name, message: None, "any"
     outcome = cell_task((SEARCHED, "cpu", {}), graph, engine)
     assert outcome.record is not None, outcome.reason
     assert outcome.record.metrics["graph_summary"]["num_nodes"] == small_graph.num_nodes
 
 
-def test_a_search_goes_on_from_what_was_kept_here(
+def test_a_search_resumes_from_the_saved_trials(
     save_as: Save,
     tmp_path: Path,
     lasting: Lasting,
@@ -144,7 +144,7 @@ def test_a_search_goes_on_from_what_was_kept_here(
     assert same(folder, lasting) == same(tmp_path / "here", lasting)
 
 
-def test_what_is_lost_or_cannot_be_loaded_is_a_failure_of_its_cell(
+def test_a_lost_machine_or_unreadable_graph_fails_its_cell_only(
     save_as: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here_engine: Any
 ) -> None:
     save_as("texas")
@@ -162,9 +162,7 @@ def test_what_is_lost_or_cannot_be_loaded_is_a_failure_of_its_cell(
     assert found[2].record is not None
 
 
-def test_what_is_asked_to_stop_keeps_what_is_finished(
-    save_as: Save, tmp_path: Path, here_engine: Any
-) -> None:
+def test_stopping_keeps_finished_cells(save_as: Save, tmp_path: Path, here_engine: Any) -> None:
     save_as("texas")
     told: list[Outcome] = []
     with pytest.raises(KeyboardInterrupt):
@@ -180,7 +178,7 @@ def test_what_is_asked_to_stop_keeps_what_is_finished(
 # Local copies.
 
 
-def test_columns_whose_graph_is_not_here_are_left_out(save_as: Save) -> None:
+def test_graphs_without_a_local_copy_are_skipped(save_as: Save) -> None:
     save_as("texas")
     save_as("cora")
     asked = [plan.experiment(name) for name in ("table1", "table2", "table3")]
@@ -278,7 +276,7 @@ def test_the_lock_of_a_killed_process_is_gone(tmp_path: Path) -> None:
         pass
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with (
         pytest.raises(HPGMNError, match="Choose a writable path"),
@@ -287,7 +285,7 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
         pass
 
 
-def test_whoever_wants_to_work_next_waits_for_a_cell_to_end(tmp_path: Path) -> None:
+def test_the_next_command_waits_for_orphaned_workers(tmp_path: Path) -> None:
     order = []
 
     def next_one() -> None:
@@ -329,7 +327,7 @@ def test_an_attempt_ends_with_a_record_or_a_reason(
 # On this machine.
 
 
-def test_a_failing_cell_is_told_and_the_others_go_on(
+def test_a_failing_cell_is_reported_and_the_others_continue(
     save_as: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_as("texas")
@@ -363,7 +361,7 @@ def test_progress_names_the_cell(save_as: Save, tmp_path: Path) -> None:
     assert told == [("texas-mlp-shipped", 1), ("texas-gcn-shipped", 1)]  # more only after a while
 
 
-def test_what_is_asked_to_stop_here_keeps_what_is_finished(save_as: Save, tmp_path: Path) -> None:
+def test_stopping_on_this_machine_keeps_finished_cells(save_as: Save, tmp_path: Path) -> None:
     save_as("texas")
     told: list[Outcome] = []
     with pytest.raises(KeyboardInterrupt):
@@ -442,7 +440,7 @@ def test_a_table_is_the_same_where_a_machine_is_lost_on_the_way(
     """Three nodes with one core each, of which one is killed while it works."""
     import ray
 
-    from hpgmn.engines.cluster import RayEngine
+    from hpgmn.engines.ray import RayEngine
 
     save_as("texas")
     chosen = ("gcn", "hpgmn")

@@ -12,13 +12,17 @@ from hpgmn.auditing.attributes import AttributeColumns, attribute_columns
 from hpgmn.auditing.findings import TWIN_SHARE, Finding, Measures, findings
 from hpgmn.auditing.measures import (
     ClassBalance,
+    KnownData,
     MissingClass,
     Structure,
+    Twins,
     class_balance,
+    known_data,
+    like_train_nodes,
     missing_classes,
     structure,
+    twins,
 )
-from hpgmn.auditing.twins import KnownData, Twins, known_data, like_train_nodes, twins
 from hpgmn.base.errors import GraphError
 from hpgmn.graph import Graph, Split
 from hpgmn.graph.homophily import Homophily, homophily

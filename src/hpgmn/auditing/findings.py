@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpgmn.auditing.attributes import AttributeColumns, Giveaway, gain
-from hpgmn.auditing.measures import ClassBalance, MissingClass, Structure
-from hpgmn.auditing.twins import KnownData, Twins
+from hpgmn.auditing.measures import ClassBalance, KnownData, MissingClass, Structure, Twins
 from hpgmn.base.errors import Remedy
 from hpgmn.base.text import count_noun
 from hpgmn.graph.homophily import Homophily

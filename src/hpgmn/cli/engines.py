@@ -50,7 +50,7 @@ def check_engine(engine: str, address: str | None, workers: int | None = None) -
     if workers is not None and workers < 1:
         raise SettingError(f"--workers must be at least 1 (got {workers}).")
     if engine == "ray":
-        from hpgmn.engines.cluster import require_ray
+        from hpgmn.engines.ray import require_ray
 
         require_ray()
 
@@ -71,15 +71,15 @@ def open_engine(
 
     check_engine(engine, address, workers)
     if engine == "local":
-        from hpgmn.engines.local import LocalEngine
+        from hpgmn.engines.processes import LocalEngine
 
         yield Place(resolve_device(device), LocalEngine(workers or 1))
         return
     if device not in DEVICES:
         raise SettingError.unknown("device", device, DEVICES)
-    from hpgmn.engines.cluster import RayEngine, connected
+    from hpgmn.engines.ray import RayEngine, connect_ray
 
-    with connected(address) as ray:
+    with connect_ray(address) as ray:
         has_gpu = ray.cluster_resources().get("GPU", 0) >= 1
         chosen = device if device != "auto" else "cuda" if has_gpu else "cpu"
         cluster = RayEngine(ray, chosen, workers)

@@ -1,4 +1,4 @@
-"""What an engine runs and what becomes of it, whichever engine it is."""
+"""Tasks, their results, and the interface of engines."""
 
 from __future__ import annotations
 
@@ -13,78 +13,77 @@ from hpgmn.base.errors import HPGMNError
 from hpgmn.base.files import describe_os_error
 
 ENGINES = ("local", "ray")
-LOOK_SECONDS = 0.2
-"""How often an engine looks whether the user wants to stop."""
-FAREWELL_SECONDS = 5.0
-"""So long a task that is cancelled may tidy up; then its process is killed."""
+POLL_SECONDS = 0.2
+"""How often an engine checks whether to stop."""
+GRACE_SECONDS = 5.0
+"""Time for a cancelled task to clean up before its process is killed."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """What one task may take of the machine it is on.
+    """The resources of a machine that one task may use.
 
     Attributes:
-        threads: how many threads.
-        memory: which part of the memory.
+        threads: the number of threads.
+        memory: the fraction of memory.
     """
 
     threads: int = 1
     memory: float = 1.0
 
 
-class Line(Protocol):
-    """A task's line to the process that started it.
+class Channel(Protocol):
+    """The connection of a task to the process that started it.
 
     Attributes:
-        share: what the task may take of its machine.
+        share: the resources that the task may use.
     """
 
     share: Share
 
     @property
-    def where(self) -> str:
-        """Which machine of a cluster this is; "" on that of the process that started it."""
+    def node(self) -> str:
+        """The machine of a cluster; "" on the machine of the process that started the task."""
 
-    def tell(self, message: Any) -> None:
-        """Send a message and go on; another one may arrive before it."""
+    def send(self, message: Any) -> None:
+        """Send a message without waiting; messages may overtake each other."""
 
-    def ask(self, message: Any) -> Any:
+    def request(self, message: Any) -> Any:
         """Send a message and wait for the answer."""
 
     def should_stop(self) -> bool:
-        """Whether the task is to keep what is finished and raise KeyboardInterrupt."""
+        """Return whether the task must save its work and raise KeyboardInterrupt."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A piece of work that needs no other.
+    """An independent unit of work.
 
     Attributes:
         name: unique among the tasks of a run.
-        function: called with the argument, the shared thing and the line; of a module, so that
-            other machines find it.
+        function: a function of a module, called with argument, shared and a channel.
         argument: small.
-        shared: what several tasks have in common, such as a graph: sent once to a machine.
-        memory: bytes that it may hold; a cluster gives no machine more tasks than it has room for.
+        shared: data that several tasks read, such as a graph; sent once to a machine.
+        memory: bytes that it needs, for the scheduling of a cluster.
     """
 
     name: str
-    function: Callable[[Any, Any, Line], Any]
+    function: Callable[[Any, Any, Channel], Any]
     argument: Any
     shared: Any = None
     memory: int | None = None
 
 
 @dataclass(frozen=True)
-class Ended:
-    """What became of a task.
+class TaskResult:
+    """The result of a task.
 
     Attributes:
-        name: the task's.
-        value: what its function gave.
-        reason: one sentence why there is no value.
-        trace: where an error that nobody foresaw came from.
-        is_lost: the process or the machine is gone; it may go better elsewhere.
+        name: of the task.
+        value: what its function returned.
+        reason: the error message if it failed.
+        trace: the traceback of an unexpected error.
+        is_lost: whether its process or machine died; a retry may succeed.
     """
 
     name: str
@@ -98,7 +97,7 @@ class Engine(Protocol):
     """Runs tasks, several at a time.
 
     Attributes:
-        workers: how many at a time.
+        workers: the number of concurrent tasks.
         is_local: whether tasks see the files of this process.
     """
 
@@ -108,29 +107,29 @@ class Engine(Protocol):
     def run(
         self,
         next_task: Callable[[], Task | None],
-        told: Callable[[Ended], None],
+        on_result: Callable[[TaskResult], None],
         *,
-        answer: Callable[[str, Any], Any] = lambda name, message: None,
+        on_message: Callable[[str, Any], Any] = lambda name, message: None,
         should_stop: Callable[[], bool] = lambda: False,
         tries: int = 1,
-        lost: Callable[[str], None] = lambda name: None,
-        at_a_time: int | None = None,
+        on_lost: Callable[[str], None] = lambda name: None,
+        max_tasks: int | None = None,
     ) -> None:
-        """Run tasks until there are no more; what is asked to stop raises KeyboardInterrupt.
+        """Run tasks until there are no more; raise KeyboardInterrupt when stopped.
 
         Args:
-            next_task: called whenever one more can be begun; None: there is none now.
-            told: called with the end of each task, in the order in which they end.
-            answer: called with a task's name and message; what it returns goes to a task that asks.
-            should_stop: asked all the time; True ends all tasks.
-            tries: how often a task is begun whose process or machine is lost.
-            lost: called with the name of a task that was lost and is begun again.
-            at_a_time: how many there can be at most, where they are fewer than the workers.
+            next_task: called whenever a worker is free; returns None if there is no task now.
+            on_result: called with each result, in the order of completion.
+            on_message: called with a task's name and message; its value answers a request.
+            should_stop: polled; True ends all tasks.
+            tries: how often a task is started whose process or machine dies.
+            on_lost: called with the name of a task that died and is restarted.
+            max_tasks: the number of concurrent tasks, if below the number of workers.
         """
 
 
-def done(function: Callable[..., Any], *arguments: Any) -> tuple[Any, str, str]:
-    """The value of a function, or the reason and (of one nobody foresaw) the trace of an error."""
+def run_safely(function: Callable[..., Any], *arguments: Any) -> tuple[Any, str, str]:
+    """Return the value of a function, or the message and, if unexpected, traceback of its error."""
     try:
         return function(*arguments), "", ""
     except HPGMNError as error:
@@ -143,18 +142,14 @@ def done(function: Callable[..., Any], *arguments: Any) -> tuple[Any, str, str]:
         return None, reason, traceback.format_exc()
 
 
-class Seldom:
-    """Lets a thing through no more often than once in so many seconds.
-
-    Args:
-        seconds: the time between two.
-    """
+class RateLimiter:
+    """Allows an action at most once in so many seconds."""
 
     def __init__(self, seconds: float = 0.5) -> None:
         self._seconds, self._last = seconds, -math.inf
 
     def __call__(self) -> bool:
-        """Whether it is time again."""
+        """Return whether the action is allowed now."""
         now = time.monotonic()
         if now - self._last < self._seconds:
             return False

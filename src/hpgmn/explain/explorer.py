@@ -13,6 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from hpgmn.explain.contributions import (
+    describe_patterns,
+    node_id,
+    players,
+    shapley_values,
+    subset_values,
+)
 from hpgmn.explain.explanation import STATISTICS
 from hpgmn.explain.neighbors import (
     EXACT_UP_TO,
@@ -23,9 +30,7 @@ from hpgmn.explain.neighbors import (
     turning_point,
 )
 from hpgmn.explain.node import PATTERNS, SHARES_NOTE, missing_notes, node_notes
-from hpgmn.explain.patterns import describe_patterns, node_id
 from hpgmn.explain.replicas import ReplicaView, mean_probabilities
-from hpgmn.explain.shapley import players, shapley_values, subset_values
 from hpgmn.graph import Array
 
 LISTED = 3000

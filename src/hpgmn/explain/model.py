@@ -15,11 +15,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from hpgmn.explain.contributions import (
+    REDUNDANT_FROM,
+    UNUSED_BELOW,
+    SampledShares,
+    describe_patterns,
+    node_id,
+    sampled_shares,
+)
 from hpgmn.explain.explanation import LabelCandidate, ModelExplanation, Pattern
 from hpgmn.explain.node import missing_notes
-from hpgmn.explain.patterns import REDUNDANT_FROM, UNUSED_BELOW, describe_patterns, node_id
 from hpgmn.explain.replicas import ReplicaView, mean_probabilities, memory_head, open_replicas
-from hpgmn.explain.shapley import SampledShares, sampled_shares
 from hpgmn.graph import Array, Graph
 from hpgmn.training.saved import SavedModel
 

@@ -10,11 +10,17 @@ import numpy as np
 import torch
 
 from hpgmn.base.errors import HPGMNError, Remedy
+from hpgmn.explain.contributions import (
+    by_class,
+    describe_patterns,
+    node_id,
+    players,
+    shapley_values,
+    subset_values,
+)
 from hpgmn.explain.explanation import Explanation, Neighbor, Without
 from hpgmn.explain.neighbors import EXACT_FIRST, Support, neighbor_support, turning_point
-from hpgmn.explain.patterns import by_class, describe_patterns, node_id
 from hpgmn.explain.replicas import ReplicaView, mean_probabilities, open_replicas
-from hpgmn.explain.shapley import players, shapley_values, subset_values
 from hpgmn.graph import Array, Graph
 from hpgmn.training.saved import SavedModel
 

@@ -17,7 +17,7 @@ from typing import Any
 from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.base.files import write_text
 from hpgmn.base.parsing import parse_json
-from hpgmn.engines.cluster import connected, require_ray
+from hpgmn.engines.ray import connect_ray, require_ray
 from hpgmn.runs.folder import METRICS_FILE, STATE_FOLDER
 from hpgmn.runs.metrics import read_metrics
 from hpgmn.runs.shard_run import run_on_shards
@@ -51,7 +51,7 @@ def run_with_ray(
         shards: of the graph, on a disk that every worker sees.
         folder: a prepared run folder, on such a disk.
         workers: how many processes train, each with a core or with a GPU.
-        address: of a Ray cluster; see :func:`hpgmn.engines.cluster.connected`.
+        address: of a Ray cluster; see :func:`hpgmn.engines.ray.connect_ray`.
         retries: how often the workers are restarted after one was lost.
         report: called while the first worker trains.
 
@@ -63,7 +63,7 @@ def run_with_ray(
     folder = folder.resolve()
     uses_gpu = spec.device == "cuda"
     config = {"spec": spec.as_dict(), "shards": str(shards.folder.resolve()), "folder": str(folder)}
-    with connected(address) as ray:
+    with connect_ray(address) as ray:
         require_room(ray, spec.device, workers)
         trainer = torch_train.TorchTrainer(
             train_worker,

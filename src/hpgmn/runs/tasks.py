@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hpgmn.base.files import write_bytes
 from hpgmn.base.parsing import parse_json
-from hpgmn.engines import Ended, Engine, Line, Seldom, Task
+from hpgmn.engines import Channel, Engine, RateLimiter, Task, TaskResult
 from hpgmn.graph import Graph
 from hpgmn.runs.fit import train_folder
 from hpgmn.runs.folder import (
@@ -34,7 +34,7 @@ TRIES = 3
 def run_task(
     argument: tuple[RunSpec, Mapping[str, bytes], Sequence[logging.LogRecord]],
     graph: Graph,
-    line: Line,
+    line: Channel,
 ) -> dict[str, bytes]:
     """Train in a temporary folder and return its files (name → content).
 
@@ -45,11 +45,11 @@ def run_task(
     """
     spec, files, earlier = argument
     logging.getLogger("hpgmn").setLevel(logging.INFO)  # as the commands do
-    is_time = Seldom()
+    is_time = RateLimiter()
 
     def report(now: Progress) -> None:
         if is_time():
-            line.tell(now)
+            line.send(now)
 
     with tempfile.TemporaryDirectory(prefix="hpgmn-") as path:
         folder = Path(path)
@@ -132,7 +132,7 @@ def run_on(
             return Task(str(folder), run_task, (spec, known, earlier), graph)
         return None
 
-    def on_end(end: Ended) -> None:
+    def on_end(end: TaskResult) -> None:
         if end.trace:
             raise RuntimeError(f"A worker failed:\n{end.trace}")
         if end.value is not None:
@@ -145,11 +145,11 @@ def run_on(
     engine.run(
         next_task,
         on_end,
-        answer=lambda name, now: report(Path(name), now),
+        on_message=lambda name, now: report(Path(name), now),
         should_stop=should_stop,
         tries=TRIES,
-        lost=lost,
-        at_a_time=len(runs),
+        on_lost=lost,
+        max_tasks=len(runs),
     )
 
 

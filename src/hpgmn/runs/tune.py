@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError
 from hpgmn.base.settings import make_settings
-from hpgmn.engines import Ended, Engine, Line, Task
+from hpgmn.engines import Channel, Engine, Task, TaskResult
 from hpgmn.graph import Graph
 from hpgmn.graph.datasets import DATASETS, load
 from hpgmn.models import find_model, is_custom
@@ -162,7 +162,7 @@ def tune(
             raise HPGMNError(f"There is no study {path} to show.", Remedy("Run trials", "trials"))
         return _show(path, graph, source, options)
     if engine is None:
-        from hpgmn.engines.local import LocalEngine
+        from hpgmn.engines.processes import LocalEngine
 
         engine, device = LocalEngine(1), resolve_device(device)
     spec, loaded, warnings = make_tune_spec(graph, source, options, device, pruning)
@@ -340,7 +340,7 @@ TRIES = 2
 
 
 def trial_task(
-    argument: tuple[TuneSpec, Mapping[str, Any]], graph: Graph, line: Line
+    argument: tuple[TuneSpec, Mapping[str, Any]], graph: Graph, line: Channel
 ) -> tuple[str, Any]:
     """Train one trial; return "done", "hopeless" or "error", and the record or the message.
 
@@ -352,7 +352,7 @@ def trial_task(
     spec, settings = argument
 
     def judge(epoch: int, score: float) -> bool:
-        return bool(line.ask((epoch, score)))
+        return bool(line.request((epoch, score)))
 
     try:
         record = train_trial(graph, spec, settings, judge, line.should_stop, line.share.memory)
@@ -402,7 +402,7 @@ def tune_on(
     def answer(name: str, message: tuple[int, float]) -> bool:
         return tuning.judge(running[name], *message)
 
-    def ended(end: Ended) -> None:
+    def ended(end: TaskResult) -> None:
         trial = running[end.name]
         if end.trace:
             raise RuntimeError(f"A worker failed:\n{end.trace}")
@@ -426,7 +426,7 @@ def tune_on(
         on_trial()
 
     try:
-        engine.run(next_task, ended, answer=answer, should_stop=should_stop, at_a_time=number)
+        engine.run(next_task, ended, on_message=answer, should_stop=should_stop, max_tasks=number)
     finally:
         for trial in running.values():
             tuning.abandon(trial)

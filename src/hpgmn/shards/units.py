@@ -20,7 +20,7 @@ from typing import Any
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.files import atomic_write
 from hpgmn.base.parsing import read_json
-from hpgmn.engines import Line
+from hpgmn.engines import Channel
 from hpgmn.shards.cutting import (
     WORK,
     cut_in,
@@ -31,8 +31,7 @@ from hpgmn.shards.cutting import (
 )
 from hpgmn.shards.files import are_whole
 from hpgmn.shards.plan import Plan, Unit
-from hpgmn.shards.rounds import make_round
-from hpgmn.shards.rows import make_nodes, make_rows, make_topk
+from hpgmn.shards.rows import make_nodes, make_round, make_rows, make_topk
 
 PLAN = "plan.json"
 """The file of a shards' folder that says what they are made from."""
@@ -57,7 +56,7 @@ def compute(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
     return KINDS[unit.kind](folder, plan, unit)
 
 
-def unit_task(argument: tuple[str, Unit], shared: None, line: Line) -> None:
+def unit_task(argument: tuple[str, Unit], shared: None, line: Channel) -> None:
     """A unit as the task of an engine.
 
     Args:
@@ -66,7 +65,7 @@ def unit_task(argument: tuple[str, Unit], shared: None, line: Line) -> None:
         line: says where the task runs.
     """
     folder, unit = argument
-    run_unit(folder, unit, line.where)
+    run_unit(folder, unit, line.node)
 
 
 def run_unit(folder: str | Path, unit: Unit, by: str = "", compute: Compute = compute) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 from hpgmn.base.machine import reset_peak_memory
 from hpgmn.base.parsing import read_array
-from hpgmn.engines import Ended, Share, Task
-from hpgmn.engines.local import HereLine
+from hpgmn.engines import Share, Task, TaskResult
+from hpgmn.engines.processes import DirectChannel
 from hpgmn.shards import shard
 from hpgmn.shards.cutting import transition_folder
 from hpgmn.shards.plan import Plan, Unit
@@ -66,24 +66,22 @@ class CostEngine:
     def run(
         self,
         next_task: Callable[[], Task | None],
-        told: Callable[[Ended], None],
+        on_result: Callable[[TaskResult], None],
         *,
-        answer: Callable[[str, Any], Any] = lambda name, message: None,
+        on_message: Callable[[str, Any], Any] = lambda name, message: None,
         should_stop: Callable[[], bool] = lambda: False,
-        tries: int = 1,
-        lost: Callable[[str], None] = lambda name: None,
-        at_a_time: int | None = None,
+        **options: Any,
     ) -> None:
         """Run units until there are no more; see :class:`hpgmn.engines.Engine`."""
         while (task := next_task()) is not None:
             folder, unit = task.argument
-            line = HereLine(Share(), partial(answer, task.name), should_stop)
+            line = DirectChannel(Share(), partial(on_message, task.name), should_stop)
             self.add(
                 kind_of(unit),
                 partial(task.function, task.argument, None, line),
                 partial(_written_bytes, Path(folder), unit),
             )
-            told(Ended(task.name))
+            on_result(TaskResult(task.name))
 
     @contextmanager
     def counting_reads(self) -> Iterator[None]:

@@ -15,8 +15,8 @@ from typer import Option
 
 from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.engines import ENGINES
-from hpgmn.engines.cluster import RayEngine, connected, require_ray
-from hpgmn.engines.local import LocalEngine
+from hpgmn.engines.processes import LocalEngine
+from hpgmn.engines.ray import RayEngine, connect_ray, require_ray
 from hpgmn.graph.files import write_graph
 from hpgmn.graph.synthetic import trading_network
 from hpgmn_lab.bench.options import Repeats
@@ -100,7 +100,7 @@ def run_cells(
             outcomes = work_on(LocalEngine(workers), cells, folder / "runs", device=device)
             seconds, others = time.time() - launched, load.cores()
         else:  # one core for each worker, so that each has one thread
-            with connected(num_cpus=workers, object_store_memory=150 * 2**20) as ray:
+            with connect_ray(num_cpus=workers, object_store_memory=150 * 2**20) as ray:
                 ray_engine = RayEngine(ray, device, workers)
                 load, started = OtherLoad(with_children=True), time.perf_counter()
                 outcomes = work_on(ray_engine, cells, folder / "runs", device=device)

@@ -207,8 +207,8 @@ def _means(plan: Experiment, outcomes: Sequence[Outcome]) -> dict[str, dict[str,
 
 
 def _print_grid(title: str, grid: Grid) -> None:
-    """Print a table; marks of bold are left out."""
-    columns = [Column(name, no_wrap=True, justify="right") for name in list(grid.frame)[1:]]
+    """Print a table without marks of bold; wide cells wrap."""
+    columns = [Column(name, justify="right") for name in grid.frame.columns[1:]]
     table = Table(grid.frame.columns[0], *columns, title=title, box=None, padding=(0, 2, 0, 0))
     for row in grid.frame.itertuples(index=False):
         table.add_row(*(cell.replace("**", "") for cell in row))

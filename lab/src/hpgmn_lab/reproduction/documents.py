@@ -141,13 +141,15 @@ def _facts_document(
     plan: Experiment, records: Records, title: str, intro: str, command: str
 ) -> Document:
     facts = {graph: recorded_facts(records, graph) for graph in plan.graphs}
-    known = {graph: own for graph, own in facts.items() if own is not None}
-    rows = [[graph, *(_fact_cell(own, key) for key in KEYS)] for graph, own in facts.items()]
+    known = {graph: measured for graph, measured in facts.items() if measured is not None}
+    rows = [
+        [graph, *(_fact_cell(measured, key) for key in KEYS)] for graph, measured in facts.items()
+    ]
     differing = [
-        (graph, key, own.explanations.get(key, "not explained"))
-        for graph, own in known.items()
+        (graph, key, measured.explanations.get(key, "not explained"))
+        for graph, measured in known.items()
         for key in KEYS
-        if own.differs(key)
+        if measured.differs(key)
     ]
     header = ("graph", *KEYS)
     grids = [Grid("table1", _caption("facts"), frame(header, rows))]
@@ -155,8 +157,8 @@ def _facts_document(
         explained = frame(("graph", "number", "explanation"), differing)
         grids.append(Grid("table1-explanations", _caption("explanations"), explained))
     numbers = [
-        [graph, *(getattr(own, key) for key in KEYS), *(own.printed[key] for key in KEYS)]
-        for graph, own in known.items()
+        [graph, *(getattr(measured, key) for key in KEYS), *(measured.printed[key] for key in KEYS)]
+        for graph, measured in known.items()
     ]
     return Document(
         plan.name,
@@ -362,7 +364,10 @@ _CELLS: dict[str, Callable[[Table, Line, str], str]] = {
 def _elsewhere_rows(numbers: Table) -> list[list[str]]:
     """Return the best published elsewhere, and HP-GMN minus that."""
     best = {graph: paper.ELSEWHERE.get(graph) for graph in numbers.graphs}
-    texts = [f"{own.mean:.1f}, {own.source}" if own else NONE for own in best.values()]
+    texts = [
+        f"{elsewhere.mean:.1f}, {elsewhere.source}" if elsewhere else NONE
+        for elsewhere in best.values()
+    ]
     rows = [["best published elsewhere", *texts]]
     for kind, label in (
         (TUNED, "HP-GMN minus that"),
@@ -371,27 +376,29 @@ def _elsewhere_rows(numbers: Table) -> list[list[str]]:
     ):
         ours = [line for line in numbers.lines if line.kind == kind and is_ours(line.model)]
         row = [label]
-        for graph, own in best.items():
+        for graph, elsewhere in best.items():
             records = [record for line in ours if (record := line.entries[graph].record)]
             record = max(records, key=lambda record: record.validation, default=None)
-            row.append(f"{record.score.mean - own.mean:+.1f}" if record and own else NONE)
+            row.append(
+                f"{record.score.mean - elsewhere.mean:+.1f}" if record and elsewhere else NONE
+            )
         rows.append(row)
     return rows
 
 
 def _standing_grids(numbers: Table, graphs: Sequence[str]) -> list[Grid]:
-    found = [own for graph in graphs if (own := ranking.standing(numbers, graph))]
-    if not found:
+    standings = [standing for graph in graphs if (standing := ranking.standing(numbers, graph))]
+    if not standings:
         return []
     rows = [
         [
-            own.graph,
-            own.ours or NONE,
-            own.rank(own.ours),
-            own.rival or NONE,
-            difference_text(own.distance),
+            standing.graph,
+            standing.ours or NONE,
+            standing.rank(standing.ours),
+            standing.rival or NONE,
+            difference_text(standing.distance),
         ]
-        for own in found
+        for standing in standings
     ]
     header = ("graph", "HP-GMN", "rank", "best other model", "difference")
     return [Grid(f"{numbers.name}-standing", _caption("standing"), frame(header, rows))]
@@ -471,16 +478,16 @@ def _made_grid(numbers: Table) -> Grid:
     searched = [entry for entry in done if entry.search]
     trials = [count for entry in searched for count in entry.runs_per_trial]
     planned = sum(len(entry.search["trials"]) for entry in searched if entry.search)
-    dates = sorted({str(own["created"])[:10] for own in metrics})
+    dates = sorted({str(run["created"])[:10] for run in metrics})
     rows = {
         "searches": str(len(searched)),
         "trials": f"{len(trials)}, {planned - len(trials)} failed",
         "runs per trial": ", ".join(str(count) for count in sorted(set(trials))) or NONE,
         "search time": duration_text(sum(entry.seconds_search for entry in done)),
         "final runs": str(len(done)),
-        "time of final runs": duration_text(sum(float(own["seconds"]) for own in metrics)),
-        "versions": "; ".join(sorted({versions_text(own) for own in metrics})),
-        "devices": "; ".join(sorted({device_text(own["hardware"]) for own in metrics})),
+        "time of final runs": duration_text(sum(float(run["seconds"]) for run in metrics)),
+        "versions": "; ".join(sorted({versions_text(run) for run in metrics})),
+        "devices": "; ".join(sorted({device_text(run["hardware"]) for run in metrics})),
         "dates": " to ".join(dict.fromkeys((dates[0], dates[-1]))),
     }
     if not searched:
@@ -521,7 +528,7 @@ def number_frame(numbers: Table) -> pd.DataFrame:
 
 
 def _cell_numbers(numbers: Table, line: Line, graph: str, entry: Entry) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    row: dict[str, Any] = {
         "experiment": numbers.name,
         "row": line.label,
         "kind": line.kind,
@@ -532,18 +539,18 @@ def _cell_numbers(numbers: Table, line: Line, graph: str, entry: Entry) -> dict[
         "reference": numbers.references.get(graph),
     }
     if entry.published:
-        found |= {"printed_mean": entry.published.mean, "printed_std": entry.published.std}
+        row |= {"printed_mean": entry.published.mean, "printed_std": entry.published.std}
     if elsewhere := paper.ELSEWHERE.get(graph):
-        found |= {"elsewhere_mean": elsewhere.mean, "elsewhere_source": elsewhere.source}
+        row |= {"elsewhere_mean": elsewhere.mean, "elsewhere_source": elsewhere.source}
     if entry.verdict:
         is_reached = str(entry.verdict.is_reached).lower()
-        found |= {"is_reached": is_reached, "short_by": entry.verdict.short_by}
+        row |= {"is_reached": is_reached, "short_by": entry.verdict.short_by}
     if paired := entry.difference:
         ends = {"": paired.mean, "_low": paired.low, "_high": paired.high}
-        found |= {f"difference{name}": _points(value) for name, value in ends.items()}
+        row |= {f"difference{name}": _points(value) for name, value in ends.items()}
     if record := entry.record:
         metrics, (low, high) = record.metrics, entry.interval or (None, None)
-        found |= {
+        row |= {
             "runs": str(len(record.score.values)),
             "splits": str(len(metrics["splits"])),
             "seeds": str(metrics["seeds"]),
@@ -562,7 +569,7 @@ def _cell_numbers(numbers: Table, line: Line, graph: str, entry: Entry) -> dict[
             "device": metrics["hardware"]["device"],
             "created": metrics["created"],
         }
-    return found
+    return row
 
 
 def _points(fraction: float | None) -> float | None:
@@ -621,14 +628,14 @@ def write_documents(
     files: list[Path] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for own in documents:
-            for ending, text in (("md", markdown(own)), ("csv", csv(own)), ("tex", latex(own))):
-                files.append(folder / f"{own.name}.{ending}")
+        for each in documents:
+            for ending, text in (("md", markdown(each)), ("csv", csv(each)), ("tex", latex(each))):
+                files.append(folder / f"{each.name}.{ending}")
                 write_text(files[-1], text)
-            if own.picture and own.table:
-                files += figure.write_figure(own.table, folder / own.name)
-        shown = {own.name: own for own in others if own.count} | {
-            own.name: own for own in documents
+            if each.picture and each.table:
+                files += figure.write_figure(each.table, folder / each.name)
+        shown = {each.name: each for each in others if each.count} | {
+            each.name: each for each in documents
         }
         files.append(folder / PAGE)
         write_text(files[-1], page([shown[name] for name in EXPERIMENTS if name in shown]))

@@ -91,11 +91,14 @@ def paired_means(table: Table, graphs: tuple[str, str]) -> pd.DataFrame:
 def reversed_pairs(means: pd.DataFrame) -> int:
     """Count the pairs of models in opposite order on the two graphs."""
     rows = means.itertuples(index=False)
-    return sum((one[0] - two[0]) * (one[1] - two[1]) < 0 for one, two in combinations(rows, 2))
+    return sum(
+        (first[0] - second[0]) * (first[1] - second[1]) < 0
+        for first, second in combinations(rows, 2)
+    )
 
 
-def excludes_zero(found: Difference | None) -> bool:
+def excludes_zero(difference: Difference | None) -> bool:
     """Return whether the interval of a difference excludes zero; False without an interval."""
-    if found is None or found.low is None or found.high is None:
+    if difference is None or difference.low is None or difference.high is None:
         return False
-    return found.low > 0 or found.high < 0
+    return difference.low > 0 or difference.high < 0

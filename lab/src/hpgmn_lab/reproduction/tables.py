@@ -147,14 +147,14 @@ class Table:
 
 def table(experiment: Experiment, records: Records) -> Table:
     """Return the table of an experiment; records of another plan are listed and not used."""
-    found = {cell.name: records.cell(cell.name) for cell in experiment.cells}
+    recorded = {cell.name: records.cell(cell.name) for cell in experiment.cells}
     planned = {cell.name: cell for cell in experiment.cells}
     usable = {
         name: record
-        for name, record in found.items()
+        for name, record in recorded.items()
         if record is not None and is_as_planned(planned[name], record)
     }
-    outdated = [name for name, record in found.items() if record and name not in usable]
+    outdated = [name for name, record in recorded.items() if record and name not in usable]
     lines = [_line(row, experiment, usable, records) for row in experiment.rows]
     references = _references(lines, experiment.graphs)
     lines = [_with_differences(line, lines, references) for line in lines]
@@ -223,19 +223,19 @@ def _line(
 
 
 def _entry(
-    cell: Cell, row: Row, experiment: str, found: CellRecord | None, records: Records
+    cell: Cell, row: Row, experiment: str, cell_record: CellRecord | None, records: Records
 ) -> Entry:
     published = _published(cell, row, experiment)
-    if found is None:
+    if cell_record is None:
         return Entry(cell, published=published, is_ensemble=row.is_ensemble)
     remedy = records.remedy(cell.name)
-    record = check_run(cell.name, found.metrics, records.source, remedy)
+    record = check_run(cell.name, cell_record.metrics, records.source, remedy)
     if row.is_ensemble:
         record = _ensemble_record(record, records.source, remedy)
     return Entry(
         cell,
         record,
-        found.search,
+        cell_record.search,
         published,
         verdict=record.against(published.mean) if published else None,
         is_ensemble=row.is_ensemble,

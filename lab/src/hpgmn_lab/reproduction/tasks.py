@@ -21,8 +21,8 @@ from typing import Any
 from hpgmn.base import locking
 from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.base.files import remove_stale_drafts, write_text
-from hpgmn.engines import Ended, Engine, Line, Seldom, Task
-from hpgmn.engines.tasks import done
+from hpgmn.engines import Channel, Engine, RateLimiter, Task, TaskResult
+from hpgmn.engines.tasks import run_safely
 from hpgmn.graph import Graph
 from hpgmn.graph.datasets import DATASETS, find_file, load
 from hpgmn.training.replicas import Progress
@@ -97,13 +97,13 @@ def cell_states(cells: Sequence[Cell], folder: Path) -> CellStates:
     """Compare the cells with the records in a folder."""
     states = CellStates()
     for source in dict.fromkeys((cell.graph, cell.protocol) for cell in cells):
-        own = [cell for cell in cells if (cell.graph, cell.protocol) == source]
+        graph_cells = [cell for cell in cells if (cell.graph, cell.protocol) == source]
         try:
             graph = load(*source)
         except HPGMNError as error:
-            states.failed.extend(Outcome(cell, reason=str(error)) for cell in own)
+            states.failed.extend(Outcome(cell, reason=str(error)) for cell in graph_cells)
             continue
-        for cell in own:
+        for cell in graph_cells:
             record = finished_record(cell, graph, folder)
             if record is None:
                 states.waiting.append(cell)
@@ -145,14 +145,14 @@ def attempt(cell: Cell, folder: Path, execution: Execution, graph: Graph | None 
     """Do a cell and return its outcome, also after a failure; see :func:`.work.do_cell`."""
     started = time.perf_counter()
     try:
-        record, reason, trace = done(do_cell, cell, folder, execution, graph)
+        record, reason, trace = run_safely(do_cell, cell, folder, execution, graph)
     finally:
         free_memory(execution.device)
     return Outcome(cell, record, time.perf_counter() - started, reason, trace)
 
 
 def cell_task(
-    argument: tuple[Cell, str, Path | dict[str, str]], graph: Graph, line: Line
+    argument: tuple[Cell, str, Path | dict[str, str]], graph: Graph, line: Channel
 ) -> Outcome:
     """Do a cell as a task of an engine.
 
@@ -163,11 +163,11 @@ def cell_task(
         line: receives progress and, on another machine, the content of a search's file.
     """
     cell, device, source = argument
-    is_time = Seldom()
+    is_time = RateLimiter()
 
     def report(progress: Progress) -> None:
         if is_time():
-            line.tell(progress)
+            line.send(progress)
 
     execution = Execution(device, report, line.should_stop, line.share.memory)
     if isinstance(source, Path):
@@ -178,7 +178,7 @@ def cell_task(
             path = Path(folder, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-        remote = dataclasses.replace(execution, save_search=line.ask)
+        remote = dataclasses.replace(execution, save_search=line.request)
         return attempt(cell, Path(folder), remote, graph)
 
 
@@ -226,7 +226,7 @@ def work_on(
             return Task(cell.name, cell_task, (cell, device, source), graph)
         return None
 
-    def on_ended(ended: Ended) -> None:
+    def on_ended(ended: TaskResult) -> None:
         outcome = ended.value
         if outcome is None:
             outcome = Outcome(by_name[ended.name], reason=ended.reason, trace=ended.trace)
@@ -246,11 +246,11 @@ def work_on(
     engine.run(
         next_task,
         on_ended,
-        answer=answer,
+        on_message=answer,
         should_stop=should_stop,
         tries=ATTEMPTS,
-        lost=on_lost,
-        at_a_time=len(cells),
+        on_lost=on_lost,
+        max_tasks=len(cells),
     )
     return outcomes
 

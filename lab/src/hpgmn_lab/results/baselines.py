@@ -71,13 +71,13 @@ def row_names() -> list[str]:
 
 def cells_of(records: Sequence[Record]) -> dict[tuple[str, str], BaselineCell]:
     """Return (row, graph) → cell for every row and graph."""
-    found = {}
+    cells = {}
     for row in row_names():
-        own = [record for record in records if _row_of(record) == row]
+        candidates = [record for record in records if _row_of(record) == row]
         for graph in GRAPHS:
-            record = row_record(own, graph, VARIANTS.get(row, row))
-            found[row, graph] = BaselineCell(row, graph, record, paper.target(row, graph))
-    return found
+            record = row_record(candidates, graph, VARIANTS.get(row, row))
+            cells[row, graph] = BaselineCell(row, graph, record, paper.target(row, graph))
+    return cells
 
 
 def _row_of(record: Record) -> str:
@@ -97,15 +97,15 @@ def _frame(
 
 def score_frame(cells: Cells, ours: Mapping[str, Record], graphs: Sequence[str]) -> pd.DataFrame:
     """Return scores / published numbers; the last row is HP-GMN."""
-    found = _frame(cells, graphs, _score_text)
+    scores = _frame(cells, graphs, _score_text)
     row = ["**HP-GMN**"]
     for graph in graphs:
         record = ours.get(graph)
         published = paper.published(record.model, graph) if record else None
         text = f"**{score_text(record)}**" if record else NONE
         row.append(f"{text} / {published_text(published)}" if published else text)
-    found.loc[len(found)] = row
-    return found
+    scores.loc[len(scores)] = row
+    return scores
 
 
 def _score_text(cell: BaselineCell) -> str:
@@ -168,10 +168,12 @@ def source_frame(cells: Cells) -> pd.DataFrame:
 
 def trial_frame(cells: Cells, trials: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Return the number of trials of each cell."""
-    own: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    by_cell: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for trial in trials:
-        own.setdefault((str(trial.get("row", trial["model"])), trial["graph"]), []).append(trial)
-    return _frame(cells, GRAPHS, lambda cell: trials_text(own.get((cell.row, cell.graph), [])))
+        by_cell.setdefault((str(trial.get("row", trial["model"])), trial["graph"]), []).append(
+            trial
+        )
+    return _frame(cells, GRAPHS, lambda cell: trials_text(by_cell.get((cell.row, cell.graph), [])))
 
 
 def command_frame(cells: Cells) -> pd.DataFrame:
@@ -186,7 +188,7 @@ def devices(cells: Cells) -> list[str]:
     metrics = [cell.record.metrics for cell in cells.values() if cell.record]
     return sorted(
         {
-            f"{own['hardware']['device']}, torch {own['hardware']['torch']}, hpgmn {own['version']}"
-            for own in metrics
+            f"{run['hardware']['device']}, torch {run['hardware']['torch']}, hpgmn {run['version']}"
+            for run in metrics
         }
     )

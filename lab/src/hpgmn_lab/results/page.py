@@ -63,13 +63,13 @@ def documents_of(cells: Records) -> list[Document]:
 
 def shipped_records(cells: Records) -> list[Record]:
     """Return the cells of the settings shipped now, named GRAPH-MODEL."""
-    found = []
+    records = []
     for name in sorted(cells.contents):
         record = cells.cell(name) if name.endswith(f"-{SHIPPED}") else None
         if record is not None and _is_shipped(record):
             short = name.removesuffix(f"-{SHIPPED}")
-            found.append(check_run(short, record.metrics, cells.source, cells.remedy(name)))
-    return found
+            records.append(check_run(short, record.metrics, cells.source, cells.remedy(name)))
+    return records
 
 
 def _is_shipped(record: CellRecord) -> bool:
@@ -106,7 +106,9 @@ def short_rows(rows: Rows) -> dict[str, paper.Verdict]:
     verdicts = {
         f"{graph}-{model}": verdict_of(record) for (graph, model), record in rows.items() if record
     }
-    return {name: own for name, own in verdicts.items() if own and not own.is_reached}
+    return {
+        name: verdict for name, verdict in verdicts.items() if verdict and not verdict.is_reached
+    }
 
 
 def read_notes(path: Path, short: Collection[str], known: Collection[str]) -> dict[str, str]:
@@ -188,12 +190,12 @@ def page(results: Path) -> str:
 
 def _references(rows: Rows) -> dict[str, Record]:
     """Return graph → the run of HP-GMN that baselines are compared with, best by validation."""
-    found: dict[str, Record] = {}
+    references: dict[str, Record] = {}
     for (graph, _), record in rows.items():
-        best = found.get(graph)
+        best = references.get(graph)
         if record and (best is None or record.validation > best.validation):
-            found[graph] = record
-    return found
+            references[graph] = record
+    return references
 
 
 def _comparison(
@@ -224,7 +226,7 @@ def results_frame(rows: Rows) -> pd.DataFrame:
     """Return our scores, the paper's and the best elsewhere."""
     header = ["graph", "model", "ours", "runs = splits × seeds", "the paper", "reached?"]
     header += ["best published elsewhere", "validation", "label estimator", "seconds"]
-    return frame(header, [_row(graph, model, own) for (graph, model), own in rows.items()])
+    return frame(header, [_row(graph, model, record) for (graph, model), record in rows.items()])
 
 
 def _row(graph: str, model: str, record: Record | None) -> list[str]:
@@ -334,9 +336,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.exit(2, f"Error: {error}\n")
     (options.docs / PICTURES).mkdir(parents=True, exist_ok=True)
     write_text(options.docs / PAGE, text)
-    for own in shown:
-        if own.picture and own.table and own.count:
-            png, _ = write_figure(own.table, options.docs / PICTURES / own.name)
+    for item in shown:
+        if item.picture and item.table and item.count:
+            png, _ = write_figure(item.table, options.docs / PICTURES / item.name)
             png.unlink()  # the page shows the SVG
 
 

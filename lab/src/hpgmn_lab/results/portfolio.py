@@ -108,10 +108,10 @@ def _tuned(cells: Records, graph: str) -> Record | None:
 
 def _cell(cells: Records, graph: str, model: str, variant: str) -> Record | None:
     name = f"{graph}-{model}-{variant}"
-    found = cells.cell(name)
-    if found is None:
+    cell_record = cells.cell(name)
+    if cell_record is None:
         return None
-    return check_run(name, found.metrics, cells.source, cells.remedy(name))
+    return check_run(name, cell_record.metrics, cells.source, cells.remedy(name))
 
 
 def score_frame(rows: Sequence[Untuned]) -> pd.DataFrame:

@@ -19,21 +19,27 @@ import pytest
 import torch
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.engines import Ended, Line, Share, Task, cluster
-from hpgmn.engines.cluster import Desk, RayEngine, connected, require_ray, work
+from hpgmn.engines import Channel, Share, Task, TaskResult
+from hpgmn.engines import ray as cluster
+from hpgmn.engines.ray import Mailbox, RayEngine, connect_ray, require_ray, work
 
 # Without Ray.
 
 
 def test_without_ray_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(HPGMNError, match=r"^--engine ray needs Ray. Run: pip install 'hpgmn\[ray"):
+    with pytest.raises(
+        HPGMNError,
+        match=r"The engine 'ray' needs Ray, which is not installed. Run: pip install 'hpgmn\[ray",
+    ):
         require_ray()
 
 
 @pytest.mark.parametrize("address", ["nowhere", ":6379", "host:port"])
 def test_an_address_is_a_host_and_a_port(address: str) -> None:
-    with pytest.raises(HPGMNError, match=f"--address takes HOST:PORT or auto .got '{address}'"):
+    with pytest.raises(
+        HPGMNError, match=f"address of a Ray cluster must be HOST:PORT or auto .got '{address}'"
+    ):
         cluster._check_address(address)
 
 
@@ -43,7 +49,7 @@ def test_a_cluster_that_does_not_answer_is_told() -> None:
         address = f"127.0.0.1:{free.getsockname()[1]}"
         for one in (address, f"ray://{address}"):
             with pytest.raises(
-                HPGMNError, match=f"Cannot join a Ray cluster at {one} .*`ray start"
+                HPGMNError, match=f"Cannot connect to a Ray cluster at {one} .*`ray start"
             ):
                 cluster._check_address(one)
 
@@ -117,10 +123,10 @@ def test_machines_without_a_gpu_take_none_from_those_with_one() -> None:
     ("resources", "memory", "words"),
     [
         ({"num_cpus": 4}, None, None),
-        ({"num_cpus": 5}, None, r"a task of 5 cores\. Add one, and repeat"),
-        ({"num_cpus": 1}, 2**31, r"1 core, 2\.0 GiB\. Add one, or give a smaller --memory, and"),
+        ({"num_cpus": 5}, None, r"needs 5 CPU cores\. Add a machine"),
+        ({"num_cpus": 1}, 2**31, r"1 CPU cores, 2\.0 GiB\. .*memory="),
         ({"num_cpus": 1, "num_gpus": 0.5}, 2**20, None),
-        ({"num_cpus": 2, "num_gpus": 1.0}, None, r"a task of 2 cores, 1 GPU\. Add one, and"),
+        ({"num_cpus": 2, "num_gpus": 1.0}, None, r"needs 2 CPU cores, 1 GPU\. Add"),
     ],
 )
 def test_a_task_for_which_no_machine_has_room_is_refused(
@@ -137,9 +143,9 @@ def test_a_task_for_which_no_machine_has_room_is_refused(
 
 
 def test_a_cluster_that_cannot_work_is_refused() -> None:
-    with pytest.raises(HPGMNError, match=r"has no GPU. Use --device cpu"):
+    with pytest.raises(HPGMNError, match=r"has no GPU. .*device="):
         engine({"CPU": 8.0}, device="cuda")
-    with pytest.raises(HPGMNError, match="no machine with a free core"):
+    with pytest.raises(HPGMNError, match="no machine with a CPU core"):
         engine({"memory": 1.0})
 
 
@@ -170,7 +176,7 @@ def starting(monkeypatch: pytest.MonkeyPatch) -> Starting:
 
 def test_ray_is_started_here_where_no_address_is_known(starting: Starting) -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with connected(num_cpus=3):
+    with connect_ray(num_cpus=3):
         assert starting.options["address"] == "local"
         assert starting.options["num_cpus"] == 3
         assert starting.options["include_dashboard"] is False
@@ -184,14 +190,14 @@ def test_an_address_goes_before_that_of_the_environment(
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "there:1")
     for given, used in ((None, "there:1"), ("here:2", "here:2")):
-        with connected(given, num_cpus=3):
+        with connect_ray(given, num_cpus=3):
             assert starting.options["address"] == used
             assert "num_cpus" not in starting.options
 
 
 def test_a_connection_that_is_there_is_left_as_it_is(starting: Starting) -> None:
     starting.was_there = True
-    with connected() as ray:
+    with connect_ray() as ray:
         assert ray is starting  # type: ignore[comparison-overlap]
     assert (starting.options, starting.downs) == (None, 0)
 
@@ -201,9 +207,10 @@ def test_a_cluster_that_refuses_is_told(starting: Starting) -> None:
     starting.error = RuntimeError("Version mismatch: ray 1\nmore")
     with (
         pytest.raises(
-            HPGMNError, match=r"join a Ray cluster at here:2 \(Version mismatch: ray 1\)\. Start"
+            HPGMNError,
+            match=r"connect to a Ray cluster at here:2 \(Version mismatch: ray 1\)\. Start",
         ),
-        connected("here:2"),
+        connect_ray("here:2"),
     ):
         pass
     assert signal.getsignal(signal.SIGTERM) is before
@@ -211,12 +218,12 @@ def test_a_cluster_that_refuses_is_told(starting: Starting) -> None:
 
 def test_messages_are_taken_together_and_answered_to_who_asked() -> None:
     async def talk() -> tuple[Any, ...]:
-        desk = Desk()
+        desk = Mailbox()
         first = asyncio.create_task(desk.take())
         await asyncio.sleep(0)
         assert not first.done()
-        await desk.tell(1, "a")
-        asked = [asyncio.create_task(desk.ask(2, word)) for word in ("b", "c")]
+        await desk.send(1, "a")
+        asked = [asyncio.create_task(desk.request(2, word)) for word in ("b", "c")]
         heard = await first
         while len(heard) < 3:
             heard += await desk.take()
@@ -241,7 +248,7 @@ def do(function: Callable[..., Any], version: str = cluster.__version__) -> tupl
     return work(function, 20, 3, None, (1, Share(5, 0.5), version))
 
 
-def fails(argument: Any, shared: Any, line: Line) -> None:
+def fails(argument: Any, shared: Any, line: Channel) -> None:
     raise [HPGMNError("Too large."), ZeroDivisionError("one\ntwo")][argument != 20]
 
 
@@ -279,23 +286,27 @@ def three(ray_cluster: Any) -> Iterator[RayEngine]:
     cloudpickle.unregister_pickle_by_value(module)
 
 
-def adds(argument: int, shared: Any, line: Line) -> tuple[int, int, bool]:
-    line.tell(("begun", argument))
-    return argument + int(line.ask(("half of", argument))), int(shared.sum()), shared is not None
+def adds(argument: int, shared: Any, line: Channel) -> tuple[int, int, bool]:
+    line.send(("begun", argument))
+    return (
+        argument + int(line.request(("half of", argument))),
+        int(shared.sum()),
+        shared is not None,
+    )
 
 
 @pytest.mark.ray
 def test_tasks_give_values_and_ask_and_share(three: RayEngine) -> None:
     assert repr(three) == "Ray: 3 machines, 3 cores; 3 at a time"
     shared, told = np.arange(100_000), []
-    ended: list[Ended] = []
+    ended: list[TaskResult] = []
     waiting = iter([Task(f"task {number}", adds, number, shared) for number in range(0, 10, 2)])
 
     def answer(name: str, message: tuple[str, int]) -> int:
         told.append((name, message))
         return message[1] // 2
 
-    three.run(lambda: next(waiting, None), ended.append, answer=answer)
+    three.run(lambda: next(waiting, None), ended.append, on_message=answer)
     total = 100_000 * 99_999 // 2
     assert {one.name: one.value for one in ended} == {
         f"task {number}": (number + number // 2, total, True) for number in range(0, 10, 2)
@@ -306,8 +317,8 @@ def test_tasks_give_values_and_ask_and_share(three: RayEngine) -> None:
         assert own == [("begun", number), ("half of", number)]
 
 
-def holds(argument: Any, shared: Any, line: Line) -> None:
-    line.tell("begun")
+def holds(argument: Any, shared: Any, line: Channel) -> None:
+    line.send("begun")
     time.sleep(60)
 
 
@@ -319,19 +330,19 @@ def test_a_task_for_which_no_machine_is_left_is_told(
 ) -> None:
     import ray
 
-    monkeypatch.setattr(cluster, "ROOM_SECONDS", 0.5)
+    monkeypatch.setattr(cluster, "CAPACITY_SECONDS", 0.5)
     node = ray_cluster.add_node(num_cpus=1, memory=2**40, object_store_memory=80 * 2**20)
     waiting = iter([Task("one", holds, 1, memory=2**40)])
-    with pytest.raises(HPGMNError, match="No machine of the cluster has room for a task of"):
+    with pytest.raises(HPGMNError, match="No machine of the cluster can run a task"):
         RayEngine(ray).run(
             lambda: next(waiting, None),
             lambda ended: None,
-            answer=lambda *_: ray_cluster.remove_node(node, allow_graceful=False),
+            on_message=lambda *_: ray_cluster.remove_node(node, allow_graceful=False),
             tries=3,
         )
 
 
-def dies(argument: str, shared: Any, line: Line) -> str:
+def dies(argument: str, shared: Any, line: Channel) -> str:
     """Ends its process until it was begun so often that a file says enough."""
     with Path(argument).open("a") as file:
         file.write("x")
@@ -346,21 +357,21 @@ def test_a_task_whose_process_is_gone_is_begun_again(
     three: RayEngine, tmp_path: Path, tries: int
 ) -> None:
     waiting = iter([Task("one", dies, str(tmp_path / "begun"))])
-    ended: list[Ended] = []
+    ended: list[TaskResult] = []
     lost: list[str] = []
-    three.run(lambda: next(waiting, None), ended.append, tries=tries, lost=lost.append)
+    three.run(lambda: next(waiting, None), ended.append, tries=tries, on_lost=lost.append)
     assert lost == ["one"] * (tries - 1)
     assert len((tmp_path / "begun").read_text()) == tries
     (one,) = ended
     assert one.is_lost is (tries == 2)
     assert one.value == (None if tries == 2 else "lives")
-    assert ("gone (WorkerCrashedError: lost). Repeat" in one.reason) is (tries == 2)
+    assert ("died (WorkerCrashedError: lost). Retry" in one.reason) is (tries == 2)
 
 
-def long(argument: str, shared: Any, line: Line) -> None:
+def long(argument: str, shared: Any, line: Channel) -> None:
     """Takes a minute in a folder of its own; the stubborn one does not hear that it is to end."""
     with tempfile.TemporaryDirectory() as folder:
-        line.tell((os.getpid(), folder))
+        line.send((os.getpid(), folder))
         until = time.monotonic() + 60
         while time.monotonic() < until:
             try:
@@ -374,14 +385,14 @@ def long(argument: str, shared: Any, line: Line) -> None:
 def test_what_is_asked_to_stop_leaves_nothing(
     three: RayEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster, "FAREWELL_SECONDS", 1.0)
+    monkeypatch.setattr(cluster, "GRACE_SECONDS", 1.0)
     waiting = iter([Task(name, long, name) for name in ("obedient", "stubborn", "third", "4th")])
     begun: dict[str, tuple[int, str]] = {}
     with pytest.raises(KeyboardInterrupt):
         three.run(
             lambda: next(waiting, None),
             lambda ended: None,
-            answer=lambda name, message: begun.update({name: message}),
+            on_message=lambda name, message: begun.update({name: message}),
             should_stop=lambda: len(begun) == 3,
         )
     assert [task.name for task in waiting] == ["4th"]
@@ -393,14 +404,14 @@ def test_what_is_asked_to_stop_leaves_nothing(
         assert not Path(begun[name][1]).exists(), "it was to tidy up"
 
 
-def cannot_be_sent(argument: Any, shared: Any, line: Line) -> Any:
+def cannot_be_sent(argument: Any, shared: Any, line: Channel) -> Any:
     return (one for one in [argument])
 
 
 @pytest.mark.ray
 def test_what_cannot_come_back_is_a_failure(three: RayEngine) -> None:
     waiting = iter([Task("one", cannot_be_sent, 1)])
-    ended: list[Ended] = []
+    ended: list[TaskResult] = []
     three.run(lambda: next(waiting, None), ended.append, tries=3)
     assert "cannot run tasks of hpgmn" in ended[0].reason
     assert not ended[0].is_lost

@@ -21,18 +21,19 @@ import torch
 
 import hpgmn
 from hpgmn.base.errors import HPGMNError
-from hpgmn.engines import Ended, Line, Share, Task, local
-from hpgmn.engines.local import LocalEngine, PipeLine, work
+from hpgmn.engines import Channel, Share, Task, TaskResult
+from hpgmn.engines import processes as local
+from hpgmn.engines.processes import LocalEngine, PipeChannel, work
 
 SOURCE = Path(hpgmn.__file__).parents[1]
 
 
-def adds(argument: int, shared: Any, line: Line) -> tuple[int, int, Share]:
-    line.tell(("begun", argument))
-    return argument + int(line.ask(("half of", argument))), int(shared.sum()), line.share
+def adds(argument: int, shared: Any, line: Channel) -> tuple[int, int, Share]:
+    line.send(("begun", argument))
+    return argument + int(line.request(("half of", argument))), int(shared.sum()), line.share
 
 
-def fails(argument: int, shared: Any, line: Line) -> None:
+def fails(argument: int, shared: Any, line: Channel) -> None:
     raise HPGMNError("Too large.") if argument else ZeroDivisionError("one\ntwo")
 
 
@@ -42,14 +43,14 @@ def fails(argument: int, shared: Any, line: Line) -> None:
 def test_tasks_here_give_values_and_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     waiting = iter([Task(f"task {number}", adds, number, np.arange(4)) for number in (2, 4)])
-    ended: list[Ended] = []
+    ended: list[TaskResult] = []
     heard = []
 
     def answer(name: str, message: tuple[str, int]) -> int:
         heard.append((name, message))
         return message[1] // 2
 
-    LocalEngine(8).run(lambda: next(waiting, None), ended.append, answer=answer, at_a_time=1)
+    LocalEngine(8).run(lambda: next(waiting, None), ended.append, on_message=answer, max_tasks=1)
     assert [(one.name, one.value) for one in ended] == [
         ("task 2", (3, 6, Share(3, 1.0))),
         ("task 4", (6, 6, Share(3, 1.0))),
@@ -61,19 +62,19 @@ def test_tasks_here_give_values_and_ask(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_tasks_here_fail_with_a_reason() -> None:
     waiting = iter([Task("a", fails, 1), Task("b", fails, 0)])
-    ended: list[Ended] = []
+    ended: list[TaskResult] = []
     LocalEngine().run(lambda: next(waiting, None), ended.append)
-    assert ended[0] == Ended("a", reason="Too large.")
+    assert ended[0] == TaskResult("a", reason="Too large.")
     assert ended[1].reason == "ZeroDivisionError: one"
     assert ended[1].trace.startswith("Traceback")
 
 
 def test_what_is_asked_to_stop_begins_no_task() -> None:
-    ended: list[Ended] = []
+    ended: list[TaskResult] = []
     with pytest.raises(KeyboardInterrupt):
         LocalEngine().run(lambda: None, ended.append, should_stop=lambda: True)
 
-    def stops(argument: Any, shared: Any, line: Line) -> None:
+    def stops(argument: Any, shared: Any, line: Channel) -> None:
         assert line.should_stop()
         raise KeyboardInterrupt
 
@@ -118,15 +119,15 @@ def hear(*sent: Any) -> list[Any]:
     return heard
 
 
-def doubled(argument: Any, shared: Any, line: Line) -> Any:
+def doubled(argument: Any, shared: Any, line: Channel) -> Any:
     return argument * shared, line.share.memory, torch.get_num_threads()
 
 
-def asks(argument: Any, shared: Any, line: Line) -> Any:
-    return [line.ask(argument), line.ask(argument + 1)]
+def asks(argument: Any, shared: Any, line: Channel) -> Any:
+    return [line.request(argument), line.request(argument + 1)]
 
 
-def cannot_be_sent(argument: Any, shared: Any, line: Line) -> Any:
+def cannot_be_sent(argument: Any, shared: Any, line: Channel) -> Any:
     return (one for one in [argument])
 
 
@@ -140,7 +141,7 @@ def test_a_worker_keeps_what_tasks_share() -> None:
 @pytest.mark.usefixtures("as_before")
 def test_a_worker_asks_and_lives_on_after_failures() -> None:
     heard = hear((asks, 1, False, None), 10, 20, (fails, 1, False, None), (fails, 0, False, None))
-    assert heard[:3] == [("ask", 1), ("ask", 2), ("ended", ([10, 20], "", ""))]
+    assert heard[:3] == [("request", 1), ("request", 2), ("ended", ([10, 20], "", ""))]
     assert heard[3] == ("ended", (None, "Too large.", ""))
     assert heard[4][1][:2] == (None, "ZeroDivisionError: one")
     (value, reason, trace) = hear((cannot_be_sent, 1, False, None))[0][1]
@@ -149,7 +150,7 @@ def test_a_worker_asks_and_lives_on_after_failures() -> None:
     assert trace.startswith("Traceback")
 
 
-def waits(argument: Any, shared: Any, line: Line) -> None:
+def waits(argument: Any, shared: Any, line: Channel) -> None:
     while not line.should_stop():
         time.sleep(0.001)
     raise KeyboardInterrupt
@@ -166,12 +167,12 @@ def test_a_worker_that_is_left_alone_ends(function: Callable[..., Any]) -> None:
 
 def test_a_line_that_is_broken_is_the_sign_to_stop() -> None:
     near, far = multiprocessing.Pipe()
-    line = PipeLine(far, Share())
+    line = PipeChannel(far, Share())
     assert not line.should_stop()
     near.close()
     assert line.should_stop()
     with pytest.raises(KeyboardInterrupt):
-        line.tell("anybody")
+        line.send("anybody")
     far.close()
     assert line.should_stop()
 
@@ -180,7 +181,7 @@ def test_a_worker_ends_with_the_first_process(monkeypatch: pytest.MonkeyPatch) -
     ours, theirs = multiprocessing.Pipe()
     codes: list[int] = []
     monkeypatch.setattr(multiprocessing, "parent_process", lambda: SimpleNamespace(sentinel=ours))
-    monkeypatch.setattr(local, "FAREWELL_SECONDS", 0.01)
+    monkeypatch.setattr(local, "GRACE_SECONDS", 0.01)
     monkeypatch.setattr(os, "_exit", codes.append)
     watcher = threading.Thread(target=local._end_with_parent)
     watcher.start()
@@ -199,11 +200,11 @@ TASKS = """
 import os, signal, sys, tempfile, time
 from pathlib import Path
 from hpgmn.engines import Task
-from hpgmn.engines.local import LocalEngine
+from hpgmn.engines.processes import LocalEngine
 
 def adds(argument, shared, line):
-    line.tell("begun")
-    return os.getpid(), argument + line.ask(argument) + shared[0], line.share
+    line.send("begun")
+    return os.getpid(), argument + line.request(argument) + shared[0], line.share
 
 def dies(argument, shared, line):
     with Path(argument).open("a") as file:
@@ -214,7 +215,7 @@ def dies(argument, shared, line):
 
 def long(argument, shared, line):
     with tempfile.TemporaryDirectory() as folder:
-        line.tell((os.getpid(), folder))
+        line.send((os.getpid(), folder))
         until = time.monotonic() + 60
         while time.monotonic() < until:
             time.sleep(0.01)
@@ -239,14 +240,14 @@ def test_processes_share_the_work(tasks: Any, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(torch, "get_num_threads", lambda: 5)
     shared = [100]
     waiting = iter([Task(str(number), tasks.adds, number, shared) for number in range(6)])
-    ended: list[Ended] = []
+    ended: list[TaskResult] = []
     heard = []
 
     def answer(name: str, message: Any) -> Any:
         heard.append((name, message))
         return 10 * int(name)
 
-    LocalEngine(2).run(lambda: next(waiting, None), ended.append, answer=answer)
+    LocalEngine(2).run(lambda: next(waiting, None), ended.append, on_message=answer)
     found = {one.name: one.value for one in ended}
     assert {name: value[1] for name, value in found.items()} == {
         str(number): 11 * number + 100 for number in range(6)
@@ -264,14 +265,14 @@ def test_a_task_whose_process_is_gone_is_begun_again(
 ) -> None:
     every = [Task("one", tasks.dies, str(tmp_path / "begun")), Task("two", tasks.adds, 1, [0])]
     waiting = iter(every)
-    ended: list[Ended] = []
+    ended: list[TaskResult] = []
     lost: list[str] = []
     LocalEngine(2).run(
         lambda: next(waiting, None),
         ended.append,
-        answer=lambda *_: 5,
+        on_message=lambda *_: 5,
         tries=tries,
-        lost=lost.append,
+        on_lost=lost.append,
     )
     assert lost == ["one"] * (tries - 1)
     assert len((tmp_path / "begun").read_text()) == tries
@@ -279,21 +280,21 @@ def test_a_task_whose_process_is_gone_is_begun_again(
     one = by_name["one"]
     assert one.is_lost is (tries == 2)
     assert one.value == (None if tries == 2 else "lives")
-    remedy = "Its process was ended by signal 9 (perhaps for lack of memory). Repeat the command"
+    remedy = "Its process was ended by signal 9 (perhaps for lack of memory). Retry"
     assert one.reason.startswith(remedy) is (tries == 2)
     assert by_name["two"].value[1] == 6
 
 
 @pytest.mark.slow
 def test_what_is_asked_to_stop_leaves_nothing(tasks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "FAREWELL_SECONDS", 1.0)
+    monkeypatch.setattr(local, "GRACE_SECONDS", 1.0)
     waiting = iter([Task(name, tasks.long, name) for name in ("obedient", "stubborn", "third")])
     begun: dict[str, tuple[int, str]] = {}
     with pytest.raises(KeyboardInterrupt):
         LocalEngine(2).run(
             lambda: next(waiting, None),
             lambda ended: None,
-            answer=lambda name, message: begun.update({name: message}),
+            on_message=lambda name, message: begun.update({name: message}),
             should_stop=lambda: len(begun) == 2,
         )
     assert [task.name for task in waiting] == ["third"]
@@ -309,7 +310,7 @@ if __name__ == "__main__":
     waiting = iter([Task(name, long, name) for name in ("obedient", "stubborn")])
     def answer(name, message):
         print(message[0], flush=True)
-    LocalEngine(2).run(lambda: next(waiting, None), print, answer=answer)
+    LocalEngine(2).run(lambda: next(waiting, None), print, on_message=answer)
 """
 
 
@@ -333,6 +334,6 @@ def test_processes_end_when_the_first_is_killed(tasks: Any, tmp_path: Path) -> N
 def test_a_process_that_ends_by_itself_is_told() -> None:
     process = SimpleNamespace(join=lambda: None, exitcode=3)
     worker = SimpleNamespace(process=process, line=multiprocessing.Pipe()[0])
-    words = local._Worker.how_it_ended(worker)  # type: ignore[arg-type]
-    assert words == "Its process ended with exit code 3. Repeat the command with fewer --workers."
+    words = local._Worker.describe_exit(worker)  # type: ignore[arg-type]
+    assert words == "Its process ended with exit code 3. Retry with fewer workers."
     local._Worker.send(worker, "nothing")  # type: ignore[arg-type]  # a closed line: no error

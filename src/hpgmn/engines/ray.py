@@ -1,7 +1,7 @@
-"""Tasks on a Ray cluster: on the machines that an address names, or on this one alone.
+"""Run tasks on a Ray cluster, or on a Ray instance of this machine.
 
-Ray places the tasks; this module begins those anew whose machine is lost, carries messages, and
-ends everything when it is asked to. Ray itself is imported late: it is an extra of the package.
+Ray schedules the tasks; this module restarts those whose machine dies and carries messages. Ray is
+an extra of the package and imported on use.
 """
 
 from __future__ import annotations
@@ -19,14 +19,23 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from hpgmn.base.errors import HPGMNError
+from hpgmn.base.errors import HPGMNError, Remedy
+from hpgmn.base.text import count_noun, format_bytes
 from hpgmn.base.version import __version__
-from hpgmn.engines.tasks import FAREWELL_SECONDS, LOOK_SECONDS, Ended, Seldom, Share, Task, done
+from hpgmn.engines.tasks import (
+    GRACE_SECONDS,
+    POLL_SECONDS,
+    RateLimiter,
+    Share,
+    Task,
+    TaskResult,
+    run_safely,
+)
 
-ROOM_SECONDS = 10.0
-"""How often to look whether the machines that are left have room for the tasks."""
-REACH_SECONDS = 5.0
-"""So long a cluster may take to accept a connection."""
+CAPACITY_SECONDS = 10.0
+"""How often to check that the remaining machines can run the tasks."""
+CONNECT_SECONDS = 5.0
+"""Timeout of a connection to a cluster."""
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else it warns of a change to come
@@ -34,22 +43,24 @@ _QUIET = {
 
 
 def require_ray() -> ModuleType:
-    """Ray, if it is installed; it sends no usage statistics."""
+    """Import Ray with usage statistics off; raise HPGMNError if it is missing."""
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     try:
         import ray
     except ImportError:
-        raise HPGMNError("--engine ray needs Ray. Run: pip install 'hpgmn[ray]'") from None
+        raise HPGMNError(
+            "The engine 'ray' needs Ray, which is not installed.", "Run: pip install 'hpgmn[ray]'"
+        ) from None
     found: ModuleType = ray
     return found
 
 
 @contextmanager
-def connected(address: str | None = None, **options: Any) -> Iterator[ModuleType]:
-    """Ray with a cluster; one that was started here is stopped in the end.
+def connect_ray(address: str | None = None, **options: Any) -> Iterator[ModuleType]:
+    """Connect to a cluster, or start Ray here and stop it at the end.
 
-    A connection that this process has already is used and left as it is.
+    An existing connection of this process is reused.
 
     Args:
         address: of a cluster, or "auto" for the one on this machine; None: what ``RAY_ADDRESS``
@@ -83,29 +94,33 @@ def connected(address: str | None = None, **options: Any) -> Iterator[ModuleType
 
 
 def _check_address(address: str) -> None:
-    """Refuse a cluster that does not answer at once; Ray itself would try for a minute."""
+    """Raise HPGMNError for a cluster that does not respond; Ray itself would try for a minute."""
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if address in ("local", "auto"):
         return
     if not host or not port.isdigit():
-        raise HPGMNError(f"--address takes HOST:PORT or auto (got '{address}').")
+        raise HPGMNError(
+            f"The address of a Ray cluster must be HOST:PORT or auto (got '{address}').",
+            Remedy("Correct it", option="address", value="auto"),
+        )
     try:
-        socket.create_connection((host, int(port)), REACH_SECONDS).close()
+        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
         raise _unreachable(address, str(error)) from None
 
 
 def _unreachable(address: str, reason: str) -> HPGMNError:
     return HPGMNError(
-        f"Cannot join a Ray cluster at {address} ({reason}). Start one with `ray start --head`, "
-        "set RAY_AUTH_MODE=token if it asks for a token, or leave --address out to start Ray on "
-        "this machine."
+        f"Cannot connect to a Ray cluster at {address} ({reason}).",
+        Remedy("Start one with `ray start --head`")
+        | "Set RAY_AUTH_MODE=token if it requires a token"
+        | "Leave the address out to start Ray on this machine",
     )
 
 
 @dataclass
 class _Attempt:
-    """A task that is running: how often it was begun, and what it was begun with."""
+    """A running task: the number of the attempt, and how often the task was started."""
 
     task: Task
     number: int
@@ -114,12 +129,12 @@ class _Attempt:
 
 
 class RayEngine:
-    """Runs tasks on a cluster, each with its part of a machine.
+    """Runs tasks on a cluster, each with a share of a machine.
 
     Args:
         ray: Ray, connected.
         device: "cpu" or "cuda".
-        workers: how many tasks at a time; None: as many as there are cores, or GPUs.
+        workers: the number of concurrent tasks; None: one per core, or per GPU.
     """
 
     is_local = False
@@ -129,26 +144,24 @@ class RayEngine:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         self.nodes = [node for node in nodes if node.get("CPU", 0) >= 1]
         if not self.nodes:
-            raise HPGMNError("The Ray cluster has no machine with a free core. Add one.")
+            raise HPGMNError("The Ray cluster has no machine with a CPU core.", "Add a machine")
         self.cores = int(sum(node["CPU"] for node in self.nodes))
         self.gpus = int(sum(node.get("GPU", 0) for node in self.nodes))
         if device == "cuda" and not self.gpus:
-            raise HPGMNError("The Ray cluster has no GPU. Use --device cpu (or auto).")
+            raise HPGMNError(
+                "The Ray cluster has no GPU.", Remedy("Use the CPU", option="device", value="cpu")
+            )
         self.workers = workers or (self.gpus if device == "cuda" else self.cores)
         self._counter = 0
         self._placed: dict[int, tuple[Any, Any]] = {}
 
     def __repr__(self) -> str:
         counts = [(len(self.nodes), "machine"), (self.cores, "core"), (self.gpus, "GPU")]
-        words = [f"{count} {what}{'s' * (count > 1)}" for count, what in counts if count]
+        words = [count_noun(count, what) for count, what in counts if count]
         return f"Ray: {', '.join(words)}; {self.workers} at a time"
 
     def share(self, at_a_time: int) -> tuple[Share, dict[str, float]]:
-        """What each of so many tasks gets, for the task and for Ray.
-
-        Cores are divided so that so many tasks find room at the same time, GPUs likewise; of tasks
-        on one GPU each has the same part.
-        """
+        """Return the share of each of so many concurrent tasks, and Ray's resource options."""
         if self.device == "cuda":
             together = math.ceil(at_a_time / self.gpus)
             cores = min(
@@ -172,34 +185,34 @@ class RayEngine:
     def run(
         self,
         next_task: Callable[[], Task | None],
-        told: Callable[[Ended], None],
+        on_result: Callable[[TaskResult], None],
         *,
-        answer: Callable[[str, Any], Any] = lambda name, message: None,
+        on_message: Callable[[str, Any], Any] = lambda name, message: None,
         should_stop: Callable[[], bool] = lambda: False,
         tries: int = 1,
-        lost: Callable[[str], None] = lambda name: None,
-        at_a_time: int | None = None,
+        on_lost: Callable[[str], None] = lambda name: None,
+        max_tasks: int | None = None,
     ) -> None:
         """Run tasks; see :class:`hpgmn.engines.Engine`."""
         ray = self._ray
-        most = max(1, min(self.workers, at_a_time or self.workers))
+        most = max(1, min(self.workers, max_tasks or self.workers))
         share, resources = self.share(most)
         remote = ray.remote(max_retries=0, **resources)(work)
-        desk = ray.remote(**_beside(ray))(Desk).remote()
+        mailbox = ray.remote(**_local_actor(ray))(Mailbox).remote()
         running: dict[Any, _Attempt] = {}
-        is_time = Seldom(ROOM_SECONDS)
+        is_time = RateLimiter(CAPACITY_SECONDS)
 
         def begin(task: Task, count: int) -> None:
             self._counter += 1
             self._check_room(task, resources)
             shared = self._place(task.shared, running)
-            about = (self._counter, share, __version__)
+            context = (self._counter, share, __version__)
             own = remote.options(memory=task.memory).remote(
-                task.function, task.argument, shared, desk, about
+                task.function, task.argument, shared, mailbox, context
             )
             running[own] = _Attempt(task, self._counter, count, shared)
 
-        letters = desk.take.remote()
+        messages = mailbox.take.remote()
         try:
             while True:
                 while len(running) < most and (task := next_task()) is not None:
@@ -211,48 +224,47 @@ class RayEngine:
                 if is_time():
                     for attempt in running.values():
                         self._check_room(attempt.task, resources)
-                ray.wait([letters, *running], timeout=LOOK_SECONDS)
-                every = [letters, *running]
+                ray.wait([messages, *running], timeout=POLL_SECONDS)
+                every = [messages, *running]
                 ready, _ = ray.wait(every, num_returns=len(every), timeout=0)
-                if letters in ready:
-                    self._hear(letters, desk, running, answer)
-                    letters = desk.take.remote()
+                if messages in ready:
+                    self._receive(messages, mailbox, running, on_message)
+                    messages = mailbox.take.remote()
                 for own in ready:
                     if own not in running:
                         continue
                     attempt = running.pop(own)
-                    ended = self._ended(own, attempt.task)
+                    ended = self._result(own, attempt.task)
                     if ended.is_lost and attempt.count < tries:
-                        lost(attempt.task.name)
+                        on_lost(attempt.task.name)
                         begin(attempt.task, attempt.count + 1)
                     else:
-                        told(ended)
+                        on_result(ended)
         finally:
             self._cancel(list(running))
             self._placed.clear()
             with suppress(ray.exceptions.RayError):
-                ray.get([desk.close.remote(), letters], timeout=REACH_SECONDS)
-            ray.kill(desk)
+                ray.get([mailbox.close.remote(), messages], timeout=CONNECT_SECONDS)
+            ray.kill(mailbox)
 
     def _check_room(self, task: Task, resources: dict[str, float]) -> None:
-        """Refuse a task that no machine has room for, or none any more: Ray would wait for one."""
+        """Raise HPGMNError if no machine can run a task: Ray would wait for one."""
         cores, gpus = resources["num_cpus"], resources.get("num_gpus", 0)
         asked = {"CPU": cores, "GPU": gpus, "memory": task.memory or 0}
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         if any(all(node.get(name, 0) >= asked[name] for name in asked) for node in nodes):
             return
-        words = [f"{cores:g} core{'s' * (cores > 1)}"] + [f"{gpus:g} GPU"] * (gpus > 0)
-        remedy = ""
+        words = [f"{cores:g} CPU cores"] + [f"{gpus:g} GPU"] * (gpus > 0)
+        remedy = Remedy("Add a machine")
         if task.memory is not None:
-            words.append(f"{task.memory / 2**30:.1f} GiB")
-            remedy = " or give a smaller --memory,"
+            words.append(format_bytes(task.memory))
+            remedy |= Remedy("Limit the memory of a task", option="memory")
         raise HPGMNError(
-            f"No machine of the cluster has room for a task of {', '.join(words)}. Add one,{remedy}"
-            " and repeat the command."
+            f"No machine of the cluster can run a task that needs {', '.join(words)}.", remedy
         )
 
     def _place(self, shared: Any, running: dict[Any, _Attempt]) -> Any:
-        """Put what tasks share where they find it, once; what no task needs any more goes."""
+        """Store shared data on the cluster, once; drop what no running task uses."""
         if shared is None:
             return None
         if id(shared) not in self._placed:
@@ -263,45 +275,45 @@ class RayEngine:
             self._placed[id(shared)] = (shared, self._ray.put(shared))
         return self._placed[id(shared)][1]
 
-    def _hear(
+    def _receive(
         self,
-        letters: Any,
-        desk: Any,
+        messages: Any,
+        mailbox: Any,
         running: dict[Any, _Attempt],
-        answer: Callable[[str, Any], Any],
+        on_message: Callable[[str, Any], Any],
     ) -> None:
-        """Answer what tasks have told and asked; those that are lost no longer count."""
+        """Handle the messages of running tasks."""
         names = {attempt.number: attempt.task.name for attempt in running.values()}
-        for attempt, number, message in self._ray.get(letters):
+        for attempt, number, message in self._ray.get(messages):
             if attempt in names:
-                found = answer(names[attempt], message)
+                answer = on_message(names[attempt], message)
                 if number is not None:
-                    desk.answer.remote(number, found)
+                    mailbox.answer.remote(number, answer)
 
-    def _ended(self, own: Any, task: Task) -> Ended:
-        """What became of a task."""
+    def _result(self, own: Any, task: Task) -> TaskResult:
+        """Return the result of a finished task."""
         errors = self._ray.exceptions
         try:
             value, reason, trace = self._ray.get(own)
-        except errors.RayTaskError as error:  # before the task's own function could begin
+        except errors.RayTaskError as error:  # before the task's function started
             reason = str(error).strip().split("\n")[-1]
-            return Ended(
+            return TaskResult(
                 task.name,
                 reason=f"A machine of the cluster cannot run tasks of hpgmn ({reason}). Install "
                 f"hpgmn {__version__} on all of them.",
             )
         except errors.RayError as error:
             what = "memory was short" if isinstance(error, errors.OutOfMemoryError) else "lost"
-            return Ended(
+            return TaskResult(
                 task.name,
-                reason=f"Its process or machine is gone ({type(error).__name__}: {what}). Repeat "
-                "the command, with fewer --workers if memory is short.",
+                reason=f"Its process or machine died ({type(error).__name__}: {what}). Retry, with "
+                "fewer workers if memory is short.",
                 is_lost=True,
             )
-        return Ended(task.name, value, reason, trace)
+        return TaskResult(task.name, value, reason, trace)
 
     def _cancel(self, running: list[Any]) -> None:
-        """End tasks: they may tidy up for a while, then they are killed."""
+        """Cancel tasks, by force after a grace period."""
         for is_forced in (False, True):
             for own in running:
                 with suppress(self._ray.exceptions.RayError, ValueError):
@@ -309,15 +321,12 @@ class RayEngine:
             if running:
                 wanted = len(running)
                 _, running = self._ray.wait(
-                    running, num_returns=wanted, timeout=FAREWELL_SECONDS, fetch_local=False
+                    running, num_returns=wanted, timeout=GRACE_SECONDS, fetch_local=False
                 )
 
 
-def _beside(ray: ModuleType) -> dict[str, Any]:
-    """Options of an actor that is to be on the machine of this process, and costs no core.
-
-    Where that machine is lost it is begun elsewhere, and what was said to it is said again.
-    """
+def _local_actor(ray: ModuleType) -> dict[str, Any]:
+    """Return the options of an actor on this machine that uses no core and is restarted."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     here = ray.get_runtime_context().get_node_id()
@@ -329,76 +338,70 @@ def _beside(ray: ModuleType) -> dict[str, Any]:
     }
 
 
-class Desk:
-    """Where tasks leave messages, and wait for answers."""
+class Mailbox:
+    """An actor through which tasks send messages and receive answers."""
 
     def __init__(self) -> None:
-        self._letters: list[tuple[int, int | None, Any]] = []
+        self._messages: list[tuple[int, int | None, Any]] = []
         self._answers: dict[int, asyncio.Future[Any]] = {}
         self._count = 0
         self._arrived = asyncio.Event()
 
-    async def tell(self, attempt: int, message: Any, number: int | None = None) -> None:
-        """Leave a message."""
-        self._letters.append((attempt, number, message))
+    async def send(self, attempt: int, message: Any, number: int | None = None) -> None:
+        """Queue a message."""
+        self._messages.append((attempt, number, message))
         self._arrived.set()
 
-    async def ask(self, attempt: int, message: Any) -> Any:
-        """Leave a message and wait for the answer."""
+    async def request(self, attempt: int, message: Any) -> Any:
+        """Queue a message and wait for the answer."""
         self._count += 1
         number = self._count
         self._answers[number] = asyncio.get_running_loop().create_future()
-        await self.tell(attempt, message, number)
+        await self.send(attempt, message, number)
         return await self._answers[number]
 
     async def take(self) -> list[tuple[int, int | None, Any]]:
-        """Wait for messages and take them all."""
+        """Wait for messages and return them all."""
         await self._arrived.wait()
         self._arrived.clear()
-        found, self._letters = self._letters, []
+        found, self._messages = self._messages, []
         return found
 
     async def close(self) -> None:
-        """Let who takes messages go home."""
+        """Let :meth:`take` return."""
         self._arrived.set()
 
     async def answer(self, number: int, value: Any) -> None:
-        """Answer one who asked; a desk that was begun anew knows of no earlier question."""
+        """Answer a request; a restarted actor has no earlier ones."""
         if number in self._answers:
             self._answers.pop(number).set_result(value)
 
 
-class DeskLine:
-    """The line of a task on a cluster.
+class RayChannel:
+    """The channel of a task on a cluster."""
 
-    Args:
-        desk: where messages go.
-        attempt: which of all attempts of the run this is.
-        share: what the task may take of its machine.
-    """
-
-    def __init__(self, desk: Any, attempt: int, share: Share) -> None:
-        self._desk, self._attempt, self.share = desk, attempt, share
+    def __init__(self, mailbox: Any, attempt: int, share: Share) -> None:
+        self._mailbox, self._attempt, self.share = mailbox, attempt, share
 
     @property
-    def where(self) -> str:
-        """The machine of the cluster, as Ray names it."""
+    def node(self) -> str:
+        """The node id of Ray."""
         import ray
 
         return str(ray.get_runtime_context().get_node_id())
 
-    def tell(self, message: Any) -> None:
-        """Send a message and go on."""
-        self._desk.tell.remote(self._attempt, message)
+    def send(self, message: Any) -> None:
+        """Send a message without waiting."""
+        self._mailbox.send.remote(self._attempt, message)
 
-    def ask(self, message: Any) -> Any:
+    def request(self, message: Any) -> Any:
         """Send a message and wait for the answer."""
         import ray
 
-        return ray.get(self._desk.ask.remote(self._attempt, message))
+        return ray.get(self._mailbox.request.remote(self._attempt, message))
 
     def should_stop(self) -> bool:
-        """Never: Ray interrupts a task that is to end."""
+        """Return False: Ray interrupts a task itself."""
         return False
 
 
@@ -406,21 +409,21 @@ def work(
     function: Callable[..., Any],
     argument: Any,
     shared: Any,
-    desk: Any,
-    about: tuple[int, Share, str],
+    mailbox: Any,
+    context: tuple[int, Share, str],
 ) -> tuple[Any, str, str]:
-    """What a machine of the cluster does: the value of a task, or the reason and trace of an error.
+    """Run a task on a machine of the cluster; see :func:`run_safely`.
 
     Args:
-        function: the task's.
-        argument: the task's.
-        shared: the task's.
-        desk: where its messages go.
-        about: the number of the attempt, its share, and the version of hpgmn that asks for it.
+        function: of the task, as ``argument`` and ``shared``.
+        argument: of the task.
+        shared: of the task.
+        mailbox: receives its messages.
+        context: the number of the attempt, its share, and the caller's version of hpgmn.
     """
     import torch
 
-    attempt, share, version = about
+    attempt, share, version = context
     if version != __version__:
         return (
             None,
@@ -429,6 +432,6 @@ def work(
             "",
         )
     torch.set_num_threads(share.threads)
-    # What tasks share lies in memory that nobody may write; torch says so.
+    # Shared data is read-only, of which torch warns.
     warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-    return done(function, argument, shared, DeskLine(desk, attempt, share))
+    return run_safely(function, argument, shared, RayChannel(mailbox, attempt, share))

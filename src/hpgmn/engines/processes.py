@@ -1,7 +1,7 @@
-"""Tasks on this machine: one after the other in this process, or several processes at a time.
+"""Run tasks on this machine, in this process or in several worker processes.
 
-A process is told of a task through a pipe and answers through it. The end of the pipe is the sign
-to stop: it comes when the first process asks for it, and also when that one is gone.
+Workers receive tasks and send results through a pipe; its end tells them to stop, also when the
+parent process dies.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from hpgmn.engines.tasks import FAREWELL_SECONDS, LOOK_SECONDS, Ended, Share, Task, done
+from hpgmn.engines.tasks import GRACE_SECONDS, POLL_SECONDS, Share, Task, TaskResult, run_safely
 
 
 class LocalEngine:
     """Runs tasks on this machine.
 
     Args:
-        workers: how many processes; 1 is this one.
+        workers: the number of processes; 1 runs tasks in this one.
     """
 
     is_local = True
@@ -36,22 +36,22 @@ class LocalEngine:
     def run(
         self,
         next_task: Callable[[], Task | None],
-        told: Callable[[Ended], None],
+        on_result: Callable[[TaskResult], None],
         *,
-        answer: Callable[[str, Any], Any] = lambda name, message: None,
+        on_message: Callable[[str, Any], Any] = lambda name, message: None,
         should_stop: Callable[[], bool] = lambda: False,
         tries: int = 1,
-        lost: Callable[[str], None] = lambda name: None,
-        at_a_time: int | None = None,
+        on_lost: Callable[[str], None] = lambda name: None,
+        max_tasks: int | None = None,
     ) -> None:
         """Run tasks; see :class:`hpgmn.engines.Engine`."""
         import torch
 
-        most = self.workers if at_a_time is None else min(self.workers, at_a_time)
+        most = self.workers if max_tasks is None else min(self.workers, max_tasks)
         threads = torch.get_num_threads()
         if most > 1:
-            crew = _Crew(most, Share(max(1, threads // most), 1 / most), next_task, tries, lost)
-            crew.run(told, answer, should_stop)
+            crew = _Crew(most, Share(max(1, threads // most), 1 / most), next_task, tries, on_lost)
+            crew.run(on_result, on_message, should_stop)
             return
         while True:
             if should_stop():
@@ -59,31 +59,26 @@ class LocalEngine:
             task = next_task()
             if task is None:
                 return
-            line = HereLine(Share(threads), partial(answer, task.name), should_stop)
-            told(Ended(task.name, *done(task.function, task.argument, task.shared, line)))
+            line = DirectChannel(Share(threads), partial(on_message, task.name), should_stop)
+            on_result(
+                TaskResult(task.name, *run_safely(task.function, task.argument, task.shared, line))
+            )
 
 
-class HereLine:
-    """The line of a task in the process that started it."""
+class DirectChannel:
+    """The channel of a task in the process that started it."""
 
-    where = ""
+    node = ""
 
     def __init__(
-        self, share: Share, answer: Callable[[Any], Any], should_stop: Callable[[], bool]
+        self, share: Share, on_message: Callable[[Any], Any], should_stop: Callable[[], bool]
     ) -> None:
-        self.share, self.tell, self.ask, self.should_stop = share, answer, answer, should_stop
+        self.share, self.should_stop = share, should_stop
+        self.send = self.request = on_message
 
 
 class _Crew:
-    """Processes and what each of them does.
-
-    Args:
-        size: how many at a time.
-        share: of each.
-        next_task: called whenever a process is free.
-        tries: how often a task is begun whose process is lost.
-        lost: called with the name of a task that is begun again.
-    """
+    """The worker processes; arguments as in :meth:`Engine.run`."""
 
     def __init__(
         self,
@@ -91,16 +86,16 @@ class _Crew:
         share: Share,
         next_task: Callable[[], Task | None],
         tries: int,
-        lost: Callable[[str], None],
+        on_lost: Callable[[str], None],
     ) -> None:
-        self._size, self._share, self._tries, self._lost = size, share, tries, lost
+        self._size, self._share, self._tries, self._lost = size, share, tries, on_lost
         self._next_task, self._again = next_task, list[tuple[Task, int]]()
         self._workers: list[_Worker] = []
 
     def run(
         self,
-        told: Callable[[Ended], None],
-        answer: Callable[[str, Any], Any],
+        on_result: Callable[[TaskResult], None],
+        on_message: Callable[[str, Any], Any],
         should_stop: Callable[[], bool],
     ) -> None:
         """Run tasks until there are no more."""
@@ -108,19 +103,19 @@ class _Crew:
             while True:
                 if should_stop():
                     raise KeyboardInterrupt
-                self._hand_out()
+                self._assign_tasks()
                 busy = {one.line: one for one in self._workers if one.task is not None}
                 if not busy:
                     return
-                for line in wait(list(busy), LOOK_SECONDS):
-                    ended = self._hear(busy[line], answer)  # type: ignore[index]
+                for line in wait(list(busy), POLL_SECONDS):
+                    ended = self._receive(busy[line], on_message)  # type: ignore[index]
                     if ended is not None:
-                        told(ended)
+                        on_result(ended)
         finally:
             self._stop()
 
-    def _hand_out(self) -> None:
-        """Give every free process a task, as long as there are some."""
+    def _assign_tasks(self) -> None:
+        """Give every idle worker a task."""
         found: list[tuple[Task, int]] = []
         while sum(one.task is not None for one in self._workers) + len(found) < self._size:
             if self._again:
@@ -135,8 +130,8 @@ class _Crew:
         for worker, (task, count) in zip([*free, *started], found, strict=False):
             worker.give(task, count)
 
-    def _hear(self, worker: _Worker, answer: Callable[[str, Any], Any]) -> Ended | None:
-        """Take what a process says; the end of its task, if that is it."""
+    def _receive(self, worker: _Worker, on_message: Callable[[str, Any], Any]) -> TaskResult | None:
+        """Handle a message of a worker; return the result of its task, if it is one."""
         task = worker.task
         assert task is not None
         try:
@@ -147,20 +142,20 @@ class _Crew:
                 self._lost(task.name)
                 self._again.append((task, worker.count + 1))
                 return None
-            return Ended(task.name, reason=worker.how_it_ended(), is_lost=True)
+            return TaskResult(task.name, reason=worker.describe_exit(), is_lost=True)
         if kind == "ended":
             worker.task = None
-            return Ended(task.name, *content)
-        found = answer(task.name, content)
-        if kind == "ask":
-            worker.send(found)
+            return TaskResult(task.name, *content)
+        answer = on_message(task.name, content)
+        if kind == "request":
+            worker.send(answer)
         return None
 
     def _stop(self) -> None:
-        """End the processes: they may tidy up for a while, then they are killed."""
+        """End the workers, by force after a grace period."""
         for worker in self._workers:
             worker.line.close()
-        until = time.monotonic() + FAREWELL_SECONDS
+        until = time.monotonic() + GRACE_SECONDS
         for worker in self._workers:
             worker.process.join(max(0.0, until - time.monotonic()))
             worker.process.kill()
@@ -168,13 +163,13 @@ class _Crew:
 
 
 class _Worker:
-    """A process, the line to it, and its task."""
+    """A process, the pipe to it, and its task."""
 
     def __init__(self, share: Share) -> None:
         context = multiprocessing.get_context("spawn")  # a GPU cannot be used after a fork
         self.line, far_end = context.Pipe()
         self.process = context.Process(target=_process, args=(far_end, share), daemon=True)
-        with _interrupts_ignored():  # the terminal sends Ctrl-C to all; one answers it
+        with _interrupts_ignored():  # Ctrl-C reaches all processes; only this one handles it
             self.process.start()
         far_end.close()  # so that the line ends when the process does
         self.task: Task | None = None
@@ -182,32 +177,32 @@ class _Worker:
         self._shared: Any = None
 
     def give(self, task: Task, count: int) -> None:
-        """Hand it a task; what it shares with the one before is not sent again."""
+        """Assign a task; data shared with the previous one is not sent again."""
         self.task, self.count = task, count
         is_new = task.shared is not self._shared
         self._shared = task.shared
         self.send((task.function, task.argument, is_new, task.shared if is_new else None))
 
     def send(self, content: Any) -> None:
-        """Send it something; one that has died meanwhile is found out by its silence."""
+        """Send a message; a dead process is noticed when its pipe is read."""
         try:
             self.line.send(content)
         except OSError:
             return
 
-    def how_it_ended(self) -> str:
-        """A sentence on a process that is gone, and what to do."""
+    def describe_exit(self) -> str:
+        """Return why the process died."""
         self.process.join()
         self.line.close()
         code = self.process.exitcode or 0
         how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
         reason = " (perhaps for lack of memory)" if code == -signal.SIGKILL else ""
-        return f"Its process {how}{reason}. Repeat the command with fewer --workers."
+        return f"Its process {how}{reason}. Retry with fewer workers."
 
 
 @contextmanager
 def _interrupts_ignored() -> Iterator[None]:
-    """What is started meanwhile ignores Ctrl-C from its first moment on."""
+    """Let processes that are started inside the block ignore Ctrl-C."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -218,33 +213,28 @@ def _interrupts_ignored() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-class PipeLine:
-    """The line of a task in a process of its own.
+class PipeChannel:
+    """The channel of a task in a worker process."""
 
-    Args:
-        line: to the first process.
-        share: what the task may take of the machine.
-    """
-
-    where = ""
+    node = ""
 
     def __init__(self, line: Connection, share: Share) -> None:
         self._line, self.share = line, share
 
-    def tell(self, message: Any) -> None:
-        """Send a message and go on."""
-        self._send("tell", message)
+    def send(self, message: Any) -> None:
+        """Send a message without waiting."""
+        self._send("message", message)
 
-    def ask(self, message: Any) -> Any:
+    def request(self, message: Any) -> Any:
         """Send a message and wait for the answer."""
-        self._send("ask", message)
+        self._send("request", message)
         try:
             return self._line.recv()
         except (EOFError, OSError):
             raise KeyboardInterrupt from None
 
     def should_stop(self) -> bool:
-        """Whether the line has ended: nothing else is sent to a task that has not asked."""
+        """Return whether the pipe was closed: nothing else is sent without a request."""
         try:
             return self._line.poll()
         except OSError:
@@ -258,22 +248,17 @@ class PipeLine:
 
 
 def _process(line: Connection, share: Share) -> None:
-    """A process that works, and ends at once when it is not needed: tidying torch up takes long."""
+    """Run a worker and exit at once: torch's cleanup is slow."""
     work(line, share)
     os._exit(0)
 
 
 def work(line: Connection, share: Share) -> None:
-    """What a process does: the tasks that it is handed, until nobody is at the other end.
-
-    Args:
-        line: to the first process.
-        share: what it may take of the machine.
-    """
+    """Run tasks from the pipe until it is closed."""
     import torch
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    logging.getLogger("hpgmn").addHandler(logging.NullHandler())  # the first process has warned
+    logging.getLogger("hpgmn").addHandler(logging.NullHandler())  # the parent process warns
     torch.set_num_threads(share.threads)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     shared = None
@@ -281,23 +266,23 @@ def work(line: Connection, share: Share) -> None:
         try:
             function, argument, is_new, new = line.recv()
             shared = new if is_new else shared
-            found = done(function, argument, shared, PipeLine(line, share))
+            found = run_safely(function, argument, shared, PipeChannel(line, share))
             _answer(line, found)
         except (EOFError, OSError, KeyboardInterrupt):
             return
 
 
 def _answer(line: Connection, found: tuple[Any, str, str]) -> None:
-    """Send the end of a task; a value that cannot be sent is an error of the task."""
-    _, reason, trace = done(line.send, ("ended", found))
+    """Send a result; a value that cannot be pickled is an error of the task."""
+    _, reason, trace = run_safely(line.send, ("ended", found))
     if trace:
         line.send(("ended", (None, reason, trace)))
 
 
 def _end_with_parent() -> None:
-    """Without the first process there is no work; a task that does not hear of it is ended."""
+    """Exit some time after the parent process, even if a task does not notice."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     wait([parent.sentinel])
-    time.sleep(FAREWELL_SECONDS)
+    time.sleep(GRACE_SECONDS)
     os._exit(1)
