@@ -1,4 +1,4 @@
-"""What the pages show beside their own text: pictures of records, and tables made of the code.
+"""Tables of the documentation that are generated from the code.
 
 mkdocs calls the functions that start with ``on_`` (``hooks`` in mkdocs.yml).
 """
@@ -6,29 +6,14 @@ mkdocs calls the functions that start with ``on_`` (``hooks`` in mkdocs.yml).
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
-from mkdocs.structure.files import File, Files
-
-ROOT = Path(__file__).parents[1]
-
-_RECORDS = re.compile(r"(\]\(|src=\")\.\./(lab/results/[^)\"]+)")
 _TABLE_ROW = re.compile(r"^\|.*\|$", re.MULTILINE)
 
 
-def on_files(files: Files, *, config: Any) -> Files:
-    """Add the pictures below lab/results/, which lie outside the folder of pages."""
-    for picture in sorted((ROOT / "lab" / "results").rglob("*.svg")):
-        name = picture.relative_to(ROOT).as_posix()
-        files.append(File.generated(config, name, abs_src_path=str(picture)))
-    return files
-
-
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Fill in tables, point at the added pictures, and keep "86.8 ± 5.3" in one line."""
+    """Fill in tables and keep "86.8 ± 5.3" in one line."""
     text = re.sub(r"<!-- table: (\w+) -->", lambda mark: TABLES[mark[1]](), markdown)
-    text = _RECORDS.sub(r"\1\2", text)  # in the repository they start at docs/
     return _TABLE_ROW.sub(lambda row: row[0].replace(" ± ", "\u00a0±\u00a0"), text)
 
 

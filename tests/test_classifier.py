@@ -472,7 +472,7 @@ def test_without_ids_the_other_statistics_serve_any_graph(small_graph: Graph) ->
 
 
 def test_other_attributes_are_refused(small_graph: Graph, fitted: HPGMNClassifier) -> None:
-    with pytest.raises(HPGMNError, match="trained on 5 attributes, graph 'graph' has 4"):
+    with pytest.raises(HPGMNError, match="trained on 5 attributes; graph 'graph' has 4"):
         fitted.predict(Graph(small_graph.x[:, :4], small_graph.edge_index))
 
 

@@ -220,7 +220,7 @@ def validation_key(logits: Tensor, y: Tensor) -> tuple[float, float]:
 
 
 def now(device: torch.device) -> float:
-    """Seconds, once the device has finished what it was given."""
+    """Return the time in seconds after synchronising the device."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
@@ -418,7 +418,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> dict:
-    """Train the asked splits one after the other, print and return the record."""
+    """Train the requested splits one after the other, print and return the record."""
     baseline = resident_bytes()
     options = parsed(arguments)
     settings = Settings(**{name: getattr(options, name) for name in Settings.__dataclass_fields__})

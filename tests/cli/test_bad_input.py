@@ -174,7 +174,7 @@ def test_a_bad_config_file_is_refused(
 
 def test_a_missing_file_is_named(refused: Callable[..., str]) -> None:
     line = refused("train", "graphs/mine.npz", "--out", "run")
-    assert line == "Graph file 'graphs/mine.npz' does not exist; check the path."
+    assert line == "Graph file 'graphs/mine.npz' does not exist. Check the path."
 
 
 def test_a_dataset_that_is_not_here_is_told_with_the_remedy(

@@ -164,7 +164,9 @@ def test_an_existing_graph_is_replaced_when_asked(hpgmn: Command, tables: Path) 
         assert hpgmn("convert", tables, "--out", out).code == 0
         refused = hpgmn("convert", tables, "--out", out)
         assert refused.code == 2
-        assert f"{out} exists. Replace it with --overwrite, or choose another" in refused.err
+        assert (
+            f"{out} exists. Replace it (--overwrite), or choose another path (--out)" in refused.err
+        )
         again = ("convert", tables, "--out", out, "--overwrite")
         assert hpgmn(*again, "--label", "", "--split-column", "").code == 2
         drop = [word for name in ("class", "split", "a0") for word in ("--drop", name)]
@@ -184,7 +186,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], list[str], str]] = {
     "unknown id": (
         lambda folder: spoil(folder / "edges.csv", ",Knoten 05 ü", ",Knoten 5"),
         [],
-        "the target 'Knoten 5', no id in nodes.csv",
+        "the target 'Knoten 5', not an id in nodes.csv",
     ),
     "repeated id": (
         lambda folder: spoil(folder / "nodes.csv", "Knoten 05", "Knoten 04"),
@@ -194,7 +196,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], list[str], str]] = {
     "missing number": (
         lambda folder: spoil(folder / "nodes.csv", "a3,a4", "a3,a4,a5"),
         [],
-        "nodes.csv: row 2 of the file has 8 of 9 values; the file may be cut. Correct the row",
+        "nodes.csv: row 2 of the file has 8 of 9 values; the file may be truncated",
     ),
     "text": (
         lambda folder: spoil(folder / "nodes.csv", "name,class", "id,city"),
@@ -216,7 +218,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], list[str], str]] = {
         ["--id", "nam"],
         "Did you mean 'name'? Choose from: name, ",
     ),
-    "nodes of a folder": (lambda folder: None, ["--nodes", "x.csv"], "--nodes belongs to an edge"),
+    "nodes of a folder": (lambda folder: None, ["--nodes", "x.csv"], "belongs to an edge list"),
 }
 
 
@@ -240,15 +242,15 @@ def test_mistakes_are_one_sentence_and_nothing_is_written(
 
 
 PLACES = {
-    "an ending": ("mine.csv", "--out must end in .npz, or name a folder with the ending .graph or"),
-    "the source": ("tables", "Graph folder 'tables' could not be written: tables/"),
-    "another folder": ("full", "'full' could not be written: full/file is in its place. Choose"),
-    "a file": ("full/file", "'full/file' could not be written: full/file is in its place. Choose"),
+    "an ending": ("mine.csv", "or to a folder (got 'mine.csv'). End the name in"),
+    "the source": ("tables", "Graph folder 'tables' cannot be written: tables/"),
+    "another folder": ("full", "'full' cannot be written: full/file exists"),
+    "a file": ("full/file", "'full/file' cannot be written: full/file exists"),
 }
 
 
 @pytest.mark.parametrize("case", PLACES)
-def test_a_place_that_is_taken_is_told_before_anything_is_read(
+def test_a_path_in_use_is_refused_before_anything_is_read(
     hpgmn: Command, tables: Path, tmp_path: Path, contents: Contents, case: str
 ) -> None:
     (tmp_path / "full").mkdir()
@@ -262,10 +264,10 @@ def test_a_place_that_is_taken_is_told_before_anything_is_read(
     assert contents(tmp_path) == before
 
 
-def test_missing_arguments_are_told(hpgmn: Command) -> None:
+def test_missing_arguments_are_named(hpgmn: Command) -> None:
     assert "Missing option '--out'" in hpgmn("convert", "tables").err
     answer = hpgmn("convert", "absent", "--out", "g.npz")
-    assert (answer.code, answer.err) == (2, "Error: 'absent' does not exist; check the path.\n")
+    assert (answer.code, answer.err) == (2, "Error: 'absent' does not exist. Check the path.\n")
 
 
 def test_an_interrupted_conversion_leaves_nothing(

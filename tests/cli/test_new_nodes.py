@@ -185,16 +185,16 @@ def test_mistakes_about_new_nodes_name_what_to_do(
     predict = ["predict", "run"]
     out = ["--out", "p.csv"]
     told = last_line(hpgmn(*predict, only_new, *out))
-    assert "(--add)" in told
+    assert "add them to the trained graph (--add)" in told
     told = last_line(hpgmn(*predict, today, "--add", *out))
     assert "has the id 'p0', which graph 'today' has already (40 such rows in all)" in told
-    assert "leave out --add" in told
+    assert "pass the whole graph, old and new, instead of adding to it" in told
     assert "Leave out --only-new" in last_line(hpgmn(*predict, today, "--only-new", *out))
     for option in (["--add"], ["--only-new"], ["--id", "who"], ["--drop-unknown-edges"]):
         assert "Name it after the run folder" in last_line(hpgmn(*predict, *option, *out))
     write(only_new, people(OLD, OLD + NEW), [*TOMORROW, {"source": "p1", "target": "nobody"}])
     told = last_line(hpgmn(*predict, only_new, "--add", *out))
-    assert "the target 'nobody', no id in nodes.csv. Add the node, or remove the edge" in told
+    assert "the target 'nobody', not an id in nodes.csv. Add the node" in told
     assert not Path("p.csv").exists()
     dropped = hpgmn(*predict, only_new, "--add", "--drop-unknown-edges", *out)
     assert dropped.code == 0
@@ -227,7 +227,7 @@ def test_a_graph_without_names_cannot_tell_what_is_new(
     ("changes", "told"),
     [
         ({}, "reads diffusion rows"),
-        ({"statistics": "attributes,adjacency"}, "train with --set statistics=attributes."),
+        ({"statistics": "attributes,adjacency"}, "(--set statistics=attributes)."),
         ({"diffusion_form": "sketch"}, None),
         ({"statistics": "attributes,class_means"}, None),
     ],

@@ -19,7 +19,6 @@ from hpgmn.evaluation.scores import (
     paired_difference,
     scores,
 )
-from hpgmn.evaluation.scores import scores as evaluation
 
 
 def test_a_score_is_mean_and_sample_deviation_over_runs() -> None:
@@ -183,7 +182,7 @@ def test_thresholds_come_from_validation_and_errors_from_test_nodes(
     y = np.array([0, 0, 0, 1, 0, 0])
     val = [np.array([1, 1, 0, 0, 0, 0], bool), np.array([1, 0, 0, 0, 0, 0], bool)]
     test = [np.array([0, 0, 1, 1, 0, 0], bool), np.array([0, 0, 0, 1, 0, 0], bool)]
-    monkeypatch.setattr(evaluation, "FEWEST_ANSWERED", 1)
+    monkeypatch.setattr("hpgmn.evaluation.scores.FEWEST_ANSWERED", 1)
     found = calibration_report(logits, [1.0, 1.0], y, val, test)
     # Validation: 0.9 right, 0.9 right, 0.6 wrong. Two of three are not enough for any wish.
     assert [own["wanted_accuracy"] for own in found["thresholds"]] == [0.8, 0.9, 0.95, 0.99]

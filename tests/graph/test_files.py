@@ -173,7 +173,7 @@ def test_unknown_arrays_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     path = rewrite(tmp_path / "odd.npz", trainmask=MASKS)
     with caplog.at_level(logging.WARNING):
         read_graph(path)
-    assert "nothing reads trainmask" in caplog.text
+    assert "ignored: trainmask" in caplog.text
 
 
 def test_writing_makes_folders_and_replaces(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_a_folder_that_was_changed_is_refused(
     with pytest.raises(GraphError, match=r"x\.npy is missing or has another size"):
         read_graph(path)
     (path / files.CHECKSUMS).write_text("[]")
-    with pytest.raises(GraphError, match=r"checksums\.json is damaged \(no description\)"):
+    with pytest.raises(GraphError, match=r"checksums\.json is damaged"):
         read_graph(path)
     (path / files.CHECKSUMS).unlink()
     read_graph(path)  # of an earlier version, or changed on purpose
@@ -304,7 +304,7 @@ def test_sorted_edges_are_mapped_into_the_adjacency(
         ({"edges_indptr": None}, "array 'edges_indptr' is missing"),
         ({"edges_indices": None}, "array 'edges_indices' is missing"),
         ({"edge_index": np.zeros((2, 1), int)}, "it holds both 'edge_index' and 'edges_indptr'"),
-        ({"edge_weight": np.ones(4)}, "it holds 'edge_weight' beside 'edges_indices'; use 'edges_"),
+        ({"edge_weight": np.ones(4)}, "it holds 'edge_weight' beside 'edges_indices'"),
         ({"edges_indptr": np.array([0, 1, 4])}, r"'edges_indptr' must have 4 values \(got shape"),
         ({"edges_indptr": np.array([0, 3, 1, 4])}, "'edges_indptr' must rise from 0 to 4"),
         ({"edges_indptr": np.array([1, 1, 3, 4])}, "'edges_indptr' must rise from 0 to 4"),
@@ -375,7 +375,7 @@ def test_other_things_are_never_replaced_by_a_folder(tmp_path: Path) -> None:
     (tmp_path / "mine" / "thesis.txt").write_text("dear")
     (tmp_path / "file").write_text("dear")
     for name in ("mine", "file"):
-        with pytest.raises(GraphError, match=r"could not be written: .* is in its place\. Choose"):
+        with pytest.raises(GraphError, match=r"cannot be written: .* exists"):
             write_graph(full_graph(), tmp_path / name)
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "dear"
     assert (tmp_path / "file").read_text() == "dear"
@@ -413,7 +413,7 @@ def test_a_damaged_folder_is_refused(
     content = (path / "x.npy").read_bytes()
     spoilt = {"cut": content[:-4], "header": b"?" + content[1:], "empty": b""}[damage]
     (path / "x.npy").write_bytes(spoilt)
-    message = r"Graph folder '.*g': it is cut short or damaged \(.*\); copy or write it again"
+    message = r"Graph folder '.*g': it is truncated or damaged \(.*\)"
     with pytest.raises(GraphError, match=message):
         read_graph(path)
 
@@ -441,16 +441,16 @@ def test_what_a_folder_lacks_or_has_wrong_is_told(
         read_graph(path)
     with caplog.at_level(logging.WARNING):
         read_graph(folder_with(tmp_path / "more", trainmask=MASKS))
-    assert "more': nothing reads trainmask" in caplog.text
+    assert "more': ignored: trainmask" in caplog.text
 
 
 def test_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(GraphError, match=r"absent\.npz' does not exist; check the path\."):
+    with pytest.raises(GraphError, match=r"absent\.npz' does not exist\."):
         read_graph(tmp_path / "absent.npz")
 
 
 def test_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(GraphError, match=r"is a folder, not a graph file; give a \.npz file"):
+    with pytest.raises(GraphError, match=r"is a folder, not a graph file\. Pass a \.npz file"):
         read_graph(tmp_path)
 
 
@@ -468,7 +468,7 @@ def test_unreadable_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_other_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "table.npz"
     path.write_text("id,class\n0,1\n")
-    with pytest.raises(GraphError, match=r"it is not a \.npz file; write one with write_graph"):
+    with pytest.raises(GraphError, match=r"it is not a \.npz file"):
         read_graph(path)
     path.write_bytes(b"")
     with pytest.raises(GraphError, match=r"it is not a \.npz file"):
@@ -487,9 +487,7 @@ def test_truncated_file_is_refused(tmp_path: Path, share: float) -> None:
     path = rewrite(tmp_path / "cut.npz")
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * share)])
-    with pytest.raises(
-        GraphError, match=r"cut\.npz': it is cut short or damaged \(.*\); copy or write"
-    ):
+    with pytest.raises(GraphError, match=r"cut\.npz': it is truncated or damaged \(.*\)"):
         read_graph(path)
 
 
@@ -500,7 +498,7 @@ def test_damaged_file_is_refused(tmp_path: Path) -> None:
     middle = len(content) // 2
     content[middle : middle + 40] = bytes(40)
     path.write_bytes(content)
-    with pytest.raises(GraphError, match="it is cut short or damaged"):
+    with pytest.raises(GraphError, match="it is truncated or damaged"):
         read_graph(path)
 
 
@@ -508,7 +506,7 @@ def test_zip_of_something_else_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "texts.npz", "w") as archive:
         archive.writestr("x", "not an array")
         archive.writestr("edge_index", "not an array")
-    with pytest.raises(GraphError, match="array 'directed' is missing; add it"):
+    with pytest.raises(GraphError, match="array 'directed' is missing"):
         read_graph(tmp_path / "texts.npz")
 
 
@@ -518,7 +516,7 @@ def test_pickled_objects_are_never_loaded(tmp_path: Path) -> None:
             return (open, (str(tmp_path / "sprung"), "w"))
 
     path = rewrite(tmp_path / "trap.npz", y=np.array([Trap(), Trap(), Trap()], object))
-    message = "array 'y' holds pickled Python objects, which are never loaded; store plain numbers"
+    message = "array 'y' holds pickled Python objects, which are never loaded"
     with pytest.raises(GraphError, match=message):
         read_graph(path)
     assert not (tmp_path / "sprung").exists()
@@ -527,7 +525,7 @@ def test_pickled_objects_are_never_loaded(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["edge_index", "directed", *CSR, "geom_val_mask"])
 def test_missing_array_is_named(tmp_path: Path, name: str) -> None:
     path = rewrite(tmp_path / "part.npz", **{name: None})
-    with pytest.raises(GraphError, match=f"part.npz': array '{name}' is missing; add it"):
+    with pytest.raises(GraphError, match=f"part.npz': array '{name}' is missing"):
         read_graph(path)
 
 
@@ -538,19 +536,19 @@ def test_missing_attributes_are_named(tmp_path: Path) -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "attributes twice": ({"x": np.eye(3)}, "holds both 'x' and 'x_indptr'; keep one form of x"),
+    "attributes twice": ({"x": np.eye(3)}, "holds both 'x' and 'x_indptr'"),
     "text attributes": (
         {**dict.fromkeys(CSR), "x": np.array([["a"], ["b"], ["c"]])},
-        "array 'x' has type <U1; store numbers",
+        "array 'x' has type <U1",
     ),
-    "fractional places": ({"x_indices": np.ones(4)}, "'x_indices' has type float64; store whole"),
+    "fractional places": ({"x_indices": np.ones(4)}, "'x_indices' has type float64"),
     "fractional edges": ({"edge_index": np.ones((2, 1))}, "'edge_index' has type float64"),
-    "fractional labels": ({"y": np.array([0.0, 1.5, 0.0])}, "'y' has type float64; store whole"),
-    "numbers as direction": ({"directed": np.array(1)}, "'directed' has type int64; store boole"),
-    "two directions": ({"directed": np.array([True, False])}, "has 2 values; store one"),
-    "numbers as mask": ({"train_mask": np.eye(3)}, "'train_mask' has type float64; store boole"),
+    "fractional labels": ({"y": np.array([0.0, 1.5, 0.0])}, "'y' has type float64"),
+    "numbers as direction": ({"directed": np.array(1)}, "'directed' has type int64"),
+    "two directions": ({"directed": np.array([True, False])}, "has 2 values"),
+    "numbers as mask": ({"train_mask": np.eye(3)}, "'train_mask' has type float64"),
     "numbers as family": ({"geom_val_mask": np.eye(3)}, "'geom_val_mask' has type float64"),
-    "numbers as names": ({"node_ids": np.arange(3)}, "'node_ids' has type int64; store text"),
+    "numbers as names": ({"node_ids": np.arange(3)}, "'node_ids' has type int64"),
     "one size": ({"x_shape": np.array([3])}, r"'x_shape' must be two sizes \(got \[3\]\)"),
     "no node": ({"x_shape": np.array([0, 2])}, "'x_shape' must be two sizes"),
     "short index": ({"x_indptr": np.array([0, 1, 2])}, r"'x_indptr' must have 4 values"),

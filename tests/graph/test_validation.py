@@ -61,8 +61,8 @@ def test_a_name_that_no_file_can_hold_is_spelt_out() -> None:
         ({"y": np.ma.masked_array([0, 1], [False, True])}, "Masked arrays hold missing values"),
         ({"y": object()}, r"y must be numbers \(got object\)"),
         ({"y": torch.zeros(2, dtype=torch.float8_e4m3fn)}, r"y must be numbers \(got Tensor\)"),
-        ({"edge_weight": [3e38]}, r"edge_weight adds up to 3e\+38, more than can be computed with"),
-        ({"train_mask": np.zeros((2, 0), bool)}, "train_mask holds no split at all"),
+        ({"edge_weight": [3e38]}, r"edge_weight adds up to 3e\+38"),
+        ({"train_mask": np.zeros((2, 0), bool)}, "train_mask holds no split"),
         ({"alternative_splits": {"geom": 3}}, "alternative_splits must be a dict of names and"),
     ],
 )

@@ -166,7 +166,7 @@ def test_edges_to_an_earlier_graph_name_the_way_to_add(
     options: dict[str, Any] = {"preparation": today.preparation}
     with pytest.raises(HPGMNError, match="trained on 2 of the unknown nodes") as caught:
         load(tmp_path, **options, earlier_ids=today.node_ids)
-    assert "(--add), add the node, or leave out such edges" in caught.value.render(cli=True)
+    assert "(--add), or leave out such edges" in caught.value.render(cli=True)
     assert "(onto=...)" in str(caught.value)
     options["earlier_ids"] = today.node_ids
     graph = load(tmp_path, **options, drop_unknown_edges=True)

@@ -101,46 +101,27 @@ def test_columns_can_be_named_and_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "keyword"),
     [
-        ({"id": "idd"}, r"^id: nodes has no column 'idd'\. Did you mean 'id'\?"),
-        ({"attributes": ["size"]}, "^attributes: nodes has no column 'size'"),
-        ({"attributes": ["label"]}, "^attributes: column 'label' of nodes is in use already"),
-        ({"drop": ["label"]}, "^drop: column 'label' of nodes is in use already"),
-        ({"attributes": "age"}, r"^attributes takes a list of names: give \['age'\]\.$"),
-        ({"drop": "age"}, r"^drop takes a list of names: give \['age'\]\.$"),
-        ({"split": "label"}, "^label and split are both column 'label'"),
-        ({"label": ""}, r"'label' holds 'red' in row 1.*leave it out \(drop for an attribute"),
+        ({"id": "idd"}, 'id="id"'),
+        ({"attributes": ["size"]}, "attributes=..."),
+        ({"attributes": ["label"]}, "attributes=..."),
+        ({"drop": ["label"]}, "drop=..."),
+        ({"split": "label"}, "split=..."),
+        ({"label": ""}, 'drop=["label"]'),
+        ({"split_by": ("group", "ag")}, "split_by=..."),
     ],
 )
-def test_a_wrong_option_is_told_by_its_keyword(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(HPGMNError, match=told) as caught:
+def test_remedies_name_keywords(options: dict[str, Any], keyword: str) -> None:
+    with pytest.raises(HPGMNError) as caught:
         from_tables(NODES, EDGES, **options)
-    assert "--" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("nodes", "edges", "told"),
-    [
-        ({"age": ["x", "1", "1", "1"]}, {}, r"'age' holds 'x' in row 1.*leave it out \(drop for"),
-        ({"split": ["train", "held", None, None]}, {}, "holds 'held' in row 2.*choose with split"),
-        ({"id": ["a", "b", "a", "d"]}, {}, "nodes: row 3 repeats the id 'a' of row 1"),
-        ({}, {"target": ["b", "c", "c", "z"]}, "edges: row 4 has the target 'z', no id in nodes"),
-        ({}, {"weight": [1, 0, 1, 1]}, r'row 2 has weight 0.*ignore the column \(weight=""\)'),
-    ],
-)
-def test_rows_that_cannot_be_right_are_refused(
-    nodes: dict[str, Any], edges: dict[str, Any], told: str
-) -> None:
-    with pytest.raises(GraphError, match=told) as caught:
-        from_tables(NODES | nodes, EDGES | edges)
+    assert f"({keyword})" in str(caught.value)
     assert "--" not in str(caught.value)
 
 
 @pytest.mark.parametrize("value", [[1, 2], None, "nodes.csv"])
 def test_what_is_no_table_is_refused(value: Any) -> None:
-    told = rf"table of nodes must be a pandas DataFrame.*got {type(value).__name__}\)"
-    with pytest.raises(GraphError, match=told):
+    with pytest.raises(GraphError, match=rf"pandas DataFrame.*got {type(value).__name__}\)"):
         from_tables(value, EDGES)
 
 
@@ -220,7 +201,7 @@ def test_lists_of_numbers_become_columns() -> None:
 
 def test_words_and_missing_numbers_are_refused() -> None:
     made = network(networkx.Graph)
-    with pytest.raises(GraphError, match=r"column 'role' holds 'good' in row 1.*\(drop for an"):
+    with pytest.raises(GraphError, match="column 'role' holds 'good' in row 1"):
         from_networkx(made)
     made.nodes[7]["age"] = "old"
     with pytest.raises(GraphError, match="'age' holds 'old' in row 2, which is not a number"):
@@ -241,7 +222,7 @@ def test_what_is_no_network_is_refused() -> None:
 
 
 def test_a_label_that_is_not_there_is_refused() -> None:
-    with pytest.raises(SettingError, match=r"^label: nodes has no column 'rle'\. Did you mean"):
+    with pytest.raises(SettingError, match=r"has no column 'rle'\. Did you mean 'role'"):
         from_networkx(network(networkx.Graph), label="rle")
 
 
@@ -270,26 +251,9 @@ def test_new_tables_are_prepared_like_the_first() -> None:
         any_tables(new, EDGES, like=from_tables(NODES, EDGES))
 
 
-@pytest.mark.parametrize(
-    ("nodes", "options", "told"),
-    [
-        ({"age": ["x", "1", "1", "1"]}, {}, r"'x' in row 1.*\(categories age\).*\(drop age\)\.$"),
-        ({}, {"split_by": ("group", "ag")}, "^split_by: nodes has no column 'ag'"),
-        ({}, {"categories": "age"}, r"^categories takes a list of names: give \['age'\]"),
-        ({"label": ["x"] * 4}, {}, "one value only, 'x'.*Choose another column with label"),
-    ],
-)
-def test_options_of_the_preparation_are_told_by_their_keywords(
-    nodes: dict[str, Any], options: dict[str, Any], told: str
-) -> None:
-    with pytest.raises(HPGMNError, match=told) as caught:
-        any_tables(NODES | nodes, EDGES, **options)
-    assert "--" not in str(caught.value)
-
-
-def test_edges_to_nobody_and_groups_are_options() -> None:
+def test_unknown_edges_and_groups_are_options() -> None:
     edges = {"source": ["a", "z"], "target": ["b", "a"]}
-    with pytest.raises(GraphError, match=r"remove the edge \(drop_unknown_edges does\)"):
+    with pytest.raises(GraphError, match=r"\(drop_unknown_edges=True\)"):
         any_tables(NODES, edges)
     assert any_tables(NODES, edges, drop_unknown_edges=True).num_edges == 1
     nodes = NODES | {"label": list("uvuv"), "team": list("xyzz")}
@@ -333,19 +297,18 @@ def test_a_network_without_attributes_has_degrees(caplog: pytest.LogCaptureFixtu
     assert graph.feature_names is not None
     assert graph.feature_names.tolist() == ["degree"]
     assert graph.class_names == ("Mr. Hi", "Officer")
-    told = (
-        "nodes has no attributes that can be used, so nodes have one: degree, the logarithm of 1 + "
-        "their edges."
-    )
-    assert caplog.messages == [told]
+    assert len(caplog.messages) == 1
+    assert "nodes has no attributes that can be used, so nodes have one: degree" in caplog.text
     raw = from_networkx(club, label="club")
     np.testing.assert_allclose(raw.x[:, 0], np.log1p([degree for _, degree in club.degree()]))
 
 
-def test_columns_of_edges_that_nothing_uses_are_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_unused_columns_of_edges_are_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     edges = {"source": ["a"], "target": ["b"], "paid": [3.0], "when": ["now"]}
     any_tables(NODES, edges)
-    assert caplog.messages == ["edges: ignored: 'paid' (weight=\"paid\" uses it), 'when'."]
+    [message] = caplog.messages
+    assert "ignored: 'paid', 'when'." in message
+    assert '(weight="paid")' in message
 
 
 def test_no_time_beside_a_number_is_a_missing_value() -> None:

@@ -1,4 +1,4 @@
-"""Files as tables: what they hold, in batches, and what is told of files that cannot be read."""
+"""Files as tables: their content in batches, and errors of files that cannot be read."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def test_a_csv_file_comes_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "t.csv").write_text("a\n" + "12345\n" * 10)
     table = open_table(tmp_path / "t.csv")
     assert len(list(table.batches({"a": NUMBER}))) > 2
-    told: list[int] = []
-    assert table.num_rows(told.append) == 10
-    assert told[-1] == 10
-    assert len(told) > 2
+    counts: list[int] = []
+    assert table.num_rows(counts.append) == 10
+    assert counts[-1] == 10
+    assert len(counts) > 2
 
 
 def test_a_table_in_memory_comes_in_batches() -> None:
@@ -104,7 +104,7 @@ def test_an_edge_list_needs_no_names(
     assert rows(table) == expected
 
 
-def test_whole_numbers_are_told_from_text(tmp_path: Path) -> None:
+def test_integers_differ_from_text(tmp_path: Path) -> None:
     columns = {
         "whole": [1],
         "float": [1.5],
@@ -127,7 +127,7 @@ def test_the_first_text_is_found_and_missing_values_are_none(tmp_path: Path) -> 
 
 
 UNREADABLE = {
-    "empty.csv": (b"", r"empty\.csv' cannot be read as a csv file \(.*Empty CSV file.*\): write"),
+    "empty.csv": (b"", r"empty\.csv' cannot be read as a csv file \(.*Empty CSV file"),
     "blank.csv": (b"\n\n", r"cannot be read as a csv file"),
     "ragged.csv": (
         b"a,b\n1\n",
@@ -140,16 +140,16 @@ UNREADABLE = {
     "other.parquet": (b"id,a\n1,2\n", r"other\.parquet' cannot be read as a parquet file"),
     "cut.parquet": (b"PAR1", r"cannot be read as a parquet file"),
     "twice.csv": (b"a,b,a\n1,2,3\n", r"^twice\.csv has two columns named 'a'\. Rename or remove"),
-    "nothing.txt": (b"# nothing\n\n", r"^nothing\.txt lists no edges\. Give a file with one edge"),
+    "nothing.txt": (b"# nothing\n\n", r"^nothing\.txt lists no edges\."),
     "spaces.txt": (
         b"1 2\n1  2\n",
-        r"^spaces.txt: row 2 of the file has 3 values for 2 columns\. Put",
+        r"^spaces.txt: row 2 of the file has 3 values for 2 columns\.",
     ),
 }
 
 
 @pytest.mark.parametrize("name", UNREADABLE)
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, name: str) -> None:
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, name: str) -> None:
     content, message = UNREADABLE[name]
     (tmp_path / name).write_bytes(content)
     with pytest.raises(GraphError, match=message) as caught:
@@ -157,13 +157,13 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_file_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "t.csv"):
-        with pytest.raises(GraphError, match="does not exist or is no file; check the path"):
+        with pytest.raises(GraphError, match="does not exist or is not a file"):
             open_table(path)
 
 
-def test_a_file_that_may_not_be_read_is_told(
+def test_a_file_that_may_not_be_read_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "t.csv").write_text("a\n1\n")
@@ -176,29 +176,24 @@ def test_a_file_that_may_not_be_read_is_told(
         open_table(tmp_path / "t.csv")
 
 
-def test_values_that_are_not_of_the_type_of_the_first_rows_are_told(
+def test_values_that_are_not_of_the_type_of_the_first_rows_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sources, "_PROBE_BYTES", 64)
     path = tmp_path / "t.csv"
     path.write_text("day,b\n" + "2020-01-01,1\n" * 20 + ",1\nlater,1\n")
-    told = (
-        r"^t\.csv: column 'day' holds 'later' in row 22 below the header, but most of its values "
-        r"are of type date32\[day\]\. Correct or empty.*\(--category day\).*\(--drop day\)\.$"
-    )
-    with pytest.raises(GraphError, match=told):
+    with pytest.raises(GraphError, match=r"'day' holds 'later' in row 22 .* date32") as caught:
         list(open_table(path).batches({"b": NUMBER, "day": NATIVE}))
+    assert "(--category day), or leave the column out (--drop day)" in caught.value.render(cli=True)
     path.write_text("ago,day\n" + "2020-01-01,2020-01-01\n" * 20 + "2020-01-01,later\n")
     with pytest.raises(GraphError, match=r"column 'day' holds 'later' in row 21 below the header"):
         list(open_table(path).batches({"ago": NATIVE, "day": NATIVE}))
     path.write_text("day\n" + "2020-01-01\n" * 20 + "2020-01-02,7\n")
-    with pytest.raises(
-        GraphError, match=r"row 22 of the file has 2 values for 1 column\. Put values"
-    ):
+    with pytest.raises(GraphError, match="row 22 of the file has 2 values for 1 column"):
         list(open_table(path).batches({"day": NATIVE}))
 
 
-def test_another_encoding_far_below_is_told(
+def test_another_encoding_far_below_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sources, "_PROBE_BYTES", 64)

@@ -13,7 +13,7 @@ from hpgmn.tables.sources import MemoryTable
 from hpgmn.tables.splitting import group_splits, split_by, time_split
 
 
-def held(**columns: object) -> MemoryTable:
+def memory_table(**columns: object) -> MemoryTable:
     return MemoryTable(Path("nodes"), pa.table(columns), "nodes")
 
 
@@ -45,11 +45,11 @@ def test_a_large_group_leaves_something_for_each_part() -> None:
 def test_nodes_without_a_group_are_in_no_part_and_counted() -> None:
     groups = ["a", None, "b", "c", "", None]
     y = np.array([0, 1, 0, 1, 0, -1])
-    told: list[str] = []
-    masks = split_by(held(team=groups), "group", "team", y, told.append)
+    lines: list[str] = []
+    masks = split_by(memory_table(team=groups), "group", "team", y, lines.append)
     used = np.any(list(masks.values()), axis=0)
     assert used.all(axis=1).tolist() == used.any(axis=1).tolist() == [1, 0, 1, 1, 0, 0]
-    assert told[0].endswith(
+    assert lines[0].endswith(
         "is in one part; labelled nodes in no part, because they have no group: 2."
     )
 
@@ -75,34 +75,36 @@ def test_nodes_of_one_time_are_in_one_part() -> None:
 
 def test_dates_and_numbers_are_times() -> None:
     dates = pa.array([f"20{year}-01-01" for year in range(15, 20)]).cast(pa.date32())
-    told: list[str] = []
+    lines: list[str] = []
     for column in (dates, pa.array([1, 2, 3, 4, 5])):
-        masks = split_by(held(when=column), "time", "when", np.zeros(5, int), told.append)
+        masks = split_by(memory_table(when=column), "time", "when", np.zeros(5, int), lines.append)
         assert masks["train"].ravel().tolist() == [True, True, True, False, False]
         assert masks["val"].ravel().tolist() == [False, False, False, True, False]
         assert masks["test"].ravel().tolist() == [False, False, False, False, True]
-    assert told[0] == "nodes: one split by 'when', oldest 60 % train, newest 20 % test."
+    assert lines[0] == "nodes: one split by 'when', oldest 60 % train, newest 20 % test."
 
 
 def test_labelled_nodes_without_a_time_are_counted() -> None:
-    told: list[str] = []
-    table = held(when=[1, 2, 3, 4, 5, None, None])
-    masks = split_by(table, "time", "when", np.array([0, 0, 0, 0, 0, 0, -1]), told.append)
+    lines: list[str] = []
+    table = memory_table(when=[1, 2, 3, 4, 5, None, None])
+    masks = split_by(table, "time", "when", np.array([0, 0, 0, 0, 0, 0, -1]), lines.append)
     assert not any(mask[5:].any() for mask in masks.values())
-    assert told[0].endswith("20 % test; labelled nodes in no part, because they have no time: 1.")
+    assert lines[0].endswith("20 % test; labelled nodes in no part, because they have no time: 1.")
 
 
 def test_groups_may_be_numbers() -> None:
-    told: list[str] = []
-    masks = split_by(held(team=[1, 1, 2, 3]), "group", "team", np.zeros(4, int), told.append)
+    lines: list[str] = []
+    masks = split_by(
+        memory_table(team=[1, 1, 2, 3]), "group", "team", np.zeros(4, int), lines.append
+    )
     np.testing.assert_array_equal(masks["val"][0], masks["val"][1])
-    assert told == [
+    assert lines == [
         "nodes: 10 splits of about 60/20/20, seeds 0 to 9; each group of 'team' is in one part."
     ]
 
 
 @pytest.mark.parametrize(
-    ("kind", "values", "told"),
+    ("kind", "values", "message"),
     [
         ("group", ["a", "b", "b"], "has 2 groups with labels, and a split needs 3"),
         ("group", ["a", "a", None], "has 1 group with labels, and a split needs 3"),
@@ -123,8 +125,12 @@ def test_groups_may_be_numbers() -> None:
         ),
     ],
 )
-def test_a_column_that_cannot_split_is_told(kind: str, values: list[object], told: str) -> None:
-    said: list[str] = []
-    with pytest.raises(GraphError, match=f"^nodes: column 'by' {told}. Choose another with --spl"):
-        split_by(held(by=values), kind, "by", np.zeros(3, int), said.append)
-    assert said == []  # no splits are announced that cannot be made
+def test_a_column_that_cannot_split_is_refused(
+    kind: str, values: list[object], message: str
+) -> None:
+    lines: list[str] = []
+    with pytest.raises(GraphError, match=f"^nodes: column 'by' {message}") as caught:
+        split_by(memory_table(by=values), kind, "by", np.zeros(3, int), lines.append)
+    assert caught.value.remedy is not None
+    assert caught.value.remedy.option == "split_by"
+    assert lines == []  # no splits are logged that cannot be made

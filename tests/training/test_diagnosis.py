@@ -22,6 +22,7 @@ def stage_with(inputs: object, **values: object) -> TrainingStage:
     return TrainingStage("main", nn.Identity(), {"attributes": inputs}, **own)  # type: ignore[arg-type]
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
 def test_the_largest_value_of_anything_that_a_model_reads() -> None:
     from hpgmn.graph import Graph
 

@@ -55,7 +55,7 @@ def rows_read_slowly(nodes: int, edges: int, size: int) -> float:
 @pytest.mark.parametrize(
     ("nodes", "edges", "size"),
     [
-        (5_000, 50_000, 256),  # nearly all rows are asked for
+        (5_000, 50_000, 256),  # nearly all rows are needed
         (5_000, 500, 256),  # a tenth: gaps are short, all are read
         (20_000, 200, 256),  # gaps of 100 rows, of which up to 64 are read
         (20_000, 2_000, 8192),  # long rows: up to two are read

@@ -19,10 +19,10 @@ def test_every_kind_of_work_is_counted(tmp_path: Path, monkeypatch: pytest.Monke
     made = graphs.write_generated(
         {"nodes": 300, "degree": 5.0, "attributes": 6, "seed": 0}, str(tmp_path)
     )
-    asked: list[tuple[tuple[int, int], float]] = []
+    pushed: list[tuple[tuple[int, int], float]] = []
 
     def noted(matrix: object, span: tuple[int, int], *more: object, **options: object) -> object:
-        asked.append((span, options["threshold"]))  # type: ignore[arg-type]
+        pushed.append((span, options["threshold"]))  # type: ignore[arg-type]
         return largest_of_range(matrix, span, *more, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(shard_costs, "largest_of_range", noted)
@@ -50,7 +50,7 @@ def test_every_kind_of_work_is_counted(tmp_path: Path, monkeypatch: pytest.Monke
     assert costs["join"]["bytes_read"] == pytest.approx(8 * entries + 4 * 300, abs=16)
     assert min(cost["cpu_seconds"] for cost in costs.values()) > 0
     assert [one["rows"] for one in found["topk"]] == [40, 4]
-    assert asked == [((150, 151), 1e-2), ((150, 190), 1e-2), ((150, 154), 1e-3)]
+    assert pushed == [((150, 151), 1e-2), ((150, 190), 1e-2), ((150, 154), 1e-3)]
     assert found["statistics"]["class_means"]["width"] == 30
 
 

@@ -70,7 +70,7 @@ def test_one_gpu_has_no_two_ranks(
     record = measure(replace(call, device="cuda"))
     assert record["training"]["two"] == {"failed": "two ranks need two GPUs"}
     assert shards.communication_seconds(record["training"]) is None
-    record["training"]["fewer"]["train_rows"] = 50  # as quick as all: nothing can be told
+    record["training"]["fewer"]["train_rows"] = 50  # as quick as all: no rate can be computed
     rows = dict(shards.training_table(record).rows)
     assert rows["s per epoch, two ranks"] == "two ranks need two GPUs"
     assert rows["train rows per second"] == "–"
@@ -86,9 +86,9 @@ def test_fewer_train_nodes_have_the_same_rows(tmp_path: Path) -> None:
     kept = np.load(tmp_path / "fewer" / "rows-00000" / "train.npy")
     assert np.flatnonzero(kept).tolist() == [1, 21, 41]
     assert np.load(tmp_path / "fewer" / "rows-00000" / "y.npy")[7] == 7
-    said = json.loads((tmp_path / "fewer" / "manifest.json").read_text())["files"]
-    assert said["rows-00000/y.npy"] == {"bytes": 1}
-    own = {"rows-00000/train.npy": said["rows-00000/train.npy"]}
+    files = json.loads((tmp_path / "fewer" / "manifest.json").read_text())["files"]
+    assert files["rows-00000/y.npy"] == {"bytes": 1}
+    own = {"rows-00000/train.npy": files["rows-00000/train.npy"]}
     assert are_whole(tmp_path / "fewer", own, checked=True)
 
 

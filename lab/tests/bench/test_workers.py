@@ -52,7 +52,7 @@ def test_ray_has_one_core_per_worker_and_starts_before_the_clock(
     options: dict[str, Any] = {}
 
     @contextmanager
-    def connected(**given: Any) -> Any:
+    def connect_ray(**given: Any) -> Any:
         options.update(given)
         time.sleep(0.2)
         yield "a ray"
@@ -61,7 +61,7 @@ def test_ray_has_one_core_per_worker_and_starts_before_the_clock(
         options["engine"] = (ray, device, number)
         return LocalEngine(1)
 
-    monkeypatch.setattr(workers, "connected", connected)
+    monkeypatch.setattr(workers, "connect_ray", connect_ray)
     monkeypatch.setattr(workers, "RayEngine", engine)
     monkeypatch.setattr(workers, "work_on", lambda *_, **__: [])
     result = workers.run_cells("ray", 2, 2, 1, "cpu", time.time() - 100)

@@ -44,10 +44,10 @@ def test_scaled_total_counts_shared_work_once(compare: ModuleType) -> None:
 def test_the_record_is_what_the_processes_measured_and_the_page_shows_it(
     compare: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[str, str]] = []
+    calls: list[tuple[str, str]] = []
 
     def measured(script: str, graph: Path, *options: str) -> dict[str, Any]:
-        asked.append((script, graph.stem))
+        calls.append((script, graph.stem))
         is_ours = script == "ours.py"
         return {
             "settings": {"hidden_dim": 64, "num_patterns": 50},
@@ -59,7 +59,7 @@ def test_the_record_is_what_the_processes_measured_and_the_page_shows_it(
             "runs": [{}],
             "epochs_trained": [100, 200],
             "peak_memory_bytes": (100 if is_ours else 400) * 2**20,
-            "cores_taken_by_others": 0.01 * len(asked),
+            "cores_taken_by_others": 0.01 * len(calls),
         }
 
     records = recorded_yardstick(compare, tmp_path, monkeypatch)
@@ -74,17 +74,17 @@ def test_the_record_is_what_the_processes_measured_and_the_page_shows_it(
     assert row["ours_epochs"] == 150
     assert row["yardstick_accuracy"] == [60.0, 2.0]
     worst = max(row["cores_taken_by_others"] for row in record["whole_result"].values())
-    assert worst == pytest.approx(0.01 * len(asked))
+    assert worst == pytest.approx(0.01 * len(calls))
     page = (tmp_path / "docs" / "BENCHMARKS.md").read_text()
     assert "| squirrel | 301 | 20.0 | 15.1 | 25 | short by 9.95 | 60.0 ± 2.0 | 80.0 ± 1.0 |" in page
     assert "| diffusion rows | 0.500 | 0.100 | 5.00 | 2.3 | reached | 400 | 100 | 0.25 |" in page
 
 
 def test_on_a_gpu_both_sides_train_in_full(compare, tmp_path, monkeypatch):
-    asked = []
+    calls = []
 
     def measured(script, graph, *options):
-        asked.append((script, graph.stem, *options))
+        calls.append((script, graph.stem, *options))
         is_ours = script == "ours.py"
         record = {
             "seconds_total": 4.0 if is_ours else 36.0,
@@ -105,7 +105,7 @@ def test_on_a_gpu_both_sides_train_in_full(compare, tmp_path, monkeypatch):
     compare.main(["--data", "somewhere", "--repeats", "1", "--device", "cuda"])
     options = ("--neighbors", "undirected", "--device", "cuda", "--tf32")
     few = ("--splits", "0", "1", "2", "3")
-    assert asked[:2] == [("yardstick.py", "texas", *options, *few), ("ours.py", "texas", *options)]
+    assert calls[:2] == [("yardstick.py", "texas", *options, *few), ("ours.py", "texas", *options)]
     record = read_records(records)["compare-gpu"]
     assert record["command"].endswith("--repeats 1 --device cuda")
     assert record["graphs"]["squirrel"]["yardstick_epochs_seconds"] == 25.0

@@ -68,7 +68,7 @@ def test_counts_and_means_match_loops(yardstick, settings, arrays, graph_file, m
     shared = yardstick.shared_inputs(
         graph_file, replace(settings, neighbors=mode), torch.device("cpu")
     )
-    labels = np.random.default_rng(1).integers(0, C - 1, N)  # nobody has the last class
+    labels = np.random.default_rng(1).integers(0, C - 1, N)  # the last class is empty
     counts, means = np.zeros((N, C)), np.zeros((N, C, F))
     for v, members in neighbor_sets(arrays, mode == "undirected").items():
         for c in range(C):

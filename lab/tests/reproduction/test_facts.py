@@ -164,6 +164,7 @@ def test_a_graph_that_is_not_here_has_no_facts(tmp_path: Path, save_as: Save) ->
 LISTED, PROPER = "edges as listed", "edges as listed, without self-loops"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("graph", "edges"),
     [

@@ -38,13 +38,13 @@ def files(system: Any) -> dict[str, bytes]:
     return {name: system.cat_file(name) for name in sorted(system.store)}
 
 
-def test_urls_are_told_from_paths() -> None:
+def test_urls_and_paths_are_distinguished() -> None:
     assert [is_url(one) for one in ("s3://a/b", "file:///a", "/a/b", "a:b")] == [True] * 2 + [
         False
     ] * 2
 
 
-def test_what_is_there_comes_and_what_is_new_goes(system: Any) -> None:
+def test_records_are_downloaded_and_new_files_uploaded(system: Any) -> None:
     system.pipe_file("/bucket/table2/cells/a.json", b"one")
     system.pipe_file("/bucket/table2/cells/a.json.unfinished", b"half")
     system.pipe_file("/bucket/table2/search/b.json", b"two")
@@ -72,7 +72,7 @@ def test_what_is_there_comes_and_what_is_new_goes(system: Any) -> None:
 
 
 @pytest.mark.usefixtures("system")
-def test_what_was_sent_is_not_sent_again(
+def test_unchanged_files_are_not_uploaded_again(
     system: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[str] = []
@@ -93,7 +93,7 @@ def test_what_was_sent_is_not_sent_again(
     assert len(sent) == 2
 
 
-def test_what_is_done_is_sent_after_an_error(system: Any) -> None:
+def test_finished_work_is_uploaded_after_an_error(system: Any) -> None:
     def work() -> None:
         with remote_folder(URL) as folder:
             (folder.local / "cells").mkdir()
@@ -137,7 +137,7 @@ class Outage:
         self.genuine(*arguments, **options)
 
 
-def test_a_moment_s_outage_loses_nothing(
+def test_a_short_outage_is_retried(
     system: Any, pauses: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with remote_folder(URL) as folder:
@@ -149,7 +149,9 @@ def test_a_moment_s_outage_loses_nothing(
     assert not folder.local.exists()
 
 
-def test_what_cannot_be_sent_stays_here(system: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_local_copy_is_kept_when_the_upload_fails(
+    system: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     context = remote_folder(URL)
     folder = context.__enter__()
     (folder.local / "cells").mkdir()

@@ -124,9 +124,7 @@ def test_a_record_of_another_plan_is_not_shown(plan: Experiment, make_record: Ma
     assert entry_of(found, "hpgmn", "texas").record is None
 
 
-def test_settings_of_another_plan_are_told_from_defaults_spelt_out(
-    plan: Experiment, make_record: MakeRecord
-) -> None:
+def test_explicit_defaults_are_the_same_plan(plan: Experiment, make_record: MakeRecord) -> None:
     cell = cell_of(plan, "texas-hpgmn-shipped")
 
     def is_shown(**config: object) -> bool:
@@ -143,7 +141,7 @@ def test_settings_of_another_plan_are_told_from_defaults_spelt_out(
     assert not is_shown()
 
 
-def test_trials_of_another_space_are_told(plan: Experiment, make_record: MakeRecord) -> None:
+def test_trials_of_another_space_are_outdated(plan: Experiment, make_record: MakeRecord) -> None:
     record = make_record(cell_of(plan, "texas-hpgmn-tuned"), OURS)
     assert record.search is not None
     first, second, third = record.search["trials"]
@@ -249,7 +247,7 @@ def test_ensemble_shows_the_averages(plan: Experiment, make_record: MakeRecord) 
         ({"test_score": [0.5] * 4, "test_score_mean": 0.6}, "count or mean"),
     ],
 )
-def test_ensemble_that_is_damaged_is_refused(
+def test_a_damaged_ensemble_is_refused(
     plan: Experiment, make_record: MakeRecord, ensemble: object, sentence: str
 ) -> None:
     record = make_record(cell_of(plan, "texas-hpgmn-ensemble"), [50.0] * 20, ensemble=ensemble)

@@ -110,7 +110,7 @@ def test_the_work_needs_neither_graphs_nor_the_folder(
     assert outcome.record.metrics["graph_summary"]["num_nodes"] == small_graph.num_nodes
 
 
-def test_a_search_goes_on_from_what_was_kept_here(
+def test_a_search_resumes_from_the_saved_trials(
     save_as: Save,
     tmp_path: Path,
     lasting: Lasting,
@@ -144,7 +144,7 @@ def test_a_search_goes_on_from_what_was_kept_here(
     assert same(folder, lasting) == same(tmp_path / "here", lasting)
 
 
-def test_what_is_lost_or_cannot_be_loaded_is_a_failure_of_its_cell(
+def test_a_lost_machine_or_unreadable_graph_fails_its_cell_only(
     save_as: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here_engine: Any
 ) -> None:
     save_as("texas")
@@ -162,9 +162,7 @@ def test_what_is_lost_or_cannot_be_loaded_is_a_failure_of_its_cell(
     assert found[2].record is not None
 
 
-def test_what_is_asked_to_stop_keeps_what_is_finished(
-    save_as: Save, tmp_path: Path, here_engine: Any
-) -> None:
+def test_stopping_keeps_finished_cells(save_as: Save, tmp_path: Path, here_engine: Any) -> None:
     save_as("texas")
     told: list[Outcome] = []
     with pytest.raises(KeyboardInterrupt):
@@ -180,7 +178,7 @@ def test_what_is_asked_to_stop_keeps_what_is_finished(
 # Local copies.
 
 
-def test_columns_whose_graph_is_not_here_are_left_out(save_as: Save) -> None:
+def test_graphs_without_a_local_copy_are_skipped(save_as: Save) -> None:
     save_as("texas")
     save_as("cora")
     asked = [plan.experiment(name) for name in ("table1", "table2", "table3")]
@@ -278,7 +276,7 @@ def test_the_lock_of_a_killed_process_is_gone(tmp_path: Path) -> None:
         pass
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with (
         pytest.raises(HPGMNError, match="Choose a writable path"),
@@ -287,7 +285,7 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
         pass
 
 
-def test_whoever_wants_to_work_next_waits_for_a_cell_to_end(tmp_path: Path) -> None:
+def test_the_next_command_waits_for_orphaned_workers(tmp_path: Path) -> None:
     order = []
 
     def next_one() -> None:
@@ -329,7 +327,7 @@ def test_an_attempt_ends_with_a_record_or_a_reason(
 # On this machine.
 
 
-def test_a_failing_cell_is_told_and_the_others_go_on(
+def test_a_failing_cell_is_reported_and_the_others_continue(
     save_as: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_as("texas")
@@ -363,7 +361,7 @@ def test_progress_names_the_cell(save_as: Save, tmp_path: Path) -> None:
     assert told == [("texas-mlp-shipped", 1), ("texas-gcn-shipped", 1)]  # more only after a while
 
 
-def test_what_is_asked_to_stop_here_keeps_what_is_finished(save_as: Save, tmp_path: Path) -> None:
+def test_stopping_on_this_machine_keeps_finished_cells(save_as: Save, tmp_path: Path) -> None:
     save_as("texas")
     told: list[Outcome] = []
     with pytest.raises(KeyboardInterrupt):

@@ -17,7 +17,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.segment import Segment
 
-from hpgmn.base.errors import SettingError
+from hpgmn.base.errors import HPGMNError, Remedy, SettingError
 from hpgmn.base.text import without_controls
 
 if TYPE_CHECKING:
@@ -76,6 +76,11 @@ class _Lines(logging.Handler):
         self._printed: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
+        if isinstance(record.args, tuple):  # remedies name options here, keywords in Python
+            record.args = tuple(
+                value.render(cli=True) if isinstance(value, Remedy | HPGMNError) else value
+                for value in record.args
+            )
         line = f"{record.levelname.capitalize()}: {record.getMessage()}"
         if line not in self._printed:
             self._printed.add(line)

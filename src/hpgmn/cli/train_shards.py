@@ -79,7 +79,7 @@ def train_shards(
     from hpgmn.runs.folder import LOG_FILE, log_file, record_log
     from hpgmn.runs.monitor import Monitor, interruptible
     from hpgmn.runs.report_data import write_report
-    from hpgmn.runs.shard_run import ShardTraining
+    from hpgmn.runs.train_shards import ShardTraining
 
     if resume and overwrite:
         raise SettingError(

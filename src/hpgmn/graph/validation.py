@@ -345,9 +345,7 @@ def optional_splits(train: Any, val: Any, test: Any, y: Array) -> Splits | None:
     if train is None and val is None and test is None:
         return None
     if train is None:
-        raise GraphError(
-            "val_mask or test_mask is given without train_mask.", "Pass train_mask too"
-        )
+        raise GraphError("val_mask or test_mask is given without train_mask.", "Pass it too")
     return splits(train, val, test, y)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ NAMES = {
 """Role → the names by which its column is detected, in any case."""
 
 _FLAGS = {"split": "split-column", "categories": "category"}  # where an option is no keyword
+_LISTS = ("drop", "attributes", "categories")
 _NODE_ROLES, _EDGE_ROLES = ("id", "label", "split"), ("source", "target", "weight")
 _REQUIRED = ("id", "source", "target")
 _MAX_LISTED = 20
@@ -87,15 +88,6 @@ class Columns:
     def _require(self, is_valid: bool, name: str, expected: str) -> None:
         if not is_valid:
             raise SettingError(f"{name} takes {expected} (got {getattr(self, name)!r}).")
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return all values that differ from their defaults, in plain types."""
-        values = {info.name: (getattr(self, info.name), info.default) for info in fields(self)}
-        return {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, (value, default) in values.items()
-            if value != default
-        }
 
 
 @dataclass(frozen=True)
@@ -374,9 +366,13 @@ def _known(table: Table, option: str, name: str) -> str:
         return name
     best = nearest(name, table.types, 0.75) or next(iter(_detected(table, option)), None)
     hint = f"Did you mean '{best}'? " if best else ""
+    value: Any = [best] if best and option in _LISTS else best
+    if option == "split_by":
+        value = None
+    action = f"{hint}Choose from: {_some(table.types)}"
     raise SettingError(
-        f"{table.label} has no column '{name}' ({option}).",
-        Remedy(f"{hint}Choose from: {_some(table.types)}", value=best),
+        f"{table.label} has no column '{name}'.",
+        Remedy(action, option=option, value=value, flag=_FLAGS.get(option)),
     )
 
 

@@ -113,10 +113,8 @@ def _handle_unknown(tables: Tables, unknown: Faults, guess: Remedy | None, log: 
         if guess is not None:
             logger.warning("%s", guess)
         return
-    remedy = Remedy("Add the node") | Remedy(
-        "Leave out such edges", option="drop_unknown_edges", value=True
-    )
-    raise GraphError(f"{message}.", remedy if guess is None else guess | remedy)
+    leave_out = Remedy("Leave out such edges", option="drop_unknown_edges", value=True)
+    raise GraphError(f"{message}.", (guess or Remedy("Add the node")) | leave_out)
 
 
 def explain_unknown(

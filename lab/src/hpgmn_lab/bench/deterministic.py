@@ -27,7 +27,7 @@ from hpgmn_lab.bench.workers import alternate
 SPLITS = 10
 """Trained at once: all splits of the generated graph."""
 SIDES = ("usual", "ordered")
-"""Without ``--deterministic``, and with it."""
+"""Without ``--deterministic``, and with it, as records name them."""
 
 
 def measure(

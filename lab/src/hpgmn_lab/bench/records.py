@@ -153,12 +153,12 @@ def reuse(path: Path, request: Mapping[str, Any], compute: Callable[[], Record])
     request = parse_json(json.dumps(request))  # tuples become lists, as in the file
     if path.is_file():
         content = read_record(path)
-        if content.get("asked") == request:
+        if content.get("request") == request:
             answer: Record = content["answer"]
             return answer
     answer = compute()
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_record({"asked": request, "answer": answer}, path)
+    write_record({"request": request, "answer": answer}, path)
     return answer
 
 

@@ -70,9 +70,7 @@ class CostEngine:
         *,
         on_message: Callable[[str, Any], Any] = lambda name, message: None,
         should_stop: Callable[[], bool] = lambda: False,
-        tries: int = 1,
-        on_lost: Callable[[str], None] = lambda name: None,
-        max_tasks: int | None = None,
+        **options: Any,
     ) -> None:
         """Run units until there are no more; see :class:`hpgmn.engines.Engine`."""
         while (task := next_task()) is not None:
