@@ -350,7 +350,7 @@ LONGEST_MESSAGE = 1500
 
 _VERBS = (
     "Add|Allow|Ask|Choose|Convert|Correct|Create|Delete|Divide|Download|End|Fill|Free|Give|Install|"
-    "Keep|Leave|List|Lower|Mark|Measure|Move|Pass|Put|Quote|Raise|Read|Remove|Rename|Repeat|Replace|"
+    "Keep|Leave|List|Lower|Mark|Measure|Move|Pass|Put|Quote|Raise|Read|Recreate|Remove|Rename|Repeat|Replace|"
     "Restart|Restore|Resume|Save|Say|See|Select|Shorten|Start|Store|Take|Transpose|Try|Unset|"
     "Update|Wait|Write"
 )
