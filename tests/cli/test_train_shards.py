@@ -126,7 +126,7 @@ def test_a_finished_folder_is_what_is_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["train-shards", str(tmp_path), "--out", str(tmp_path / "run")]) == 2
-    assert "holds no finished shards. Make them" in capsys.readouterr().err
+    assert "has no finished shards" in capsys.readouterr().err
 
 
 def table(path: Path) -> Any:

@@ -45,7 +45,7 @@ def test_the_manifest_describes_the_files(tmp_path: Path, make_graph: Any) -> No
 def test_what_is_not_finished_or_of_another_version_is_refused(
     tmp_path: Path, make_graph: Any
 ) -> None:
-    with pytest.raises(HPGMNError, match="holds no finished shards"):
+    with pytest.raises(HPGMNError, match="has no finished shards"):
         Shards(tmp_path)
     graph = make_graph()
     shard(graph, tmp_path, graph.y, SETTINGS, ranges=2)
@@ -140,7 +140,7 @@ def test_a_pipe_is_no_manifest(tmp_path: Path) -> None:
     script = "import sys; from hpgmn.shards import Shards; Shards(sys.argv[1])"
     words = [sys.executable, "-c", script, str(tmp_path)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=30)
-    assert "holds no finished shards" in done.stderr
+    assert "has no finished shards" in done.stderr
 
 
 def test_wrong_rows_are_refused(folder: Path) -> None:

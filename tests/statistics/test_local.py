@@ -276,6 +276,7 @@ def test_both_directions_are_the_two_single_modes(case: Case, settings: Statisti
                 assert torch.equal(statistic.rows(nodes, replica), twin.rows(nodes, replica))
 
 
+@pytest.mark.slow
 @given(case=cases(replicas=4), settings=settings_of, data=st.data())
 def test_replicas_with_different_neighbours_equal_separate_builds(
     case: Case, settings: StatisticsSettings, data: st.DataObject
@@ -310,6 +311,7 @@ def test_only_what_differs_between_replicas_is_grouped(small_graph: Graph) -> No
         assert [replicas for _, replicas in grouped.members] == [[0, 2], [1]]
 
 
+@pytest.mark.slow
 @given(case=cases(), settings=settings_of, data=st.data())
 def test_relabelling_nodes_permutes_rows(
     case: Case, settings: StatisticsSettings, data: st.DataObject
@@ -350,6 +352,7 @@ def test_sparse_attributes_equal_dense_ones(case: Case, settings: StatisticsSett
         torch.testing.assert_close(product, dense[name], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @given(case=cases(), settings=settings_of, old=st.integers(1, 7), data=st.data())
 def test_another_graphs_columns_are_those_of_the_training_graph(
     assert_acts_like: Callable[..., None],

@@ -15,8 +15,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from hpgmn.base.digests import digest, shard_content
-from hpgmn.base.errors import HPGMNError, SettingError
-from hpgmn.base.files import GRAPH_FORMAT, check_format, write_text
+from hpgmn.base.errors import HPGMNError, Remedy, SettingError
+from hpgmn.base.files import DRAFT_SUFFIX, GRAPH_FORMAT, check_format, write_text
 from hpgmn.base.locking import LOCK_FILE, lock_folder
 from hpgmn.base.parsing import read_json
 from hpgmn.base.settings import settings_dict
@@ -26,7 +26,7 @@ from hpgmn.graph import Array, Graph
 from hpgmn.graph.files import graph_name, read_graph, refuse_changed, write_graph
 from hpgmn.graph.homophily import node_homophily
 from hpgmn.shards.cutting import WORK
-from hpgmn.shards.files import DRAFT, RowFile, small_array, write_array
+from hpgmn.shards.files import RowFile, small_array, write_array
 from hpgmn.shards.plan import (
     FORMAT,
     FREE,
@@ -38,8 +38,7 @@ from hpgmn.shards.plan import (
     settled_forms,
 )
 from hpgmn.shards.reading import MANIFEST, Shards
-from hpgmn.shards.rounds import round_file
-from hpgmn.shards.rows import check_push, rows_file
+from hpgmn.shards.rows import check_push, round_file, rows_file
 from hpgmn.shards.units import PLAN, forget, record, starts, unit_task
 from hpgmn.statistics.settings import StatisticsSettings, base_name, statistic_names
 
@@ -113,7 +112,7 @@ def _made(folder: Path, plan: Plan, engine: Engine, progress: Progress, *, keep:
         return Outcome(Shards(folder), len(every), len(every), len(starts(folder)))
     work = _Work(folder, plan, stages, progress)
     engine.run(work.next_task, work.told, tries=TRIES)
-    for draft in folder.rglob(f".*{DRAFT}"):  # of tasks that were killed
+    for draft in folder.rglob(f".*{DRAFT_SUFFIX}"):  # of tasks that were killed
         draft.unlink(missing_ok=True)
     begun = len(starts(folder))
     _write_manifest(folder, plan, stages)
@@ -254,7 +253,10 @@ def _prepared(
     if (folder / PLAN).is_file():
         _compare(folder, plan)
     elif any(path.name not in (LOCK_FILE, WORK) for path in folder.iterdir()):
-        raise HPGMNError(f"The folder {folder} holds other files. Choose another --out.")
+        raise HPGMNError(
+            f"The folder {folder} contains other files.",
+            Remedy("Choose another folder", option="folder", flag="out"),
+        )
     if (folder / MANIFEST).is_file():
         return plan
     check_push(plan)
@@ -327,8 +329,9 @@ def _compare(folder: Path, plan: Plan) -> None:
     named = {"source": "graph", "starts": "ranges"}
     other = [named.get(key, key) for key in new if old[key] != new[key] and key not in FREE]
     raise HPGMNError(
-        f"{folder} holds shards made otherwise ({', '.join(other) or 'another version'}). Choose "
-        "another --out, or remove that folder."
+        f"{folder} contains shards made from other inputs "
+        f"({', '.join(other) or 'another version'}).",
+        Remedy("Choose another folder", option="folder", flag="out") | "Remove that folder",
     )
 
 

@@ -14,16 +14,19 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from hpgmn.base.errors import Remedy
 from hpgmn.graph import Array
 from hpgmn.graph.edges import sorted_csr
 from hpgmn.shards.files import RowFile, RowWriter, ShardedRows, write_array
-from hpgmn.shards.plan import EDGE_BYTES, Plan, Unit, refuse_beyond
+from hpgmn.shards.plan import EDGE_BYTES, Plan, Unit, require_task_memory
 from hpgmn.statistics.scaling import inverse_or_zero
 
 WORK = "work"
 """The folder inside that of the shards with all that only their making needs."""
 
-_MORE_RANGES = "Cut the graph into more ranges, or give tasks more memory (--memory)."
+_MORE_RANGES = Remedy("Cut the graph into more ranges", option="ranges") | Remedy(
+    "Give tasks more memory", option="memory"
+)
 _OPPOSITE = {"out": "in", "in": "out", "undirected": "undirected"}
 _COPIED = 1 << 20  # entries copied at once
 
@@ -75,7 +78,7 @@ def _slice(path: Path, indptr: Array) -> Array:
 
 def _refuse_many(plan: Plan, edges: int, unit: Unit) -> None:
     what = f"The {edges:,} edges of range {unit.part}"
-    refuse_beyond(EDGE_BYTES * edges, plan.memory, what, _MORE_RANGES)
+    require_task_memory(EDGE_BYTES * edges, plan.memory, what, _MORE_RANGES)
 
 
 def _write_edges(folder: Path, place: Path, plan: Plan, matrix: sp.csr_array) -> dict[str, Any]:

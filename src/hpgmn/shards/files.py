@@ -1,16 +1,13 @@
-"""Rows of ``.npy`` files, read by their places and written one block after the other.
+"""Read rows of ``.npy`` files by position, and write them block by block.
 
-Nothing is mapped: a task holds what it has read and no more, whatever the size of the file, so that
-a limit on its memory can be kept and be tested. Files are written beside their place and moved, so
-that a killed task leaves none that is half-written. None is forced onto the disk, which would take
-longer than the work: checksums tell what a crash of the machine has left.
+Nothing is mapped, so that the memory of a task is bounded. Writes are atomic but not fsynced, which
+would take longer than the work: checksums detect what a crash leaves.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import uuid
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,21 +23,19 @@ import scipy.sparse as sp
 
 from hpgmn.base.digests import as_bytes
 from hpgmn.base.errors import HPGMNError
+from hpgmn.base.files import draft_path, file_checksum
 from hpgmn.base.parsing import npy_header, read_array, read_npy_header, require_file
 from hpgmn.graph import Array
 
 GAP_BYTES = 1 << 14
-"""Rows that lie no further apart are read together: a disk reads on faster than it looks again."""
+"""Rows no further apart are read together: sequential reads are faster than seeks."""
 
 RUN_BYTES = 1 << 22
-"""The most that is read at once beside what was asked for."""
-
-DRAFT = ".draft"
-"""What the names of files end in that are being written; they begin with a dot."""
+"""Most bytes that are read at once beside those requested."""
 
 
 def small_array(path: Path) -> Array:
-    """The array of a file that is read at once."""
+    """Read an array at once."""
     try:
         return read_array(path)
     except (OSError, ValueError) as error:
@@ -81,13 +76,13 @@ class RowFile:
         return self.shape[0]
 
     def span(self, first: int, last: int) -> Array:
-        """The rows from ``first`` up to ``last``, without it."""
+        """Read the rows from ``first`` up to and without ``last``."""
         rows = np.empty((last - first, *self.shape[1:]), self.dtype)
         self._read(first, rows)
         return rows
 
     def take(self, places: Array) -> Array:
-        """The rows at ascending places."""
+        """Read the rows at ascending positions."""
         rows = np.empty((places.size, *self.shape[1:]), self.dtype)
         for start, stop in self._runs(places):
             first, last = int(places[start]), int(places[stop - 1]) + 1
@@ -98,7 +93,7 @@ class RowFile:
         return rows
 
     def _runs(self, places: Array) -> Iterator[tuple[int, int]]:
-        """Parts of ``places`` that are read at once."""
+        """Yield parts of ``places`` that are read at once."""
         if not places.size:
             return
         gap, most = (max(1, size // max(1, self.row_bytes)) for size in (GAP_BYTES, RUN_BYTES))
@@ -114,11 +109,11 @@ class RowFile:
         while left:
             count = os.preadv(self._file.fileno(), [left], place)
             if count == 0:
-                raise HPGMNError(f"{self.path} is cut short. Write the graph or its shards again.")
+                raise HPGMNError(f"{self.path} is truncated. Write the graph or its shards again.")
             left, place = left[count:], place + count
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -136,7 +131,7 @@ class RowFile:
 
 
 class ShardedRows:
-    """The rows of all nodes, of which each range has a file of its own.
+    """The rows of all nodes, in one file per range.
 
     Args:
         paths: one file for each range.
@@ -148,13 +143,13 @@ class ShardedRows:
         self._starts = starts
 
     def take(self, places: Array) -> Array:
-        """The rows of nodes at ascending places."""
+        """Read the rows of nodes at ascending positions."""
         bounds = np.searchsorted(places, self._starts)
         parts = []
         for file, start, first, last in zip(
             self._files, self._starts, bounds, bounds[1:], strict=False
         ):
-            with file:  # as many ranges as one likes: no more than one file is open
+            with file:  # one open file at a time, for any number of ranges
                 parts.append(file.take(places[first:last] - start))
         return np.concatenate(parts)
 
@@ -167,13 +162,13 @@ class SparseRowFile:
         self.shape = (len(self._parts[0]) - 1, width)
 
     def lengths(self, places: Array) -> tuple[Array, Array]:
-        """Where the rows at ascending places begin, and how many entries each has."""
+        """Return where rows at ascending positions begin, and how many entries each has."""
         with self._parts[0] as indptr:
             starts = indptr.take(places).astype(np.int64)
             return starts, indptr.take(places + 1).astype(np.int64) - starts
 
     def take(self, places: Array) -> sp.csr_array:
-        """The rows at ascending places."""
+        """Read the rows at ascending positions."""
         starts, lengths = self.lengths(places)
         indptr = np.append(0, np.cumsum(lengths))
         entries = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], lengths)
@@ -185,18 +180,18 @@ class SparseRowFile:
         )
 
     def close(self) -> None:
-        """Give the files back: no more are open than while rows are read."""
+        """Do nothing: files are open only while rows are read."""
 
     def span(self, first: int, last: int) -> sp.csr_array:
-        """The rows from ``first`` up to ``last``, without it."""
+        """Read the rows from ``first`` up to and without ``last``."""
         return self.take(np.arange(first, last))
 
 
 class RowWriter:
-    """A ``.npy`` file written block by block; it is in its place once it is whole.
+    """A ``.npy`` file written block by block and atomically.
 
     Args:
-        path: the place; its folder is made.
+        path: the target; its folder is created.
         dtype: of the values.
         width: the shape of one row.
     """
@@ -204,9 +199,9 @@ class RowWriter:
     def __init__(self, path: Path, dtype: Any, width: tuple[int, ...] = ()) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path, self._dtype, self._width = path, np.dtype(dtype), width
-        self._draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}{DRAFT}")
+        self._draft = draft_path(path)
         self._file = self._draft.open("wb")
-        self._file.write(self._header())  # as long as the last one: the first size has room to grow
+        self._file.write(self._header())  # as long as the final one
         self._rows = self._checksum = 0
 
     def _header(self, rows: int = 0) -> bytes:
@@ -220,7 +215,7 @@ class RowWriter:
         self._rows += len(rows)
 
     def done(self) -> dict[str, Any]:
-        """Move the file to its place; what is to be remembered of it."""
+        """Rename the file to its target; return its size, checksum, shape and type."""
         self._file.seek(0)
         header = self._header(self._rows)
         self._file.write(header)
@@ -244,11 +239,11 @@ class RowWriter:
         trace: TracebackType | None,
     ) -> None:
         self._file.close()
-        self._draft.unlink(missing_ok=True)  # there only if an error came first
+        self._draft.unlink(missing_ok=True)  # exists only after an error
 
 
 def write_array(path: Path, array: Array) -> dict[str, Any]:
-    """Write an array whole; what is to be remembered of it."""
+    """Write an array atomically; see :meth:`RowWriter.done`."""
     with RowWriter(path, array.dtype, array.shape[1:]) as writer:
         writer.append(array)
         return writer.done()
@@ -264,9 +259,9 @@ class SparseWriter:
 
     def __init__(self, path: Path, width: int) -> None:
         self.path, self._width = path, width
-        # No process of another start may write into these.
+        # Unique names: a restarted task must not write into these.
         names = {
-            part: path.with_name(f".{path.name}.{part}.{uuid.uuid4().hex}{DRAFT}")
+            part: draft_path(path.with_name(f"{path.name}.{part}"))
             for part in ("indptr", "indices", "data")
         }
         types = {"indptr": np.int64, "indices": np.int32, "data": np.float32}
@@ -286,8 +281,8 @@ class SparseWriter:
         self._entries += rows.nnz
 
     def done(self) -> dict[str, Any]:
-        """Move the file to its place; what is to be remembered of it."""
-        draft = self.path.with_name(f".{self.path.name}.{uuid.uuid4().hex}{DRAFT}")
+        """Rename the file to its target; return its size, checksum, shape and type."""
+        draft = draft_path(self.path)
         for writer in self._parts.values():
             writer.done()
         small = {
@@ -301,7 +296,7 @@ class SparseWriter:
                     archive.write(writer.path, f"{part}.npy")
                 for name, value in small.items():
                     archive.writestr(f"{name}.npy", _npy(value))
-            checksum = _checksum(draft, 0)
+            checksum = file_checksum(draft)
             os.replace(draft, self.path)
         finally:
             draft.unlink(missing_ok=True)
@@ -337,12 +332,12 @@ def _npy(value: Array) -> bytes:
 def are_whole(
     folder: Path, files: Mapping[str, Mapping[str, Any]], *, checked: bool = False
 ) -> bool:
-    """Whether files are there in the sizes they were written with.
+    """Return whether files exist in the sizes they were written with.
 
     Args:
         folder: where they are.
-        files: what was to be remembered of each.
-        checked: whether their content is compared, too.
+        files: the facts from :meth:`RowWriter.done` by name.
+        checked: whether their checksums are verified, too.
     """
     for name, said in files.items():
         path = folder / name
@@ -357,19 +352,9 @@ def are_whole(
 
 
 def _is_unchanged(path: Path, said: Mapping[str, Any]) -> bool:
-    """Whether a file has the checksum, and before that the header, that it was written with."""
+    """Return whether a file has the header and checksum it was written with."""
     if said["skip"]:
         with path.open("rb") as file:
             if file.read(said["skip"]) != npy_header(np.dtype(said["dtype"]), (*said["shape"],)):
                 return False
-    return _checksum(path, said["skip"]) == int(said["crc32"])
-
-
-def _checksum(path: Path, skip: int) -> int:
-    """Of what a file holds after its first bytes, read in parts."""
-    checksum, room = 0, memoryview(bytearray(1 << 20))
-    with path.open("rb", buffering=0) as file:
-        file.seek(skip)
-        while count := file.readinto(room):
-            checksum = zlib.crc32(room[:count], checksum)
-    return checksum
+    return file_checksum(path, said["skip"]) == int(said["crc32"])

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from hpgmn.base.digests import json_digest
-from hpgmn.base.errors import HPGMNError, SettingError
+from hpgmn.base.errors import HPGMNError, Remedy, SettingError
 from hpgmn.base.parsing import read_json
 from hpgmn.base.text import format_bytes
 from hpgmn.statistics.definitions import ROWS_LIMIT_BYTES
@@ -284,15 +284,16 @@ def balanced_starts(
     return (*starts, num_nodes)
 
 
-def refuse_beyond(needed: int, memory: int, what: str, remedy: str) -> None:
-    """Refuse what a task cannot hold, before it begins."""
+def require_task_memory(needed: int, memory: int, what: str, remedy: Remedy) -> None:
+    """Raise HPGMNError before a task starts that needs more memory than it may use."""
     if needed > memory:
         raise HPGMNError(
-            f"{what} take {format_bytes(needed)} at once, and a task may hold "
-            f"{format_bytes(memory)}. {remedy}"
+            f"{what} take {format_bytes(needed)} at once, and a task may use "
+            f"{format_bytes(memory)}.",
+            remedy,
         )
 
 
 def largest_of(lengths: Any) -> int:
-    """The largest of some whole numbers; 0 of none."""
+    """Return the largest of some integers, 0 of none."""
     return int(np.max(lengths, initial=0))

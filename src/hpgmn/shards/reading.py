@@ -20,7 +20,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from hpgmn.base.digests import digest
-from hpgmn.base.errors import HPGMNError
+from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.base.files import check_format
 from hpgmn.base.parsing import parse_json, read_archive, read_array, read_json_bytes
 from hpgmn.graph import Array
@@ -66,8 +66,8 @@ class Shards:
             raise _damaged(path, str(error)) from None
         except OSError:
             raise HPGMNError(
-                f"{self.folder} holds no finished shards. Make them, or go on making them, with "
-                f"`hpgmn shard GRAPH --out {self.folder}`."
+                f"{self.folder} has no finished shards.",
+                Remedy("Create or resume them", command="shard"),
             ) from None
         self.identity = digest(text)
         try:
@@ -120,7 +120,9 @@ class Shards:
         if len(self) < size:
             raise HPGMNError(
                 f"The shards in {self.folder} have {len(self)} ranges of nodes, too few for {size} "
-                "ranks. Start fewer ranks, or cut the graph into more: `hpgmn shard --ranges`."
+                "ranks.",
+                Remedy("Cut the graph into more", command="shard", option="ranges")
+                | "Start fewer ranks",
             )
         cuts = [0]
         for rank in range(1, size):

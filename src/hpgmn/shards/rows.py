@@ -12,6 +12,7 @@ for the neighbours of the node that has most.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -21,11 +22,20 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from hpgmn.base.errors import Remedy
 from hpgmn.base.parsing import read_array
+from hpgmn.base.randomness import signs, text_keys
 from hpgmn.graph import Array, Attributes
 from hpgmn.shards.cutting import WORK, EdgeRows, count_edges, edges_folder, transition_folder
-from hpgmn.shards.files import RowFile, RowWriter, SparseRowFile, SparseWriter, write_array
-from hpgmn.shards.plan import EDGE_BYTES, Plan, Unit, largest_of, refuse_beyond
+from hpgmn.shards.files import (
+    RowFile,
+    RowWriter,
+    ShardedRows,
+    SparseRowFile,
+    SparseWriter,
+    write_array,
+)
+from hpgmn.shards.plan import EDGE_BYTES, Plan, Unit, largest_of, require_task_memory
 from hpgmn.statistics.definitions import require_half_range
 from hpgmn.statistics.labelwise import (
     class_counts,
@@ -39,8 +49,10 @@ from hpgmn.statistics.scaling import dense_lengths, inverse_or_zero, row_lengths
 from hpgmn.statistics.settings import base_name
 from hpgmn.statistics.sketch import sketched_attributes
 
-_MORE_MEMORY = "Give tasks more memory (--memory)."
+_MORE_MEMORY = Remedy("Give tasks more memory", option="memory")
 _ENTRY_BYTES = 24  # of a sparse row: while read, as an entry, while scaled
+_WORK_ROWS = 8  # arrays of d numbers for each row that is made: the product, signs and their bits
+_NAME_BYTES = 256  # a node's name while it is hashed
 _PLACES = 1 << 16  # rows whose numbers of entries are looked up at once
 
 
@@ -88,7 +100,7 @@ def spans(
     [(0, 2), (2, 3)]
     """
     needed = per_entry * largest_of(np.diff(indptr)) + per_row
-    refuse_beyond(needed, memory, f"{what} of the node with most neighbours", _MORE_MEMORY)
+    require_task_memory(needed, memory, f"{what} of the node with most neighbours", _MORE_MEMORY)
     rows = len(indptr) - 1
     total = np.asarray(indptr, np.int64) * per_entry + np.arange(rows + 1) * per_row
     first = 0
@@ -281,10 +293,9 @@ def check_push(plan: Plan) -> None:
     rows = largest_of(np.diff(plan.starts))
     found = 3 * 8 * rows * min(chosen.diffusion_topk, plan.num_nodes)
     needed = worker_bytes(plan.num_nodes, chosen.diffusion) + found
-    remedy = "Cut the graph into more ranges, give tasks more memory (--memory), or set "
-    refuse_beyond(
-        needed, plan.memory, "The largest entries of a range", remedy + "diffusion_form=sketch."
-    )
+    remedy = Remedy("Cut the graph into more ranges", option="ranges") | _MORE_MEMORY
+    remedy |= Remedy("Use a sketch", setting="diffusion_form", value="sketch")
+    require_task_memory(needed, plan.memory, "The largest entries of a range", remedy)
 
 
 def make_topk(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
@@ -314,3 +325,77 @@ def make_topk(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
     with SparseWriter(folder / path, plan.num_nodes) as writer:
         writer.append(scaled_attributes(rows, chosen.diffusion_scaling))
         return {path: writer.done()}
+
+
+# The sketch of diffusion by synchronous rounds, Horner as in ``statistics.diffusion.series``:
+# H ← T·H + θ_k·Ω. A round of a range reads the rows of H that its neighbours had in the round
+# before, whichever range they are in; the last round removes self entries and scales the rows.
+
+
+def round_file(name: str, step: int, part: int) -> str:
+    """Where a round of a range is, below the folder of the shards."""
+    return f"{WORK}/{name}-{step:03d}/{part:05d}.npy"
+
+
+def make_round(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
+    """One round of a range."""
+    chosen, dim = plan.statistics, plan.statistics.diffusion_dim
+    theta = plan.theta.copy()
+    if not chosen.diffusion_self_entry:
+        theta[0] = 0.0  # it touches the self entry alone
+    is_last = unit.step == len(theta) - 1
+    place = round_file(unit.name, unit.step, unit.part)
+    if is_last:
+        place = rows_file(unit.part, f"{unit.name}.npy")
+    edges = EdgeRows(transition_folder(folder, plan.mode(unit.name), unit.part), plan)
+    before = None
+    if unit.step:
+        paths = [
+            folder / round_file(unit.name, unit.step - 1, part) for part in range(plan.num_ranges)
+        ]
+        before = ShardedRows(paths, plan.starts)
+    weight = np.float32(theta[-1 - unit.step])
+    with RowWriter(folder / place, np.float32, (dim,)) as writer:
+        per_row = 4 * _WORK_ROWS * dim + _NAME_BYTES
+        for block in blocks(edges, plan.memory, 8 * dim, per_row, "Diffusion rows"):
+            own = _signs(plan, unit.part, block, dim)
+            rows = own * weight
+            if before is not None:
+                rows += block.adjacency @ before.take(block.nodes)
+            if is_last:
+                rows = _finished(rows, own, block, plan, unit.part)
+            writer.append(rows)
+        return {place: writer.done()}
+
+
+def _signs(plan: Plan, part: int, block: Block, dim: int) -> Array:
+    """The rows of Ω·√d of a block's own nodes."""
+    start = plan.starts[part]
+    first, last = start + block.first, start + block.last
+    path = plan.folder / "node_ids.npy"
+    if path.is_file():
+        with RowFile(path) as file:
+            names = file.span(first, last)
+    else:
+        names = np.arange(first, last).astype(np.str_)
+    found: Array = signs(text_keys(names), 0, dim).numpy()
+    return found
+
+
+def _finished(rows: Array, own: Array, block: Block, plan: Plan, part: int) -> Array:
+    """Rows without their self entries, if so set, and scaled; see ``statistics.sketch.sketch``."""
+    dim = rows.shape[1]
+    if not plan.statistics.diffusion_self_entry:
+        along = (rows * own).sum(axis=1, keepdims=True)
+        rows -= own * (along / dim)
+        nodes = np.arange(block.first, block.last) + plan.starts[part]
+        entries = block.nodes[block.adjacency.indices]
+        lengths = np.diff(block.adjacency.indptr)
+        is_other = entries != np.repeat(nodes, lengths)
+        others = np.bincount(np.repeat(np.arange(nodes.size), lengths)[is_other],
+                             minlength=nodes.size)  # fmt: skip
+        rows[others == 0] = 0  # rounding is all that is left
+    if plan.statistics.diffusion_scaling != "unit":
+        return rows * np.float32(1 / math.sqrt(dim))
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows / np.where(lengths > 0, lengths, 1)

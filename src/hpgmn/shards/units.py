@@ -31,8 +31,7 @@ from hpgmn.shards.cutting import (
 )
 from hpgmn.shards.files import are_whole
 from hpgmn.shards.plan import Plan, Unit
-from hpgmn.shards.rounds import make_round
-from hpgmn.shards.rows import make_nodes, make_rows, make_topk
+from hpgmn.shards.rows import make_nodes, make_round, make_rows, make_topk
 
 PLAN = "plan.json"
 """The file of a shards' folder that says what they are made from."""
