@@ -24,7 +24,6 @@ from hpgmn.base.files import (
     write_error,
     write_text,
 )
-from hpgmn.base.locking import LOCK_FILE
 from hpgmn.base.settings import read_yaml
 from hpgmn.base.text import without_controls
 from hpgmn.runs.metrics import read_metrics, write_metrics
@@ -216,6 +215,8 @@ def _refuse_links(folder: Path) -> None:
 
 def _is_empty(folder: Path) -> bool:
     """Whether a folder holds nothing but what is written before the config."""
+    from hpgmn.base.locking import LOCK_FILE
+
     early = (PORTFOLIO_FILE, LOCK_FILE)
     return folder.is_dir() and all(
         path.name in early or is_draft(path.name) for path in folder.iterdir()

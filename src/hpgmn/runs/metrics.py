@@ -22,13 +22,6 @@ from hpgmn.base.files import (
 from hpgmn.base.machine import hardware, peak_memory_mb
 from hpgmn.base.parsing import read_json
 from hpgmn.base.version import __version__
-from hpgmn.evaluation.scores import (
-    Score,
-    calibration_report,
-    ensemble_scores,
-    ensemble_size,
-    scores,
-)
 from hpgmn.graph import Array
 from hpgmn.runs.spec import RunSpec
 from hpgmn.training.checks import class_number
@@ -95,6 +88,8 @@ def run_metrics(
         graph: the graph's name.
         summary: its sizes and ``class_names``.
     """
+    from hpgmn.evaluation.scores import Score, calibration_report, scores
+
     tested = all(mask.any() for mask in result.test)
     sought = class_number(spec.positive, summary["class_names"])
     score, accuracy, estimator = None, None, None
@@ -145,6 +140,8 @@ def run_metrics(
 
 def _ensemble(spec: RunSpec, result: Result, sought: int) -> dict[str, Any]:
     """The score of seeds averaged, where there are several."""
+    from hpgmn.evaluation.scores import Score, ensemble_scores, ensemble_size
+
     if spec.seeds == 1:
         return {}
     size = ensemble_size(len(spec.splits), spec.seeds)
