@@ -99,7 +99,7 @@ OPTIONS = {
     ),
     "precision of three": (
         ["--metric", "precision@5"],
-        "needs two classes ('small' has 3). Use --metric average_precision.",
+        "needs two classes ('small' has 3). Use average precision (--metric average_precision).",
     ),
     "precision of none": (["--metric", "precision@0"], "Say how many nodes are taken: precision@5"),
     "class weights": (["--set", "class_weights=equal"], "Choose from: none, balanced."),

@@ -349,9 +349,10 @@ LONGEST_MESSAGE = 1500
 """Characters; whoever gives a name of a million characters does not want to read it again."""
 
 _VERBS = (
-    "Add|Ask|Choose|Correct|Delete|Divide|Download|Fill|Free|Give|Install|Keep|Leave|Lower|Mark|"
-    "Measure|Move|Put|Raise|Read|Remove|Rename|Repeat|Replace|Restore|Save|Say|See|Shorten|Start|"
-    "Store|Take|Transpose|Try|Unset|Update|Wait|Write"
+    "Add|Allow|Ask|Choose|Convert|Correct|Create|Delete|Divide|Download|End|Fill|Free|Give|Install|"
+    "Keep|Leave|List|Lower|Mark|Measure|Move|Pass|Put|Quote|Raise|Read|Recreate|Remove|Rename|Repeat|Replace|"
+    "Restart|Restore|Resume|Save|Say|See|Select|Shorten|Start|Store|Take|Transpose|Try|Unset|"
+    "Update|Wait|Write"
 )
 _BOTH = "Call|Check|Copy|Cut|Make|Name|Run|Scale|Set|Shift|Turn|Use"
 """Verbs that are nouns, too: they count at the beginning of a sentence or before an object."""

@@ -45,10 +45,8 @@ def test_a_run_folder_with_a_link_is_not_written_to(
     before = sorted(folder.rglob("*"))
     with pytest.raises(HPGMNError) as caught:
         prepare_folder(folder, SPEC, **({"resume": False} | choice))
-    assert str(caught.value) == (
-        f"The run folder {folder} holds a link, {name}, and nothing is written through links. "
-        "Remove it, or choose another --out."
-    )
+    assert f"{folder} holds a link, {name}" in str(caught.value)
+    assert "--out" in caught.value.render(cli=True)
     assert sorted(folder.rglob("*")) == before
     assert_kept(outside)
 

@@ -159,12 +159,12 @@ def played(monkeypatch: pytest.MonkeyPatch) -> _Ray:
     ray = _Ray()
 
     @contextmanager
-    def connected(address: str | None) -> Iterator[_Ray]:
+    def connect_ray(address: str | None) -> Iterator[_Ray]:
         ray.told["address"] = address
         yield ray
 
     monkeypatch.setattr(ray_train, "ray_train_modules", lambda: (ray, ray))
-    monkeypatch.setattr(ray_train, "connected", connected)
+    monkeypatch.setattr(ray_train, "connect_ray", connect_ray)
     return ray
 
 

@@ -314,7 +314,7 @@ def test_other_work_in_the_folder_is_refused(
         ({"settings": dataclasses.replace(SMALL, diffusion_dim=32)}, "settings"),
     ):
         given = {"graph": graph, "labels": graph.y, "settings": SMALL, "ranges": 2} | other
-        with pytest.raises(HPGMNError, match=rf"made otherwise \({named}\)"):
+        with pytest.raises(HPGMNError, match=rf"other inputs \({named}\)"):
             shard(folder=tmp_path, **given)
     assert (tmp_path / "manifest.json").read_text() == before
 

@@ -1,6 +1,6 @@
 """Audit of a graph: measures, findings, and whether its edges help."""
 
-from hpgmn.auditing.audit import Audit, audit
 from hpgmn.auditing.findings import Finding
+from hpgmn.auditing.graph_audit import Audit, audit
 
 __all__ = ["Audit", "Finding", "audit"]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hpgmn.base.errors import SettingError
+from hpgmn.base.errors import Remedy, SettingError
 from hpgmn.base.sparse import at_least_single
 
 
@@ -299,8 +299,9 @@ def _plain_metric(name: str) -> Metric:
         return functools.partial(precision_at, number=int(found[1]))
     if name.startswith("precision"):
         raise SettingError(
-            f"Metric '{name}' is not known. Say how many nodes are taken: precision@50, for "
-            "example, is the share of the rarer class among the 50 likeliest to be of it."
+            f"Unknown metric '{name}'.",
+            "Give the number of nodes: precision@50 is the fraction of the rarer class among the "
+            "50 most likely nodes",
         )
     if name not in METRICS:
         raise SettingError.unknown("metric", name, [*METRICS, "precision@K"])
@@ -308,15 +309,15 @@ def _plain_metric(name: str) -> Metric:
 
 
 def require_metric(name: str, num_classes: int, graph: str) -> None:
-    """Refuse a metric that is unknown, or that a graph with so many classes cannot have."""
+    """Raise SettingError for a metric that is unknown or undefined for so many classes."""
     metric(name)
     if name.startswith("precision@") and num_classes != 2:
         raise SettingError(
-            f"Metric '{name}' needs two classes ({graph} has {num_classes}). "
-            "Use --metric average_precision."
+            f"Metric '{name}' needs two classes ({graph} has {num_classes}).",
+            Remedy("Use average precision", option="metric", value="average_precision"),
         )
     if name in RANKING_METRICS and num_classes < 2:
         raise SettingError(
-            f"Metric '{name}' needs two classes or more ({graph} has {num_classes}). "
-            "Use --metric accuracy."
+            f"Metric '{name}' needs two classes or more ({graph} has {num_classes}).",
+            Remedy("Use accuracy", option="metric", value="accuracy"),
         )

@@ -271,7 +271,7 @@ def per_replica_names(cls: type[TrainSettings]) -> frozenset[str]:
 
 
 def parse_assignments(pairs: list[str]) -> dict[str, str]:
-    """The mapping behind repeated ``--set key=value`` options.
+    """Parse the values of repeated ``--set key=value`` options.
 
     >>> parse_assignments(["lr=0.1", "gate=false"])
     {'lr': '0.1', 'gate': 'false'}
@@ -286,7 +286,7 @@ def parse_assignments(pairs: list[str]) -> dict[str, str]:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML mapping from a file, or a SettingError that names the file and the line."""
+    """Read a YAML mapping; raise SettingError with the file and the line."""
     try:
         content = load_yaml(path)
     except UnicodeDecodeError:

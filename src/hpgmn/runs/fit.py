@@ -110,10 +110,11 @@ def fit_run(
     started = time.perf_counter()
     reset_peak_memory(spec.device)
     splits, found = checked
+    entry = find_model(spec.model)
+    identity = _identity(spec, graph, entry.source, folder)  # reads the config's version
     changed = note_made_with(folder, spec, made)
     for line in changed:
         logger.warning(line)
-    entry = find_model(spec.model)
     settings = make_settings(entry.settings, spec.settings)
     replicas = [
         Replica(number, seed, settings) for number in spec.splits for seed in range(spec.seeds)
@@ -132,7 +133,7 @@ def fit_run(
             metric=spec.metric,
             positive=class_number(spec.positive, graph.class_names),
             folder=state,
-            identity=_identity(spec, graph, entry.source, folder),
+            identity=identity,
             report=report,
             should_stop=should_stop,
             memory_share=memory_share,
