@@ -477,7 +477,6 @@ def test_a_run_whose_replacement_fails_is_kept_until_that_goes_on(
     kept = own_run / ".replaced"
     words = f"The replaced run is kept in {kept} until the new one is finished"
     assert ("repeat the command with --resume" in answer.err) == (answer.code == 130)
-    assert ("in place of --overwrite" in answer.err) == (answer.code == 130)
     assert words in " ".join(answer.err.split())
     assert {path.name: path.read_bytes() for path in kept.iterdir()} == before
     assert words in " ".join(hpgmn("predict", own_run, "--out", "p.csv").err.split())
@@ -621,7 +620,7 @@ def test_what_was_said_of_the_tables_is_kept(hpgmn: Command, tiny: Tiny, tmp_pat
     log = Path("run/log.txt").read_text(encoding="utf-8")
     for line in told:
         assert answer.err.count(f"Warning: {line}") == 1
-        assert line in metrics_of(Path("run"))["warnings"]
+        assert any(line in warning for warning in metrics_of(Path("run"))["warnings"])
         assert f"WARNING {line}" in log
     assert "id is 'id', label is 'label'" in log
     assert "gets 10 random ones" in log
