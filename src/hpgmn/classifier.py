@@ -14,7 +14,7 @@ import yaml
 from torch import Tensor
 
 from hpgmn.base.calibration import calibrated
-from hpgmn.base.errors import GraphError, HPGMNError, SettingError, unknown_name
+from hpgmn.base.errors import GraphError, HPGMNError, SettingError
 from hpgmn.base.files import write_error, write_text
 from hpgmn.base.metrics import require_metric
 from hpgmn.base.settings import make_settings, plain, read_yaml
@@ -103,7 +103,7 @@ class HPGMNClassifier:
         for key in values:
             if key not in known and key not in _OWN:
                 raise UnknownHyperparameterError(
-                    unknown_name("hyperparameter", key, [*_OWN, *known])
+                    str(SettingError.unknown("hyperparameter", key, [*_OWN, *known]))
                 )
         self._names = [*_OWN, *known]
         for key in self._names:

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform
 
-from hpgmn.base.errors import GraphError, SettingError, unknown_name
+from hpgmn.base.errors import GraphError, SettingError
 from hpgmn.base.settings import make_settings
 from hpgmn.graph import Array, Graph
 from hpgmn.statistics import LocalStatistics, Statistic, StatisticsSettings, statistic_names
@@ -54,8 +54,8 @@ class _AddStatistic(BaseTransform):  # type: ignore[misc]  # PyG has no types
         self._options = {name: options[name] for name in inspect.signature(type(self)).parameters}
         form = options.get("form", "auto")
         if form not in ("auto", *self.forms):
-            reason = unknown_name("value for 'form':", str(form), ("auto", *self.forms))
-            raise SettingError(f"{type(self).__name__}: {reason}")
+            error = SettingError.unknown("value for 'form':", str(form), ("auto", *self.forms))
+            raise error.prefixed(f"{type(self).__name__}: ")
         named = {setting: options[option] for option, setting in self.fields.items()}
         try:
             self._settings: StatisticsSettings = make_settings(

@@ -57,7 +57,7 @@ UNKNOWN = {
     "command": (["trian"], ["No such command 'trian'.", "'train'", "See `hpgmn --help`."]),
     "option": (["train", "texas", "--seedz", "3"], ["--seedz", "--seeds", "hpgmn train --help"]),
     "missing argument": (["statistics"], ["Missing argument", "hpgmn statistics --help"]),
-    "missing graph": (["train"], ["No graph is given", "(--config)"]),
+    "missing graph": (["train"], ["No graph is given", "config.yaml"]),
     "missing option": (["statistics", "texas"], ["Missing option '--out'", "statistics --help"]),
     "word for a number": (["train", "texas", "--seeds", "x"], ["'--seeds'", "train --help"]),
     "model of settings": (["settings", "--model", "hpgm"], ["Did you mean 'hpgmn'?"]),
@@ -113,7 +113,7 @@ OPTIONS = {
     "config file": (["--config", "no.yaml"], "The config file no.yaml does not exist. Check the"),
     "both": (
         ["--resume", "--overwrite"],
-        "--resume and --overwrite exclude each other. Give --resume to go on, or",
+        "exclude each other",
     ),
 }
 
@@ -131,7 +131,8 @@ def test_cuda_is_refused_where_there_is_none(
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     line = refused("train", graph_file, "--device", "cuda", "--out", "run")
-    assert line == "No CUDA device is available. Use --device cpu (or auto)."
+    assert "No CUDA device is available" in line
+    assert "--device cpu" in line
 
 
 CONFIGS = {
@@ -282,17 +283,16 @@ def test_labels_are_not_estimated_without_train_nodes(
 
 def test_resume_needs_the_folder(refused: Callable[..., str], graph_file: Path) -> None:
     line = refused("train", graph_file, "--resume")
-    assert line == "--resume needs a folder. Give that of the interrupted run with --out."
+    assert "interrupted run" in line
+    assert "(--out)" in line
 
 
 def test_a_run_is_not_replaced_unasked(
     refused: Callable[..., str], own_run: Path, graph_file: Path, tiny: Tiny
 ) -> None:
     line = refused("train", graph_file, *tiny(), "--out", own_run)
-    assert line == (
-        f"The folder {own_run} exists. Continue it with --resume, replace it with --overwrite, "
-        "or choose another --out."
-    )
+    assert line.startswith(f"The folder {own_run} exists.")
+    assert all(option in line for option in ("--resume", "--overwrite", "--out"))
 
 
 FOREIGN = {
@@ -319,10 +319,8 @@ def test_a_folder_that_is_no_run_folder_is_never_touched(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     line = refused("train", graph_file, *tiny(), "--out", "folder", option)
-    assert line == (
-        "folder is not a run folder (it has no config.yaml of a run); nothing was changed. "
-        "Choose another --out."
-    )
+    assert line.startswith("folder is not a run folder")
+    assert "--out" in line
 
 
 @pytest.mark.parametrize("option", [[], ["--overwrite"], ["--resume"]], ids=str)

@@ -412,7 +412,7 @@ def test_resuming_a_finished_run_says_where_to_read(
     config = ["--config", own_run / "config.yaml"]
     answer = hpgmn("train", shelf / "small.npz", *config, "--out", own_run, "--resume")
     assert answer.code == 2
-    assert f"The run in {own_run} is finished. Read {own_run}/metrics.json" in answer.err
+    assert f"The run in {own_run} is finished: see {own_run}/metrics.json" in answer.err
     assert contents(own_run) == before
 
 
@@ -475,9 +475,8 @@ def test_a_run_whose_replacement_fails_is_kept_until_that_goes_on(
         answer = hpgmn(*command, "--overwrite")
     assert answer.code == (2 if isinstance(end, HPGMNError) else 130)
     kept = own_run / ".replaced"
-    words = f"The run that was there before is kept in {kept} until the new one is finished; use it"
+    words = f"The replaced run is kept in {kept} until the new one is finished"
     assert ("repeat the command with --resume" in answer.err) == (answer.code == 130)
-    assert ("in place of --overwrite" in answer.err) == (answer.code == 130)
     assert words in " ".join(answer.err.split())
     assert {path.name: path.read_bytes() for path in kept.iterdir()} == before
     assert words in " ".join(hpgmn("predict", own_run, "--out", "p.csv").err.split())
@@ -614,15 +613,14 @@ def test_what_was_said_of_the_tables_is_kept(hpgmn: Command, tiny: Tiny, tmp_pat
     answer = hpgmn("train", folder, *tiny(), "--splits", "0", "--out", "run")
     assert answer.code == 0, answer.err
     told = [
-        "nodes.csv: 'bio': free text or names, left out. Turn it into numbers to use it, or read "
-        "it as a category (--category bio; in Python: categories).",
+        "nodes.csv: 'bio': free text or names, left out.",
         "90 % of the labelled nodes are of class 'honest', so accuracy says little. Use the metric "
         "average_precision.",
     ]
     log = Path("run/log.txt").read_text(encoding="utf-8")
     for line in told:
         assert answer.err.count(f"Warning: {line}") == 1
-        assert line in metrics_of(Path("run"))["warnings"]
+        assert any(line in warning for warning in metrics_of(Path("run"))["warnings"])
         assert f"WARNING {line}" in log
     assert "id is 'id', label is 'label'" in log
     assert "gets 10 random ones" in log

@@ -328,7 +328,7 @@ def test_a_space_of_which_nothing_is_left_is_refused(tune: Command) -> None:
     fixed = [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
     answer = tune("--trials", 2, "--space", "paper", *fixed)
     assert answer.code == 2
-    assert "--set leaves nothing to search" in answer.err
+    assert "Nothing is left to search" in answer.err
 
 
 def test_a_file_that_is_no_study_is_refused(tune: Command, tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_failures_are_told_and_the_others_go_on(
     told = {}
     run_on(here_engine(), runs, small_graph, ended=lambda folder, why: told.update({folder: why}))
     assert told == {
-        tmp_path / "a": "--seeds must be at least 1 (got 0).",
+        tmp_path / "a": "At least 1 seed is required (got 0). Choose 1 or more (seeds=...).",
         tmp_path / "b": "",
     }
     assert not (tmp_path / "a" / "metrics.json").exists()

@@ -119,7 +119,7 @@ def test_fixed_settings_and_single_values_are_not_searched(small_graph: Graph) -
 
 def test_a_space_of_which_nothing_is_left_is_refused(small_graph: Graph) -> None:
     fixed = {name: values[0] for name, values in paper_space().items()}
-    with pytest.raises(SettingError, match="nothing to search"):
+    with pytest.raises(SettingError, match="Nothing is left to search"):
         Choices.of(TuneSpec("small", space="paper", fixed=fixed), small_graph)
 
 
@@ -129,7 +129,7 @@ def test_a_space_of_which_nothing_is_left_is_refused(small_graph: Graph) -> None
         (("our", "tpe", "hpgmn"), "Unknown space 'our'. Did you mean 'ours'"),
         (("ours", "tp", "hpgmn"), "Unknown sampler 'tp'. Did you mean 'tpe'"),
         (("ours", "tpe", "hpgm"), "Unknown model 'hpgm'"),
-        (("paper", "tpe", "mlp"), "--space paper is of hpgmn alone"),
+        (("paper", "tpe", "mlp"), "The space of the paper is for hpgmn only"),
     ],
 )
 def test_unknown_names_are_refused(names: tuple[str, str, str], message: str) -> None:

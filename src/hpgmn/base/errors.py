@@ -215,8 +215,3 @@ def nearest(name: str, choices: Iterable[str], cutoff: float = 0.5) -> str | Non
     by_lower = {choice.lower(): choice for choice in choices}
     matches = difflib.get_close_matches(name.lower(), list(by_lower), n=1, cutoff=cutoff)
     return by_lower[matches[0]] if matches else None
-
-
-def unknown_name(kind: str, name: str, choices: Iterable[str]) -> str:
-    """Return the text of :meth:`HPGMNError.unknown`."""
-    return str(HPGMNError.unknown(kind, name, choices))

@@ -13,7 +13,7 @@ import typer
 
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.files import describe_os_error
-from hpgmn.cli.console import err, say, set_up_logging
+from hpgmn.cli.console import err, set_up_logging
 
 _INTERRUPTED = 130
 
@@ -89,9 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if (refusal := describe_os_error(error)) is None:
             raise
         return _print_error(refusal.render(cli=True))
-    except (KeyboardInterrupt, typer.Abort) as error:
-        if folder := getattr(error, "folder", None):
-            say(f"To continue, repeat the command with --resume --out {folder}")
+    except (KeyboardInterrupt, typer.Abort):
         result = _INTERRUPTED
     except typer.Exit as stop:
         result = stop.exit_code

@@ -97,8 +97,23 @@ def set_up_logging() -> None:
 @contextmanager
 def monitored() -> Iterator[dict[str, Any]]:
     """Yield the callbacks of ``hpgmn.train``: progress, remarks on standard error, Ctrl-C."""
-    with training_progress() as progress, stop_on_signal() as should_stop:
+    with (
+        resume_hint(),
+        training_progress() as progress,
+        stop_on_signal() as should_stop,
+    ):
         yield {"progress": progress, "notify": say, "should_stop": should_stop}
+
+
+@contextmanager
+def resume_hint() -> Iterator[None]:
+    """Print how to continue an interrupted training."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        if folder := getattr(error, "folder", None):
+            say(f"To continue, repeat the command with --resume --out {folder}")
+        raise
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hpgmn.base.errors import Remedy, SettingError
-from hpgmn.cli.console import METRIC_HELP, say, training_progress
+from hpgmn.cli.console import METRIC_HELP, resume_hint, say, training_progress
 from hpgmn.cli.engines import Address, EngineName, check_engine, open_engine
 from hpgmn.cli.train import Deterministic, Positive, print_scores
 
@@ -112,6 +112,7 @@ def train_shards(
         if ray_workers is not None:
             say(f"Starting {ray_workers} Ray Train workers; this takes some seconds.")
         with (
+            resume_hint(),
             interruptible(out_folder, Monitor(notify=say)),
             log_file(out_folder / LOG_FILE, records),
             training_progress() as progress,

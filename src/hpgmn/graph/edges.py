@@ -1,7 +1,7 @@
-"""Edges sorted by source and target, which is CSR: what adjacency matrices and graph folders hold.
+"""Edges sorted by source and target (CSR), as adjacency matrices and graph folders store them.
 
-Sorting is by counting, in time linear in nodes and edges, with 32-bit numbers wherever they fit.
-The order in which the edges were listed is kept beside them, for nothing else tells it.
+Sorting is by counting, linear in nodes and edges, with 32-bit integers if they suffice. The listed
+order is stored separately.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import scipy.sparse as sp
 Array: TypeAlias = npt.NDArray[Any]
 
 _BLOCK = 1 << 20  # edges listed at once
-_NODES = 1 << 14  # nodes whose edges are looked at at once: they stay in the cache
+_NODES = 1 << 14  # nodes whose edges are checked at once: they fit into the cache
 
 
 def sorted_csr(matrix: sp.csr_array) -> sp.csr_array:
-    """Sorted CSR with 32-bit indices, the form every sparse product here wants."""
+    """Sort a CSR matrix and convert its indices to 32 bits, as sparse products require."""
     matrix.sort_indices()
     matrix.indices = matrix.indices.astype(np.int32, copy=False)
     matrix.indptr = matrix.indptr.astype(np.int32, copy=False)
@@ -30,7 +30,7 @@ def sorted_csr(matrix: sp.csr_array) -> sp.csr_array:
 
 @dataclass(frozen=True, eq=False)
 class SortedEdges:
-    """E edges of N nodes; those of node v are at places ``indptr[v]`` … ``indptr[v + 1] - 1``.
+    """E edges of N nodes; those of node v are at ``indptr[v]`` … ``indptr[v + 1] - 1``.
 
     Self-loops and repeats may be present.
 
@@ -38,8 +38,7 @@ class SortedEdges:
         indptr: (N + 1,).
         targets: (E,), ascending for each source.
         weights: (E,) float32, or None.
-        places: (E,) the place of each edge in the order in which they were listed; None where they
-            were listed as they stand.
+        places: (E,) the position of each edge in the listed order; None: they were listed sorted.
     """
 
     indptr: Array
@@ -57,7 +56,7 @@ class SortedEdges:
             edge_index: (2, E) positions of nodes.
             num_nodes: N.
             weights: (E,), or None.
-            listed: whether to keep the order in which they are listed.
+            listed: whether to store the listed order.
 
         >>> edges = SortedEdges.of(np.array([[1, 0, 1], [2, 1, 0]]), 3)
         >>> edges.indptr.tolist(), edges.targets.tolist(), edges.places.tolist()
@@ -73,8 +72,7 @@ class SortedEdges:
             if ((target[1:] >= target[:-1]) | (source[1:] > source[:-1])).all():
                 return cls(indptr, target, weights)
         else:
-            # One row for each edge, its source as the column: turned into columns, edges are
-            # grouped by source.
+            # One row for each edge, its source as the column: converting to CSC groups by source.
             indptr = np.append(order, np.array(count, whole))
             rows = sp.csr_array((target, source, indptr), shape=(count, num_nodes))
             grouped = rows.tocsc()
@@ -106,7 +104,7 @@ class SortedEdges:
         return np.repeat(nodes, np.diff(self.indptr))
 
     def listed(self, block: int = _BLOCK) -> Iterator[Array]:
-        """All sources, then all targets, as they were listed: int64, some edges at a time."""
+        """Yield all sources, then all targets, in the listed order: int64, in blocks."""
         for ends in (self._sources(), self.targets):
             for first in range(0, len(self), block):
                 some = slice(first, first + block)
@@ -114,25 +112,24 @@ class SortedEdges:
                 yield chosen.astype(np.int64)
 
     def edge_index(self) -> Array:
-        """(2, E) as they were listed, int64."""
-        found = np.empty(2 * len(self), np.int64)
+        """Return (2, E) int64 in the listed order."""
+        ends = np.empty(2 * len(self), np.int64)
         first = 0
         for part in self.listed():
-            found[first : first + part.size] = part
+            ends[first : first + part.size] = part
             first += part.size
-        return found.reshape(2, -1)
+        return ends.reshape(2, -1)
 
     def edge_weight(self) -> Array | None:
-        """(E,) the weights as they were listed."""
+        """Return the (E,) weights in the listed order."""
         if self.weights is None or self.places is None:
             return self.weights
         return self.weights[self.places]
 
     def adjacency(self) -> sp.csr_array:
-        """The edges without self-loops, repeats merged: (N, N) float32, sorted, 32-bit indices.
+        """Return (N, N) sorted float32 CSR without self-loops, repeats merged.
 
-        Weights of repeats are added; without weights an edge counts once. Where there is nothing to
-        merge, nothing is copied.
+        Weights of repeats are added; without weights an edge counts once. Copies only if needed.
         """
         shape = (self.num_nodes, self.num_nodes)
         weights = np.ones(len(self), np.float32) if self.weights is None else self.weights
@@ -149,7 +146,7 @@ class SortedEdges:
         return sorted_csr(matrix)
 
     def _is_simple(self) -> bool:
-        """Whether there is neither a self-loop nor a repeat; some nodes at a time."""
+        """Whether there is neither a self-loop nor a repeat."""
         for first in range(0, self.num_nodes, _NODES):
             starts = self.indptr[first : first + _NODES + 1]
             targets = self.targets[starts[0] : starts[-1]]

@@ -1,4 +1,4 @@
-"""The built-in graph: a small trading network whose neighbourhoods, not attributes, tell classes.
+"""The built-in graph: a trading network whose classes show in neighbourhoods, not attributes.
 
 Accounts of C classes stand on a ring: class c pays mostly the class a quarter turn further on.
 The class means of the attributes stand on a circle in the same order. Those an account pays and
@@ -23,7 +23,7 @@ _ROLES = ("fraudster", "mule", "exchange", "broker", "trader")
 
 
 class SyntheticGraph(NamedTuple):
-    """A generated graph, and the accuracy that no model can beat on it in expectation."""
+    """A generated graph and the upper bound of the expected accuracy on it."""
 
     graph: Graph
     best_accuracy: float
@@ -41,7 +41,7 @@ def trading_network(
     fractions: Sequence[float] = (0.48, 0.32, 0.2),
     seed: int = 0,
 ) -> SyntheticGraph:
-    """A directed network of payments with planted neighbourhood patterns.
+    """Generate a directed network of payments with planted neighbourhood patterns.
 
     Each account draws its class c uniformly and its attributes from Normal(signal · μ_c, I), with
     the means μ_c on a unit circle. A share of newcomers has made a single payment and received
@@ -101,7 +101,7 @@ def trading_network(
 
 
 def class_pattern(num_classes: int, homophily: float, noise: float) -> Array:
-    """Where each class pays to: the same row for every class, turned to its place on the ring.
+    """Return the share of payments by class of payer and payee: one row, rotated on the ring.
 
     The two classes nearest to a quarter turn ahead share what homophily and noise leave, such
     that Σ_k P[c, c+k] cos(2πk/C) = 0 wherever they can: then the class means (on a circle) of
@@ -150,7 +150,7 @@ def class_posterior(
     means: Array,
     pattern: Array,
 ) -> Array:
-    """What an oracle believes of each account: it knows all but that account's class.
+    """Return the class posterior of an oracle that knows all but the account's own class.
 
     It knows the parameters, who is a newcomer, and the true class of every *other* node. The
     payments that v makes and receives give the factors P[c, y_u] and P[y_u, c]; the choice
@@ -236,13 +236,13 @@ def _refuse(
 
 
 def _circle(num_classes: int) -> Array:
-    """One point for each class on the unit circle, in the order of the ring (C, 2)."""
+    """Return one point per class on the unit circle, in the order of the ring (C, 2)."""
     angle = 2 * np.pi * np.arange(num_classes) / num_classes
     return np.stack([np.cos(angle), np.sin(angle)], axis=1)
 
 
 def _plane(num_features: int, random: np.random.Generator) -> Array:
-    """A random plane in attribute space: two orthonormal rows (2, F)."""
+    """Draw a random plane in attribute space: two orthonormal rows (2, F)."""
     basis, _ = np.linalg.qr(random.standard_normal((num_features, 2)))
     return np.asarray(basis.T)
 
@@ -250,7 +250,7 @@ def _plane(num_features: int, random: np.random.Generator) -> Array:
 def _targets(
     source: Array, y: Array, is_new: Array, pattern: Array, random: np.random.Generator
 ) -> Array:
-    """Whom each payment goes to: a class by the payer's row, then any account but the payer.
+    """Draw the payee of each payment: a class by the payer's row, then any account but the payer.
 
     What has an entry for each payment is as narrow as its values allow: there may be 10⁸ of them.
     """
@@ -279,5 +279,5 @@ def _targets(
 
 
 def _whole(count: int) -> type[np.signedinteger[Any]]:
-    """The narrowest type of whole numbers that graph files use for so many nodes."""
+    """Return the narrowest integer type of graph files for so many nodes."""
     return np.int32 if count <= np.iinfo(np.int32).max else np.int64
