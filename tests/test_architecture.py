@@ -237,7 +237,9 @@ def test_no_modules_for_odds_and_ends() -> None:
 
 def test_modules_are_short() -> None:
     lengths = {
-        name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in modules().items()
+        name: len(path.read_text(encoding="utf-8").splitlines())
+        for name, path in modules().items()
+        if name.split(".")[0] == "hpgmn"
     }
     assert {name: length for name, length in lengths.items() if length > LONGEST_FILE} == {}
 
