@@ -99,7 +99,7 @@ def fit_temperatures(logits: Tensor, y: Array, masks: Sequence[Array]) -> list[f
     ]
 
 
-def calibrated(logits: Tensor, temperatures: Sequence[float]) -> Tensor:
+def calibrated_probabilities(logits: Tensor, temperatures: Sequence[float]) -> Tensor:
     """Class probabilities, (R, N, C), softmax(logits / T) with each replica's own T."""
     scale = torch.tensor(temperatures, dtype=logits.dtype, device=logits.device)
     return (logits / scale.view(-1, 1, 1)).softmax(dim=-1)

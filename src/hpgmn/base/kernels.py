@@ -4,7 +4,7 @@ Dropout: written in tensor operations the hash takes a dozen passes over numbers
 which on a GPU was a third of an epoch. Keeping the best parameters: a selection reads and writes
 all of them each epoch, though a replica hardly ever becomes better.
 
-``fused()`` in :mod:`hpgmn.base.randomness` imports this file, where Triton (a part of torch
+``load_kernels()`` in :mod:`hpgmn.base.randomness` imports this file, where Triton (a part of torch
 for CUDA) is installed; ``tests/test_kernels.py`` compares it with the tensor operations.
 """
 
@@ -120,7 +120,7 @@ def rows_times(starts: Tensor, columns: Tensor, values: Tensor, dense: Tensor) -
     return out
 
 
-def dropped(
+def drop(
     x: Tensor,
     starts: Tensor,
     threshold: Tensor,
@@ -172,8 +172,8 @@ def check() -> None:
     replace(torch.ones(1, dtype=torch.bool, device="cuda"), ones, torch.zeros_like(ones))
 
 
-def passed_back(gradient: Tensor, result: Tensor, scale: Tensor) -> Tensor:
-    """The gradient of ``dropped(…, rectify=True)``, which came out as ``result``."""
+def drop_backward(gradient: Tensor, result: Tensor, scale: Tensor) -> Tensor:
+    """The gradient of ``drop(…, rectify=True)``, which came out as ``result``."""
     gradient = gradient.contiguous()
     out = torch.empty_like(gradient)
     count = gradient[0].numel()

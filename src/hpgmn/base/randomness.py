@@ -161,7 +161,7 @@ class Noise:
 
 
 @cache
-def fused() -> Any:
+def load_kernels() -> Any:
     """:mod:`hpgmn.base.kernels`: the same by one kernel each on a GPU; None without Triton."""
     try:
         kernels = importlib.import_module("hpgmn.base.kernels")
@@ -206,13 +206,13 @@ class _Dropped(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, starts: Tensor, rate: DropRate) -> Tensor:
         ctx.rate = rate
         ctx.save_for_backward(starts)
-        result: Tensor = fused().dropped(x, starts, rate.threshold, rate.scale, rectify=False)
+        result: Tensor = load_kernels().drop(x, starts, rate.threshold, rate.scale, rectify=False)
         return result
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (starts,), rate = ctx.saved_tensors, ctx.rate
-        back = fused().dropped(gradient, starts, rate.threshold, rate.scale, rectify=False)
+        back = load_kernels().drop(gradient, starts, rate.threshold, rate.scale, rectify=False)
         return back, None, None
 
 
@@ -220,7 +220,7 @@ def _by_kernel(x: Tensor, noise: Noise) -> bool:
     """Whether a kernel of ours drops the entries of an array: it counts them from 0."""
     if not x.is_cuda or noise.rows is not None:
         return False
-    return fused() is not None and x[0].numel() < fused().LONGEST
+    return load_kernels() is not None and x[0].numel() < load_kernels().LONGEST
 
 
 def dropout(
@@ -266,8 +266,8 @@ class _RectifiedDropped(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor | None, starts: Tensor, rate: DropRate) -> Tensor:
-        dropped = fused().dropped
-        result: Tensor = dropped(x, starts, rate.threshold, rate.scale, rectify=True, bias=bias)
+        drop = load_kernels().drop
+        result: Tensor = drop(x, starts, rate.threshold, rate.scale, rectify=True, bias=bias)
         ctx.scale, ctx.has_bias = rate.scale, bias is not None
         ctx.save_for_backward(result)
         return result
@@ -275,7 +275,7 @@ class _RectifiedDropped(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
         (result,) = ctx.saved_tensors
-        back: Tensor = fused().passed_back(gradient, result, ctx.scale)
+        back: Tensor = load_kernels().drop_backward(gradient, result, ctx.scale)
         return back, back.sum(dim=1, keepdim=True) if ctx.has_bias else None, None, None
 
 

@@ -133,7 +133,7 @@ def type_name(hint: Any) -> str:
     return names[hint]
 
 
-def allowed(info: dataclasses.Field[Any]) -> str:
+def allowed_values(info: dataclasses.Field[Any]) -> str:
     """The allowed values of a setting in words."""
     meta = info.metadata
     if meta["choices"]:
@@ -212,7 +212,7 @@ def _checked(info: dataclasses.Field[Any], hint: Any, value: Any) -> Any:
     low, high = meta["low"], meta["high"]
     too_high = high is not None and (number >= high if meta["open_high"] else number > high)
     if (low is not None and number < low) or too_high:
-        raise SettingError(f"Setting '{name}' must be {allowed(info)} (got {number:g}).")
+        raise SettingError(f"Setting '{name}' must be {allowed_values(info)} (got {number:g}).")
     return number
 
 
@@ -242,22 +242,24 @@ def describe_settings(cls: type[TrainSettings]) -> list[dict[str, Any]]:
         {
             "name": info.name,
             "type": type_name(hints[info.name]),
-            "default": plain(info.default),
-            "allowed": allowed(info),
+            "default": to_plain(info.default),
+            "allowed": allowed_values(info),
             "help": info.metadata["help"],
         }
         for info in dataclasses.fields(cls)
     ]
 
 
-def plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     """A value as YAML and JSON hold it (tuples become lists)."""
     return list(value) if isinstance(value, tuple) else value
 
 
 def settings_dict(settings: TrainSettings) -> dict[str, Any]:
     """Settings as a plain dictionary, ready for YAML or JSON."""
-    return {info.name: plain(getattr(settings, info.name)) for info in dataclasses.fields(settings)}
+    return {
+        info.name: to_plain(getattr(settings, info.name)) for info in dataclasses.fields(settings)
+    }
 
 
 def settings_names(cls: type[TrainSettings]) -> frozenset[str]:

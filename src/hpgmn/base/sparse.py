@@ -16,7 +16,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from hpgmn.base.randomness import fused
+from hpgmn.base.randomness import load_kernels
 
 _warning_lock, _is_warned = threading.Lock(), False
 _SPARE = 2  # rows for each entry from which on the empty rows are left out of a product
@@ -42,7 +42,7 @@ def _use_up_beta_warning() -> None:
             _is_warned = True
 
 
-def multiplied(csr: Tensor, dense: Tensor) -> Tensor:
+def csr_matmul(csr: Tensor, dense: Tensor) -> Tensor:
     """A CSR tensor times a dense one; each row added in order where a GPU must repeat its bits.
 
     cuSPARSE shares long rows among threads, whose sums come together in no order.
@@ -50,14 +50,14 @@ def multiplied(csr: Tensor, dense: Tensor) -> Tensor:
     if not (csr.is_cuda and torch.are_deterministic_algorithms_enabled()):
         return csr @ dense
     parts = (csr.crow_indices(), csr.col_indices(), csr.values())
-    kernels = fused()
+    kernels = load_kernels()
     if kernels is None:
-        return in_order(*parts, dense)
+        return ordered_matmul(*parts, dense)
     found: Tensor = kernels.rows_times(*parts, dense)
     return found
 
 
-def in_order(starts: Tensor, columns: Tensor, values: Tensor, dense: Tensor) -> Tensor:
+def ordered_matmul(starts: Tensor, columns: Tensor, values: Tensor, dense: Tensor) -> Tensor:
     """The product of a CSR matrix and a dense one, each row added from its first entry on.
 
     Args:
@@ -121,7 +121,7 @@ def _refuse_long(entries: int, length: int) -> None:
         raise OverflowError("the replicas' blocks exceed 32-bit indices; train fewer at once")
 
 
-def moved(tensor: Tensor, device: torch.device) -> Tensor:
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     """A tensor on a device; the way to a GPU is not waited for."""
     if device.type != "cuda" or tensor.is_cuda:
         return tensor.to(device)
@@ -154,7 +154,7 @@ class SparseMatrix:
         """The matrix as a torch CSR tensor."""
         host = self.host
         parts = (torch.from_numpy(part) for part in (host.indptr, host.indices, host.data))
-        rows, columns, values = (moved(part, self.device) for part in parts)
+        rows, columns, values = (to_device(part, self.device) for part in parts)
         return _csr(rows, columns, values, self.shape)
 
     @cached_property
@@ -178,7 +178,7 @@ class SparseMatrix:
         places = np.flatnonzero(np.diff(host.indptr))
         indptr = np.append(host.indptr[places], host.indptr[-1:])
         inner = sp.csr_array((host.data, host.indices, indptr), shape=(places.size, self.shape[1]))
-        return moved(torch.from_numpy(places), self.device), SparseMatrix(inner, self.device)
+        return to_device(torch.from_numpy(places), self.device), SparseMatrix(inner, self.device)
 
     @cached_property
     def rows_of_entries(self) -> Tensor:
@@ -188,21 +188,21 @@ class SparseMatrix:
             return places[inner.rows_of_entries]
         counts = torch.from_numpy(np.diff(self.host.indptr))
         rows = torch.repeat_interleave(counts, output_size=self.host.nnz)
-        return moved(rows, self.device)
+        return to_device(rows, self.device)
 
     @cached_property
     def columns_of_entries(self) -> Tensor:
         """(nnz,) the column of each stored entry."""
-        return moved(torch.from_numpy(self.host.indices.astype(np.int64)), self.device)
+        return to_device(torch.from_numpy(self.host.indices.astype(np.int64)), self.device)
 
-    def ready(self) -> SparseMatrix:
+    def prepare(self) -> SparseMatrix:
         """The matrix itself, once all that the first product and its way back need is made."""
         for matrix in (self, self.transpose):
             part = matrix if matrix.filled is None else matrix.filled[1]
             assert part.csr.layout is torch.sparse_csr
         return self
 
-    def scaled(self, factors: Tensor) -> Tensor:
+    def scale_entries(self, factors: Tensor) -> Tensor:
         """The torch CSR tensor with each entry times its factor, (nnz,)."""
         csr = self.csr
         return _csr(csr.crow_indices(), csr.col_indices(), csr.values() * factors, self.shape)
@@ -210,7 +210,7 @@ class SparseMatrix:
     def product(self, dense: Tensor, factors: Tensor | None = None) -> Tensor:
         """The product with each entry times its factor, (nnz,), if given; no gradient."""
         if self.filled is None:
-            return multiplied(self.csr if factors is None else self.scaled(factors), dense)
+            return csr_matmul(self.csr if factors is None else self.scale_entries(factors), dense)
         places, inner = self.filled
         result = dense.new_zeros(self.shape[0], dense.shape[1])
         return result.index_copy_(0, places, inner.product(dense, factors))
