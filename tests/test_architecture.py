@@ -1,4 +1,4 @@
-"""The shape of the source: imports follow the layers, files are short, each has its test."""
+"""The shape of the source: layers, no cycles, safe readers, short files, mirrored tests."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[1] / "src" / "hpgmn"
-TESTS = Path(__file__).parent
+ROOT = Path(__file__).parents[1]
+PACKAGES = {"hpgmn": ROOT / "src", "hpgmn_lab": ROOT / "lab" / "src"}
+TESTS = {"hpgmn": ROOT / "tests", "hpgmn_lab": ROOT / "lab" / "tests"}
 
-# Left to right, one layer per line: a module imports from its own layer and from those before it.
+# Left to right: a module imports from its own layer and from those before it.
 LAYERS = (
     ("base",),
     ("engines", "graph", "tables"),
@@ -25,30 +27,27 @@ LAYERS = (
     ("training",),
     ("nn",),
     ("evaluation", "explain", "auditing"),
-    ("report", "runs"),
+    ("report",),
+    ("runs",),
     ("classifier",),
     ("__init__",),
     ("cli",),
     ("__main__",),
 )
-PLACE = {name: step for step, group in enumerate(LAYERS) for name in group}
+LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}
 
-# (importing module, imported module): why this one may point right. Keep it short.
-POINTS_RIGHT: dict[tuple[str, str], str] = {}
-
-# What the modules on the training path may import when they are loaded.
-AT_HAND = set(sys.stdlib_module_names) | {
+# Third-party packages that modules may import when they are loaded; others are imported on use.
+INSTALLED = {
     *("numpy", "scipy", "torch", "safetensors", "yaml", "typer", "rich", "pyarrow", "matplotlib"),
-    *("typing_extensions", "hpgmn", "filelock", "jinja2"),
+    *("typing_extensions", "jinja2", "filelock", "hpgmn", "hpgmn_lab"),
 }
-# Modules off the training path, which may import more: module → what for.
-OFF_THE_PATH = {
-    "transforms": "the statistics as transforms of PyTorch Geometric",
-    "base.kernels": "Triton, imported where it is installed",
+MAY_IMPORT_MORE = {
+    "hpgmn.transforms": "PyTorch Geometric: its transforms",
+    "hpgmn.base.kernels": "Triton, where it is installed",
 }
 
-LONGEST = 500
-NO_MIRROR = {"__init__.py", "__main__.py"}
+LONGEST_FILE = 500
+NO_TEST_FILE = {"__init__.py", "__main__.py"}
 UNPICKLERS = {
     *("pickle", "_pickle", "cloudpickle", "dill", "joblib", "jsonpickle", "marshal", "shelve"),
 }
@@ -59,41 +58,36 @@ UNSAFE_CALLS = {
     *("networkx.read_gpickle", "nx.read_gpickle", "CmaEsSampler", "optuna.samplers.CmaEsSampler"),
     *("eval", "exec", "os.system", "os.popen"),
 }
-BOUNDED_CALLS = {
+UNBOUNDED_CALLS = {
     *("json.load", "json.loads", "yaml.safe_load", "sp.load_npz", "scipy.sparse.load_npz"),
     *("np.load", "numpy.load", "np.fromfile", "np.memmap", "zipfile.ZipFile.extractall"),
     *("np.lib.format.read_array", "np.lib.format.open_memmap", "tarfile.open", "zipfile.ZipFile"),
 }
-"""What reads files without a limit; ``hpgmn.base.parsing`` sets them."""
+"""Readers without limits; ``hpgmn.base.parsing`` wraps them."""
 MAY_CALL = {
-    "base.parsing": BOUNDED_CALLS,
-    "shards.files": {"zipfile.ZipFile"},  # writes one
-    "statistics.cache": {"np.memmap"},  # fills one
+    "hpgmn.base.parsing": UNBOUNDED_CALLS,
+    "hpgmn.shards.files": {"zipfile.ZipFile"},  # writes one
+    "hpgmn.statistics.cache": {"np.memmap"},  # fills one
 }
 
 
-def module_name(path: Path, root: Path = SOURCE) -> str:
-    """The dotted name below the package: ``models.memory``, ``models`` for its ``__init__``."""
-    parts = list(path.relative_to(root).with_suffix("").parts)
-    if parts[-1] == "__init__" and len(parts) > 1:
-        parts.pop()
-    return ".".join(parts)
+@cache
+def modules() -> dict[str, Path]:
+    """Every module by dotted name; a package's ``__init__`` has the package's name."""
+    return {
+        ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path
+        for package, root in PACKAGES.items()
+        for path in sorted((root / package).rglob("*.py"))
+    }
 
 
-def sources(root: Path = SOURCE) -> dict[str, Path]:
-    return {module_name(path, root): path for path in sorted(root.rglob("*.py"))}
-
-
-def parse(path: Path) -> ast.Module:
+@cache
+def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
 def imported_names(node: ast.AST, package: str) -> list[str]:
-    """The full dotted names that one statement or ``import_module`` call asks for.
-
-    ``from hpgmn.models import memory`` gives ``hpgmn.models.memory``; relative imports are resolved
-    against ``package``, the package that holds the module.
-    """
+    """The dotted names that an import statement or ``import_module`` call refers to."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom):
@@ -109,28 +103,85 @@ def imported_names(node: ast.AST, package: str) -> list[str]:
     return []
 
 
-def package_of(path: Path, root: Path = SOURCE) -> str:
-    return ".".join(["hpgmn", *path.parent.relative_to(root).parts])
+def package_of(module: str, path: Path) -> str:
+    return module if path.name == "__init__.py" else module.rpartition(".")[0]
 
 
-def wrong_imports(root: Path = SOURCE) -> set[tuple[str, str]]:
-    """(importing module, imported name) for every import from a later layer."""
-    wrong = set()
-    for module, path in sources(root).items():
-        for node in ast.walk(parse(path)):
-            for name in imported_names(node, package_of(path, root)):
-                package, _, rest = name.partition(".")
-                if package != "hpgmn" or rest == "__version__":
-                    continue
-                target = rest.split(".")[0]
-                if target not in PLACE:  # a public name, or the package itself
-                    rest = target = "__init__"
-                if PLACE[target] > PLACE.get(module.split(".")[0], len(LAYERS)):
-                    wrong.add((module, rest))
-    return wrong
+def imports_of(tree: ast.Module, package: str, known: set[str]) -> set[str]:
+    """The project's modules that a module imports, lazily and for type checking too."""
+    found = set()
+    for node in ast.walk(tree):
+        for name in imported_names(node, package):
+            target = name
+            while target and target not in known:
+                target = target.rpartition(".")[0]
+            if target:
+                found.add(target)
+    return found
 
 
-def loaded_at_once(tree: ast.Module) -> Iterator[ast.AST]:
+@cache
+def import_graph() -> dict[str, set[str]]:
+    known = set(modules())
+    return {
+        module: imports_of(tree_of(path), package_of(module, path), known) - {module}
+        for module, path in modules().items()
+    }
+
+
+def layer_of(module: str) -> int:
+    parts = module.split(".")
+    return LAYER[parts[1] if len(parts) > 1 else "__init__"]
+
+
+def imports_against_layers(graph: dict[str, set[str]]) -> list[str]:
+    return sorted(
+        f"{module} imports {target}"
+        for module, targets in graph.items()
+        for target in targets
+        if module.split(".")[0] == "hpgmn"
+        and (target.split(".")[0] == "hpgmn_lab" or layer_of(target) > layer_of(module))
+        and module != "hpgmn.cli.lab"  # forwards its commands to the laboratory
+    )
+
+
+def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Groups of modules that import each other (Kosaraju's algorithm)."""
+    order: list[str] = []
+    seen: set[str] = set()
+
+    def visit(start: str, edges: dict[str, set[str]], finished: list[str]) -> None:
+        stack = [(start, iter(edges.get(start, ())))]
+        seen.add(start)
+        while stack:
+            node, targets = stack[-1]
+            following = next((target for target in targets if target not in seen), None)
+            if following is None:
+                finished.append(node)
+                stack.pop()
+            else:
+                seen.add(following)
+                stack.append((following, iter(edges.get(following, ()))))
+
+    for node in graph:
+        if node not in seen:
+            visit(node, graph, order)
+    reverse: dict[str, set[str]] = {}
+    for node, targets in graph.items():
+        for target in targets:
+            reverse.setdefault(target, set()).add(node)
+    seen.clear()
+    groups = []
+    for node in reversed(order):
+        if node not in seen:
+            group: list[str] = []
+            visit(node, reverse, group)
+            if len(group) > 1:
+                groups.append(sorted(group))
+    return groups
+
+
+def executed_on_import(tree: ast.Module) -> Iterator[ast.AST]:
     """The nodes that run when the module is imported: no function bodies, no TYPE_CHECKING."""
     waiting: list[ast.AST] = [tree]
     while waiting:
@@ -144,79 +195,63 @@ def loaded_at_once(tree: ast.Module) -> Iterator[ast.AST]:
         waiting += ast.iter_child_nodes(node)
 
 
-def test_every_module_has_a_layer() -> None:
-    unplaced = sorted({name.split(".")[0] for name in sources()} - set(PLACE))
-    assert not unplaced, f"Give these modules a place in LAYERS: {', '.join(unplaced)}."
+def test_every_package_has_a_layer() -> None:
+    packages = {name.split(".")[1] for name in modules() if name.startswith("hpgmn.")}
+    assert packages <= set(LAYER)
 
 
-def test_imports_point_left() -> None:
-    wrong = sorted(wrong_imports() - set(POINTS_RIGHT))
-    lines = [f"hpgmn.{module} imports hpgmn.{target}" for module, target in wrong]
-    assert not lines, "These imports import from a later layer:\n" + "\n".join(lines)
-
-
-def test_allowed_exceptions_are_still_needed() -> None:
-    unused = sorted(set(POINTS_RIGHT) - wrong_imports())
-    assert not unused, f"Take these out of POINTS_RIGHT: {unused}."
+def test_imports_follow_the_layers() -> None:
+    assert imports_against_layers(import_graph()) == []
 
 
 @pytest.mark.parametrize(
-    ("path", "code", "found"),
+    ("module", "code", "is_wrong"),
     [
-        ("graph.py", "from hpgmn.cli import main", {("graph", "cli.main")}),
-        (
-            "graph.py",
-            "def f():\n    import hpgmn.training.trainer",
-            {("graph", "training.trainer")},
-        ),
-        (
-            "models/memory.py",
-            "from ..training import stages",
-            {("models.memory", "training.stages")},
-        ),
-        ("models/__init__.py", "from .. import report", {("models", "report")}),
-        ("graph.py", "from hpgmn import Graph", {("graph", "__init__")}),
-        (
-            "graph.py",
-            "importlib.import_module('hpgmn.report.page')",
-            {("graph", "report.page")},
-        ),
-        ("training/trainer.py", "from hpgmn.models import memory", set()),
-        ("models/hpgmn.py", "from .memory import Memory", set()),
-        ("training/checkpoint.py", "from hpgmn import __version__", set()),
-        ("config.py", "from hpgmn.base.errors import SettingError", set()),
+        ("hpgmn.graph.graph", "from hpgmn.cli import main", True),
+        ("hpgmn.graph.graph", "def f():\n    import hpgmn.training.trainer", True),
+        ("hpgmn.models.memory", "from ..training import trainer", True),
+        ("hpgmn.graph.graph", "importlib.import_module('hpgmn.report.page')", True),
+        ("hpgmn.runs.run", "from hpgmn_lab import paper", True),
+        ("hpgmn.training.trainer", "from hpgmn.models import memory", False),
+        ("hpgmn.models.hpgmn", "from .memory import Memory", False),
     ],
 )
-def test_the_check_sees_imports_that_point_right(
-    tmp_path: Path, path: str, code: str, found: set[tuple[str, str]]
-) -> None:
-    file = tmp_path / path
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(code)
-    assert wrong_imports(tmp_path) == found
+def test_the_check_finds_imports_against_the_layers(module: str, code: str, is_wrong: bool) -> None:
+    known = {*modules(), "hpgmn.training.trainer", "hpgmn.report.page"}
+    graph = {module: imports_of(ast.parse(code), module.rpartition(".")[0], known)}
+    assert bool(imports_against_layers(graph)) == is_wrong
 
 
-def test_no_drawer_for_odds_and_ends() -> None:
-    drawers = [name for name in sources() if name.split(".")[-1] in {"utils", "common"}]
-    assert not drawers, f"Name these for what they do: {drawers}."
+def test_no_import_cycles() -> None:
+    assert cycles(import_graph()) == []
+
+
+def test_the_check_finds_cycles() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}
+    assert cycles(graph) == [["a", "b", "c"]]
+
+
+def test_no_modules_for_odds_and_ends() -> None:
+    assert not [name for name in modules() if name.split(".")[-1] in {"utils", "common"}]
 
 
 def test_modules_are_short() -> None:
     lengths = {
-        name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in sources().items()
+        name: len(path.read_text(encoding="utf-8").splitlines())
+        for name, path in modules().items()
+        if name.split(".")[0] == "hpgmn"
     }
-    long = {name: length for name, length in lengths.items() if length > LONGEST}
-    assert not long, f"Over {LONGEST} lines: {long}."
+    assert {name: length for name, length in lengths.items() if length > LONGEST_FILE} == {}
 
 
 def unsafe_reads(tree: ast.Module, package: str = "hpgmn") -> list[str]:
-    """Everything in a module that could run code hidden in a file: pickles and full YAML."""
+    """Everything in a module that could execute code from a file, or read one without limits."""
     found = []
     for node in ast.walk(tree):
         for name in imported_names(node, package):
             if name.split(".")[0] in UNPICKLERS or name in UNSAFE_CALLS:
                 found.append(f"line {node.lineno}: import of {name}")
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in UNSAFE_CALLS | BOUNDED_CALLS:
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in UNSAFE_CALLS | UNBOUNDED_CALLS:
             found.append(f"line {node.lineno}: {ast.unparse(node.func)}")
         if isinstance(node, ast.keyword) and node.arg == "shell":
             found.append(f"line {node.value.lineno}: shell")
@@ -229,17 +264,14 @@ def unsafe_reads(tree: ast.Module, package: str = "hpgmn") -> list[str]:
     return found
 
 
-def test_nothing_unpickles() -> None:
+def test_files_are_read_safely() -> None:
     found = [
-        f"hpgmn.{name} {place}"
-        for name, path in sources().items()
-        for place in unsafe_reads(parse(path), package_of(path))
-        if place.split(": ")[1] not in MAY_CALL.get(name, ())
+        f"{module} {place}"
+        for module, path in modules().items()
+        for place in unsafe_reads(tree_of(path), package_of(module, path))
+        if place.split(": ")[1] not in MAY_CALL.get(module, ())
     ]
-    assert not found, (
-        "Weights are safetensors, arrays plain npz, settings safe YAML; base.parsing reads them:\n"
-        + "\n".join(found)
-    )
+    assert found == [], "read files through hpgmn.base.parsing"
 
 
 @pytest.mark.parametrize(
@@ -259,7 +291,7 @@ def test_nothing_unpickles() -> None:
         "subprocess.run(line, shell=True)",
     ],
 )
-def test_the_check_sees_unpickling(code: str) -> None:
+def test_the_check_finds_unsafe_reads(code: str) -> None:
     assert len(unsafe_reads(ast.parse(code))) == 1
 
 
@@ -269,29 +301,31 @@ def test_safe_reads_pass_the_check() -> None:
 
 
 def test_every_module_has_a_test_file() -> None:
-    missing = [
-        str(mirror)
-        for path in sources().values()
-        if path.name not in NO_MIRROR
-        for mirror in [path.relative_to(SOURCE).parent / f"test_{path.name}"]
-        if not (TESTS / mirror).exists()
-    ]
-    assert not missing, "Missing below tests/:\n" + "\n".join(missing)
+    missing = []
+    for module, path in modules().items():
+        if path.name in NO_TEST_FILE:
+            continue
+        package, *parents, name = module.split(".")
+        test = TESTS[package].joinpath(*parents, f"test_{name}.py")
+        if not test.exists():
+            missing.append(str(test.relative_to(ROOT)))
+    assert missing == []
 
 
-def test_training_path_loads_only_what_is_at_hand() -> None:
+def test_modules_load_only_installed_packages() -> None:
+    allowed = set(sys.stdlib_module_names) | INSTALLED
     found = [
-        f"hpgmn.{module} line {node.lineno}: {name}"
-        for module, path in sources().items()
-        if module not in OFF_THE_PATH
-        for node in loaded_at_once(parse(path))
-        for name in imported_names(node, package_of(path))
-        if name.split(".")[0] not in AT_HAND
+        f"{module} line {node.lineno}: {name}"
+        for module, path in modules().items()
+        if module not in MAY_IMPORT_MORE
+        for node in executed_on_import(tree_of(path))
+        for name in imported_names(node, package_of(module, path))
+        if name.split(".")[0] not in allowed
     ]
-    assert not found, "Import these inside the function that needs them:\n" + "\n".join(found)
+    assert found == [], "import these inside the function that needs them"
 
 
-def test_the_check_tells_late_imports_from_early_ones() -> None:
+def test_the_check_distinguishes_late_imports() -> None:
     code = """
 import early_one
 if TYPE_CHECKING:
@@ -306,16 +340,25 @@ class Holder:
         import late
 """
     names = {
-        name for node in loaded_at_once(ast.parse(code)) for name in imported_names(node, "hpgmn")
+        name
+        for node in executed_on_import(ast.parse(code))
+        for name in imported_names(node, "hpgmn")
     }
     assert names == {"early_one", "early_two", "early_three"}
 
 
-def test_importing_the_package_leaves_slow_packages_alone() -> None:
-    code = "import sys, hpgmn; print(*({'torch_geometric', 'matplotlib'} & set(sys.modules)))"
+@pytest.mark.parametrize(
+    ("statement", "unwanted"),
+    [
+        ("import hpgmn", {"torch", "torch_geometric", "matplotlib", "pyarrow"}),
+        ("import hpgmn.statistics", {"pyarrow", "hpgmn.tables", "torch_geometric"}),
+    ],
+)
+def test_imports_leave_slow_packages_alone(statement: str, unwanted: set[str]) -> None:
+    code = f"import sys\n{statement}\nprint(*({unwanted!r} & set(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env=os.environ | {"PYTHONPATH": str(SOURCE.parent)},
+        env=os.environ | {"PYTHONPATH": str(PACKAGES["hpgmn"])},
         capture_output=True,
         text=True,
         check=False,

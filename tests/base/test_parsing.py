@@ -156,7 +156,7 @@ def test_a_model_beyond_memory_says_so(tmp_path: Path, monkeypatch: pytest.Monke
     checkpoint.write_tensors(path, {"a": torch.zeros(3), "b": torch.zeros(2)}, {"x": 1})
     assert checkpoint.read_tensors(path)[1] == {"x": 1}
     monkeypatch.setattr(checkpoint, "MOST_TENSORS", 1)
-    with pytest.raises(HPGMNError, match=r"it says that it holds 2 tensors\. Free some memory"):
+    with pytest.raises(HPGMNError, match=r"it declares 2 tensors\. Free some memory"):
         checkpoint.read_tensors(path)
     monkeypatch.setattr(parsing, "free_host_bytes", lambda: 10)
     with pytest.raises(HPGMNError, match=r"cannot be read: it takes .* Free some memory, or use"):

@@ -101,7 +101,7 @@ OPTIONS = {
         ["--metric", "precision@5"],
         "needs two classes ('small' has 3). Use average precision (--metric average_precision).",
     ),
-    "precision of none": (["--metric", "precision@0"], "Say how many nodes are taken: precision@5"),
+    "precision of none": (["--metric", "precision@0"], "Give the number of nodes: precision@5"),
     "class weights": (["--set", "class_weights=equal"], "Choose from: none, balanced."),
     "device": (["--device", "gpu"], "Unknown device 'gpu'. Did you mean 'cpu'?"),
     "protocol": (["--protocol", "platonof"], "Did you mean 'platonov'?"),

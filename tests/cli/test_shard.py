@@ -140,7 +140,7 @@ def test_a_folder_that_cannot_be_used_is_refused(
     place = places.get(out, out)
     call = ["shard", str(tmp_path / "small.npz"), "--out", place, "--labels", "train", *QUICK]
     assert main(call) == 2
-    assert re.search(r"[Cc]hoose another (--out|place)", capsys.readouterr().err)
+    assert re.search(r"[Cc]hoose a", capsys.readouterr().err)
     assert [path.name for path in (tmp_path / "full").glob("[!.]*")] == ["mine.txt"]
 
 

@@ -58,8 +58,8 @@ FEW = {"convert": 3, "convert to a folder": 3, "predict": 1, "predict parquet": 
 SMALL = ("convert", "convert to a folder", "predict", "predict parquet")
 WRITES = {"tune": (20, 4096)} | dict.fromkeys(SMALL, (1, 2048))
 """Touch and bytes at which one of its files is cut; those of others are larger."""
-FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EFBIG)))
-"""Reasons of the system: no space left, or beyond the limit of a file."""
+FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EFBIG), "requested and")
+"""Reasons: no space left, beyond the size limit of a file, or NumPy's of a partial write."""
 BEFORE = """
 import hpgmn.explain.explorer as dossier
 dossier.SECONDS = 0.02

@@ -95,6 +95,6 @@ def test_attributes_beyond_half_precision_are_refused(tmp_path: Path, make_graph
 def test_a_push_beyond_the_memory_is_refused(tmp_path: Path, make_graph: Any) -> None:
     graph = make_graph()
     settings = StatisticsSettings(statistics=("diffusion",), neighbors="out", diffusion_form="topk")
-    with pytest.raises(HPGMNError, match="diffusion_form=sketch"):
+    with pytest.raises(HPGMNError, match='diffusion_form="sketch"'):
         shard(graph, tmp_path, graph.y, settings, ranges=8, memory=10_000)
     assert not (tmp_path / "work").exists()  # known before the edges are cut

@@ -34,6 +34,7 @@ from hpgmn.statistics import (
     StatisticsSettings,
     cache,
     definitions,
+    diffusion_forms,
     push,
     sketch,
 )
@@ -620,7 +621,8 @@ def rows_of(statistic: Statistic) -> np.ndarray:
 
 def forbid_computing(monkeypatch: pytest.MonkeyPatch) -> None:
     computing = {
-        definitions: ("dense_arrays", "class_mean_rows"),
+        definitions: ("class_mean_rows",),
+        diffusion_forms: ("dense_arrays",),
         push: ("largest_entries", "prepare_push"),
         sketch: ("sketch",),
     }

@@ -48,7 +48,7 @@ def form_of(
 def test_auto_follows_the_rule(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", logger="hpgmn.statistics.diffusion_forms")
+    caplog.set_level("INFO", logger="hpgmn.statistics.definitions")
     graph = ring(100)
     monkeypatch.setattr(diffusion_forms, "IMPLICIT_LIMIT", 10_000)
     monkeypatch.setattr(diffusion_forms, "DENSE_LIMIT_BYTES", 40_000)

@@ -238,8 +238,10 @@ class RowWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._file.close()
-        self._draft.unlink(missing_ok=True)  # exists only after an error
+        try:
+            self._file.close()  # flushes, which fails on a full disk
+        finally:
+            self._draft.unlink(missing_ok=True)  # exists only after an error
 
 
 def write_array(path: Path, array: Array) -> dict[str, Any]:

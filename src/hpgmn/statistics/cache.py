@@ -436,8 +436,10 @@ def _reserve(file: int, size: int) -> None:
     """Allocate a file before it is mapped: a full disk would kill the process later."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file, 0, size)
-    else:
-        os.ftruncate(file, size)
+        return
+    zeros = bytes(_BLOCK)
+    for place in range(os.fstat(file).st_size, size, _BLOCK):
+        os.pwrite(file, zeros[: min(_BLOCK, size - place)], place)
 
 
 def _last_used_and_size(entry: Path) -> tuple[float, int]:
