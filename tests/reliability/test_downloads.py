@@ -76,7 +76,8 @@ with open(sys.argv[2], "wb") as file:
     said, seen, loaded = parent(tmp_path, program)
     assert said.startswith("Error: The download of 'texas' failed (")
     assert "array 'x' holds pickled Python objects, which are never loaded" in said
-    assert said.endswith("put texas.npz into the folder that HPGMN_DATA names.")
+    assert "texas.npz" in said
+    assert "HPGMN_DATA" in said
     assert (seen, loaded) == ([], [])
     assert not trap.exists()
     assert list((tmp_path / "hpgmn").iterdir()) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
@@ -57,6 +58,8 @@ FEW = {"convert": 3, "convert to a folder": 3, "predict": 1, "predict parquet": 
 SMALL = ("convert", "convert to a folder", "predict", "predict parquet")
 WRITES = {"tune": (20, 4096)} | dict.fromkeys(SMALL, (1, 2048))
 """Touch and bytes at which one of its files is cut; those of others are larger."""
+FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EFBIG), "requested and")
+"""Reasons: no space left, beyond the size limit of a file, or NumPy's of a partial write."""
 BEFORE = """
 import hpgmn.explain.explorer as dossier
 dossier.SECONDS = 0.02
@@ -158,7 +161,8 @@ def test_a_disk_that_fills_up_is_told_and_nothing_is_lost(
         answer = run(name, out, moment=moment)
         assert_refused(answer, f"full {moment}")
         told = answer.err.splitlines()[-1]
-        assert "room" in told or "the study" in told.lower(), f"full {moment}: {told}"
+        is_named = any(reason in told for reason in FULL) or "the study" in told.lower()
+        assert is_named, f"full {moment}: {told}"
         after = contents(out)
         assert is_kept(before, after) or is_replaced(before, after, out), f"full {moment}"
         assert not [file for file in after if ".unfinished" in file], f"full {moment}"
@@ -241,24 +245,25 @@ def test_a_folder_without_permission_is_told(
 
 
 @pytest.mark.parametrize(
-    ("name", "file", "told"),
+    ("name", "file"),
     [
-        ("train", "g.npz", "Graph file 'g.npz': it cannot be read (Permission denied); see"),
-        ("shard", "g.graph/y.npy", "Graph folder 'g.graph': it cannot be read (Permission denied)"),
-        ("predict", "run/model.safetensors", "cannot be read (Permission denied). See that you"),
+        ("train", "g.npz"),
+        ("shard", "g.graph/y.npy"),
+        ("predict", "run/model.safetensors"),
     ],
     ids=["graph file", "graph folder", "model"],
 )
 def test_a_file_that_may_not_be_read_is_told(
-    run: Run, place: Path, tmp_path: Path, name: str, file: str, told: str
+    run: Run, place: Path, tmp_path: Path, name: str, file: str
 ) -> None:
     """It is not called damaged: then somebody would replace it."""
     (place / file).chmod(0)
     answer = run(name, tmp_path, is_bound=True)
     (place / file).chmod(0o600)
     assert answer.code == 2, answer.err
-    assert told in answer.err
-    assert answer.err.endswith(" that you may read it.\n")
+    assert file.split("/")[0] in answer.err
+    assert "cannot be read (Permission denied)" in answer.err
+    assert "damaged" not in answer.err
     assert not list(tmp_path.iterdir())
 
 

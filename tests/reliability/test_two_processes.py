@@ -91,7 +91,7 @@ def both(commands: Any, folder: Path, *words: tuple[object, ...]) -> list[Any]:
                 *("tune", "g.npz", "--model", "mlp", "--trials", "2", "--device", "cpu"),
                 *("--set", "epochs=5", "--study", "a.db"),
             ),
-            "Another command is searching with the study a.db. Wait for it",
+            "Another process is searching with the study a.db. Wait for it",
         ),
         (
             ("reproduce", "table2", "--quick", "--device", "cpu", "--out", "rep"),

@@ -94,6 +94,16 @@ def test_an_error_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_full_disk_leaves_no_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The buffer is flushed when the file is closed, so that closing it fails, too."""
+    draft = tmp_path / "draft"
+    draft.symlink_to("/dev/full")
+    monkeypatch.setattr(files, "draft_path", lambda path: draft)
+    with pytest.raises(OSError, match="No space left"):
+        write_array(tmp_path / "a.npy", np.arange(3.0))
+    assert not list(tmp_path.iterdir())
+
+
 def test_damage_is_seen(tmp_path: Path) -> None:
     said = {"a.npy": write_array(tmp_path / "a.npy", np.arange(100))}
     path = tmp_path / "a.npy"

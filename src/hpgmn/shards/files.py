@@ -238,8 +238,10 @@ class RowWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._file.close()
-        self._draft.unlink(missing_ok=True)  # exists only after an error
+        try:
+            self._file.close()  # flushes, which fails on a full disk
+        finally:
+            self._draft.unlink(missing_ok=True)  # exists only after an error
 
 
 def write_array(path: Path, array: Array) -> dict[str, Any]:
@@ -265,10 +267,11 @@ class SparseWriter:
             for part in ("indptr", "indices", "data")
         }
         types = {"indptr": np.int64, "indices": np.int32, "data": np.float32}
-        self._stack = ExitStack()
-        self._parts = {
-            part: self._stack.enter_context(RowWriter(names[part], types[part])) for part in names
-        }
+        with ExitStack() as stack:  # removes the first drafts if another cannot be opened
+            self._parts = {
+                part: stack.enter_context(RowWriter(names[part], types[part])) for part in names
+            }
+            self._stack = stack.pop_all()
         self._parts["indptr"].append(np.zeros(1, np.int64))
         self._rows = self._entries = 0
 
@@ -283,14 +286,14 @@ class SparseWriter:
     def done(self) -> dict[str, Any]:
         """Rename the file to its target; return its size, checksum, shape and type."""
         draft = draft_path(self.path)
-        for writer in self._parts.values():
-            writer.done()
         small = {
             "format": np.array(b"csr"),
             "shape": np.array([self._rows, self._width]),
             "_is_array": np.array(True),
         }
         try:
+            for writer in self._parts.values():
+                writer.done()
             with zipfile.ZipFile(draft, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
                 for part, writer in self._parts.items():
                     archive.write(writer.path, f"{part}.npy")

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim.adam import adam
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.randomness import fused
+from hpgmn.base.randomness import load_kernels
 from hpgmn.models.stage import Parameters, Rates, Replica, TrainingStage
 
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
@@ -235,8 +235,8 @@ def update_best(
         all_live = len(current.live) == current.best_score.shape[0]
         for key, value in current.parameters.items():
             mask, kept = better.view(-1, *[1] * (value.dim() - 1)), current.best[key]
-            if all_live and fused() is not None:
-                fused().replace(better, value, kept)
+            if all_live and load_kernels() is not None:
+                load_kernels().replace(better, value, kept)
             else:
                 kept.index_copy_(0, live, torch.where(mask, value, kept[live]))
         overflowed = torch.where(better, _overflowed(current), current.overflowed[live])
