@@ -135,7 +135,7 @@ def _made_record(
         created: the moment.
         changes: of the metrics.
     """
-    from hpgmn.base.settings import plain
+    from hpgmn.base.settings import to_plain
     from hpgmn.evaluation.scores import Score
     from hpgmn.runs.search import planned_trials
     from hpgmn_lab.reproduction.cells import CellRecord
@@ -153,7 +153,8 @@ def _made_record(
     about = {"graph": cell.graph, "model": cell.model, "metric": cell.metric, "seeds": cell.seeds}
     planned = planned_trials(cell.model, cell.graph, cell.trials) if cell.trials else [{}]
     settings = [
-        {name: plain(own) for name, own in {**trial, **cell.settings}.items()} for trial in planned
+        {name: to_plain(own) for name, own in {**trial, **cell.settings}.items()}
+        for trial in planned
     ]
     metrics = about | {
         "splits": list(cell.splits),

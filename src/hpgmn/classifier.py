@@ -13,11 +13,11 @@ import torch
 import yaml
 from torch import Tensor
 
-from hpgmn.base.calibration import calibrated
+from hpgmn.base.calibration import calibrated_probabilities
 from hpgmn.base.errors import GraphError, HPGMNError, SettingError
 from hpgmn.base.files import write_error, write_text
 from hpgmn.base.metrics import require_metric
-from hpgmn.base.settings import make_settings, plain, read_yaml
+from hpgmn.base.settings import make_settings, read_yaml, to_plain
 from hpgmn.evaluation.scores import scores
 from hpgmn.explain import Explanation, ModelExplanation, explain_model, explain_node
 from hpgmn.graph import Array, Graph, Split, Splits
@@ -137,7 +137,9 @@ class HPGMNClassifier:
 
     def _repr_html_(self) -> str:
         """Model, changed hyperparameters and what was fitted, for notebooks."""
-        changed = ", ".join(f"{k}={plain(v)}" for k, v in self._changed().items() if k != "model")
+        changed = ", ".join(
+            f"{k}={to_plain(v)}" for k, v in self._changed().items() if k != "model"
+        )
         facts = [("Model", self.model), ("Differs from the defaults", changed or "nothing")]
         if not hasattr(self, "saved_"):
             facts.append(("Fitted", "no: call fit(graph)"))
@@ -211,7 +213,9 @@ class HPGMNClassifier:
 
     def predict_proba(self, graph: Graph) -> Array:
         """(N, C) class probabilities of every node, of this graph or another."""
-        return np.asarray(calibrated(self._logits(graph), self.saved_.temperatures)[0].numpy())
+        return np.asarray(
+            calibrated_probabilities(self._logits(graph), self.saved_.temperatures)[0].numpy()
+        )
 
     def predict(self, graph: Graph) -> Array:
         """(N,) the class number of every node; ``classes_`` has the names."""
@@ -273,7 +277,7 @@ class HPGMNClassifier:
         except OSError as error:
             raise write_error(target, error) from None
         self.saved_.write(target / MODEL_FILE)
-        content = {key: plain(value) for key, value in self.get_params().items()}
+        content = {key: to_plain(value) for key, value in self.get_params().items()}
         content["positive"] = self._sought()  # which may rest on validation nodes
         text = yaml.safe_dump(content, sort_keys=False)
         write_text(target / PARAMETERS_FILE, text)

@@ -15,7 +15,7 @@ from hpgmn.base.calibration import (
     Answered,
     Bin,
     brier_score,
-    calibrated,
+    calibrated_probabilities,
     calibration_error,
     coverage_curve,
     fit_temperature,
@@ -106,7 +106,7 @@ def test_every_replica_has_a_temperature_of_its_own_nodes() -> None:
     found = fit_temperatures(logits, y, masks)
     assert found == pytest.approx(expected, rel=1e-6)
     assert found[0] != found[1]
-    chances = calibrated(logits, found).numpy()
+    chances = calibrated_probabilities(logits, found).numpy()
     for own, temperature, one in zip(logits.numpy(), found, chances, strict=True):
         np.testing.assert_allclose(one, softmax(own / temperature), atol=1e-6)
     np.testing.assert_array_equal(chances.argmax(-1), logits.numpy().argmax(-1))
@@ -114,7 +114,7 @@ def test_every_replica_has_a_temperature_of_its_own_nodes() -> None:
 
 def test_a_temperature_of_one_changes_no_bit() -> None:
     logits = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(calibrated(logits, [1.0, 1.0]), logits.softmax(dim=-1))
+    assert torch.equal(calibrated_probabilities(logits, [1.0, 1.0]), logits.softmax(dim=-1))
 
 
 def test_an_average_is_of_probabilities() -> None:

@@ -19,7 +19,7 @@ pytestmark = [
 def test_dropout_by_kernel_is_dropout_by_tensor_operations(
     layout: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert randomness.fused() is not None
+    assert randomness.load_kernels() is not None
     x = torch.randn(3, 70, 41, device="cuda", dtype=dtype)
     if layout == "side by side":
         x = torch.randn(70, 3 * 41, device="cuda", dtype=dtype).view(70, 3, 41).transpose(0, 1)
@@ -46,7 +46,7 @@ def test_dropout_by_kernel_is_dropout_by_tensor_operations(
         return found
 
     fused = both()
-    monkeypatch.setattr(randomness, "fused", lambda: None)
+    monkeypatch.setattr(randomness, "load_kernels", lambda: None)
     for one, other in zip(fused, both(), strict=True):
         torch.testing.assert_close(
             one, other, rtol=1e-2 if dtype is torch.bfloat16 else 1e-6, atol=0
@@ -60,5 +60,5 @@ def test_only_the_chosen_replicas_are_replaced(shape: tuple[int, ...]) -> None:
     values, kept = torch.randn(*shape, device="cuda"), torch.randn(*shape, device="cuda")
     chosen = torch.tensor([True, False, True], device="cuda")
     expected = torch.where(chosen.view(-1, *[1] * (len(shape) - 1)), values, kept)
-    randomness.fused().replace(chosen, values, kept)
+    randomness.load_kernels().replace(chosen, values, kept)
     assert torch.equal(kept, expected)

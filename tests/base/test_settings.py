@@ -16,15 +16,15 @@ from hpgmn.base.errors import SettingError
 from hpgmn.base.settings import (
     BatchSettings,
     TrainSettings,
-    allowed,
+    allowed_values,
     describe_settings,
     make_settings,
     parse_assignments,
     per_replica_names,
-    plain,
     read_yaml,
     setting,
     settings_dict,
+    to_plain,
     type_name,
 )
 
@@ -219,8 +219,8 @@ def test_settings_dict_is_plain() -> None:
     assert found["parts"] == ["diffusion"]
     assert found["gate"] is False
     assert list(found) == [info.name for info in dataclasses.fields(ExampleSettings)]
-    assert plain(("a", "b")) == ["a", "b"]
-    assert plain("ab") == "ab"
+    assert to_plain(("a", "b")) == ["a", "b"]
+    assert to_plain("ab") == "ab"
 
 
 def test_descriptions_tell_type_default_range_and_meaning() -> None:
@@ -255,12 +255,12 @@ def test_allowed_values_are_told_as_they_are_checked() -> None:
     for info in dataclasses.fields(TrainSettings):
         low, choices = info.metadata["low"], info.metadata["choices"]
         if choices:
-            assert allowed(info) == ", ".join(choices)
+            assert allowed_values(info) == ", ".join(choices)
             make_settings(TrainSettings, {info.name: choices[-1]})
             with pytest.raises(SettingError):
                 make_settings(TrainSettings, {info.name: "none of these"})
             continue
-        assert f"{low:g}" in allowed(info)
+        assert f"{low:g}" in allowed_values(info)
         make_settings(TrainSettings, {info.name: low})
         with pytest.raises(SettingError):
             make_settings(TrainSettings, {info.name: low - 1})

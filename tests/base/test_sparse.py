@@ -16,8 +16,8 @@ from hpgmn.base.sparse import (
     at_least_single,
     block_diagonal,
     diagonal_rows,
-    in_order,
-    moved,
+    ordered_matmul,
+    to_device,
 )
 
 
@@ -97,7 +97,7 @@ def test_rows_columns_and_scaled_values_of_entries_rebuild_the_matrix(dense: np.
         return
     factors = torch.arange(1.0, matrix.host.nnz + 1)
     rebuilt = np.zeros(dense.shape)
-    values = matrix.scaled(factors).values()
+    values = matrix.scale_entries(factors).values()
     for row, column, value in zip(
         matrix.rows_of_entries, matrix.columns_of_entries, values, strict=True
     ):
@@ -200,7 +200,7 @@ def test_leaving_empty_rows_out_changes_no_product(seed: int, entries: int) -> N
 
 @given(matrices())
 def test_a_matrix_that_is_ready_makes_nothing_in_its_first_product(dense: np.ndarray) -> None:
-    matrix = sparse(dense).ready()
+    matrix = sparse(dense).prepare()
     made = set(matrix.__dict__), set(matrix.transpose.__dict__)
     weight = random_tensor(dense.shape[1], 2).requires_grad_()
     (matrix @ weight).sum().backward()
@@ -209,18 +209,18 @@ def test_a_matrix_that_is_ready_makes_nothing_in_its_first_product(dense: np.nda
 
 def test_moving_to_where_a_tensor_is_copies_nothing() -> None:
     tensor = random_tensor(2, 3)
-    assert moved(tensor, torch.device("cpu")) is tensor
-    assert moved(tensor, torch.device("meta")).is_meta
+    assert to_device(tensor, torch.device("cpu")) is tensor
+    assert to_device(tensor, torch.device("meta")).is_meta
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_what_moves_to_a_gpu_arrives_whole() -> None:
     tensor = random_tensor(1000, 300)
-    found = moved(tensor, torch.device("cuda"))
+    found = to_device(tensor, torch.device("cuda"))
     assert found.is_cuda
     assert torch.equal(found.cpu(), tensor)
-    assert moved(found, torch.device("cuda")) is found
+    assert to_device(found, torch.device("cuda")) is found
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
@@ -236,5 +236,5 @@ def test_a_product_added_in_order_is_the_product(dense: np.ndarray) -> None:
     matrix = sp.csr_array(dense.astype(np.float32))
     parts = (torch.from_numpy(part) for part in (matrix.indptr, matrix.indices, matrix.data))
     given_weight = random_tensor(dense.shape[1], 3)
-    found = in_order(*parts, given_weight)
+    found = ordered_matmul(*parts, given_weight)
     torch.testing.assert_close(found, torch.from_numpy(dense).float() @ given_weight)

@@ -20,7 +20,7 @@ from hpgmn.cli import main
 from hpgmn.graph import Graph
 from hpgmn.graph.files import write_graph
 from hpgmn.models import MODELS
-from hpgmn.statistics.scaling import scaled_attributes
+from hpgmn.statistics.scaling import scale_attributes
 from hpgmn.training.saved import SavedModel
 
 OUT_OF_REACH = 3e37
@@ -87,10 +87,10 @@ def test_the_remedy_helps(small_graph: Graph) -> None:
     for factor in (1e-30, 1.0, 1e30, OUT_OF_REACH):
         graph = scaled(small_graph, factor)
         for x in (graph.x, sp.csr_array(graph.x)):
-            found = scaled_attributes(x, "unit")
+            found = scale_attributes(x, "unit")
             found = found if isinstance(found, np.ndarray) else found.toarray()
             np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-7)
-            shares = scaled_attributes(x, "fraction")
+            shares = scale_attributes(x, "fraction")
             np.testing.assert_allclose(np.abs(shares).sum(axis=1), 1, rtol=1e-5)
     graph = scaled(small_graph, OUT_OF_REACH)
     model = HPGMNClassifier(epochs=8, **UNIT).fit(graph)

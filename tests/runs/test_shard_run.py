@@ -18,7 +18,7 @@ import torch
 from tests.conftest import environment
 
 import hpgmn as package
-from hpgmn.base.calibration import calibrated
+from hpgmn.base.calibration import calibrated_probabilities
 from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.base.settings import read_yaml
 from hpgmn.cli import main
@@ -170,7 +170,7 @@ def test_a_run_on_shards_has_the_files_of_a_run(
     names = np.array(graph.class_names)
     assert table["label"][:200] == names[graph.y].tolist()
     assert table["prediction"] == names[logits.argmax(dim=-1).numpy()].reshape(-1).tolist()
-    chances = calibrated(logits, model.temperatures)[:, :, 0].reshape(-1)
+    chances = calibrated_probabilities(logits, model.temperatures)[:, :, 0].reshape(-1)
     assert table[f"probability_{names[0]}"] == pytest.approx(chances.tolist(), abs=1e-5)
     roles = np.array(table["role"][:200])
     right = logits.argmax(dim=-1).numpy() == graph.y

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hpgmn.base.errors import SettingError
-from hpgmn.shards.plan import Plan, balanced_starts, settled_forms
+from hpgmn.shards.plan import Plan, balanced_starts, resolve_forms
 from hpgmn.statistics import StatisticsSettings
 
 PLAN = Plan(
@@ -95,11 +95,11 @@ def test_too_many_ranges_are_refused() -> None:
 
 def test_long_class_means_are_sketched() -> None:
     settings = StatisticsSettings(class_means_dim=64)
-    chosen = settled_forms(settings, (10**7, 128), 5, sparse=False)
+    chosen = resolve_forms(settings, (10**7, 128), 5, sparse=False)
     assert chosen.class_means_form == "sketch"
-    assert settled_forms(settings, (10**7, 64), 5, sparse=False).class_means_form == "half"
-    assert settled_forms(settings, (10**7, 128), 5, sparse=True).class_means_form == "sparse"
+    assert resolve_forms(settings, (10**7, 64), 5, sparse=False).class_means_form == "half"
+    assert resolve_forms(settings, (10**7, 128), 5, sparse=True).class_means_form == "sparse"
     with pytest.raises(SettingError, match="no class_means_form=factored"):
-        settled_forms(
+        resolve_forms(
             dataclasses.replace(settings, class_means_form="factored"), (9, 9), 2, sparse=False
         )

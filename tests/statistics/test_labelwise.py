@@ -18,12 +18,12 @@ from hpgmn.statistics import labelwise
 from hpgmn.statistics.labelwise import (
     FactoredMeans,
     attributes_by_class,
-    averaging,
+    averaging_matrix,
     class_counts,
     class_mean_rows,
     class_means,
     one_hot,
-    scaled_counts,
+    scale_counts,
     sparse_class_means,
 )
 from hpgmn.statistics.scaling import row_lengths
@@ -126,7 +126,7 @@ def test_scaled_counts_match_a_loop(scaling: str, seed: int, replicas: int | Non
     counts = (random.integers(0, 4, shape) * random.choice([1, 0.3])).astype(np.float32)
     counts[..., 2, :] = 0  # a node without neighbours
     given_counts = counts.copy()
-    found = scaled_counts(counts, scaling)
+    found = scale_counts(counts, scaling)
     np.testing.assert_array_equal(counts, given_counts)  # the input is left alone
     assert found.dtype == np.float32
     for place in np.ndindex(shape[:-1]):
@@ -145,18 +145,18 @@ def test_averaging_weights_match_a_loop(case: Case) -> None:
             if labels[neighbor] >= 0:
                 total = weight[center, labels == labels[neighbor]].sum()
                 expected[center, neighbor] = weight[center, neighbor] / total
-        found = averaging(case.adjacency, labels, NUM_CLASSES)
+        found = averaging_matrix(case.adjacency, labels, NUM_CLASSES)
         np.testing.assert_allclose(found.toarray(), expected, rtol=1e-5)
 
 
 @given(cases())
 def test_averaging_does_not_depend_on_the_size_of_blocks(case: Case) -> None:
     for labels in case.labels:
-        whole = averaging(case.adjacency, labels, NUM_CLASSES).toarray()
+        whole = averaging_matrix(case.adjacency, labels, NUM_CLASSES).toarray()
         rows = class_mean_rows(case.adjacency, case.x, labels, NUM_CLASSES)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(labelwise, "_BLOCK", 2)
-            found = averaging(case.adjacency, labels, NUM_CLASSES).toarray()
+            found = averaging_matrix(case.adjacency, labels, NUM_CLASSES).toarray()
             np.testing.assert_array_equal(found, whole)
             found = class_mean_rows(case.adjacency, case.x, labels, NUM_CLASSES)
             np.testing.assert_array_equal(found, rows)
@@ -165,7 +165,7 @@ def test_averaging_does_not_depend_on_the_size_of_blocks(case: Case) -> None:
 @given(cases())
 def test_averaging_weights_of_a_class_sum_to_one(case: Case) -> None:
     for labels in case.labels:
-        found = averaging(case.adjacency, labels, NUM_CLASSES)
+        found = averaging_matrix(case.adjacency, labels, NUM_CLASSES)
         sums = class_counts(found, labels, NUM_CLASSES)
         present = class_counts(case.adjacency, labels, NUM_CLASSES) > 0
         np.testing.assert_allclose(sums, present, rtol=1e-5)

@@ -42,7 +42,7 @@ from hpgmn.statistics.operators import (
     SparseReplicaRows,
     SparseRows,
 )
-from hpgmn.statistics.scaling import scaled_attributes
+from hpgmn.statistics.scaling import scale_attributes
 from hpgmn.statistics.settings import MEANS_FORMS
 
 NUM_CLASSES = 4  # labels are below 3: nobody has class 3
@@ -606,7 +606,7 @@ def test_read_only_attributes_give_no_warning(small_graph: Graph) -> None:
 def test_scaled_attributes_match_a_loop(scaling: str, form: Callable[..., Any]) -> None:
     """A fraction is of the sum of sizes, so that negative attributes cannot blow a row up."""
     x = np.array([[3, -4, 0], [0, 0, 0], [0.5, 0, 0.25]], np.float32)
-    found = scaled_attributes(form(x), scaling)
+    found = scale_attributes(form(x), scaling)
     assert sp.issparse(found) == (form is sp.csr_array)
     assert found.dtype == np.float32
     rows = found.toarray() if sp.issparse(found) else found
@@ -621,8 +621,8 @@ def test_attributes_scaled_in_blocks_have_the_bits_of_the_whole(
     """Shards scale so, and an empty or odd row is not in every block."""
     x = np.random.default_rng(5).normal(size=(900, 6)).astype(np.float32)
     x[17], x[400], x[401] = 0, 1e30, 1e-30
-    whole = scaled_attributes(form(x), scaling)
-    parts = [scaled_attributes(form(x[at : at + 100]), scaling) for at in range(0, 900, 100)]
+    whole = scale_attributes(form(x), scaling)
+    parts = [scale_attributes(form(x[at : at + 100]), scaling) for at in range(0, 900, 100)]
     joined = sp.vstack(parts).toarray() if sp.issparse(whole) else np.concatenate(parts)
     dense = whole.toarray() if sp.issparse(whole) else whole
     assert joined.tobytes() == dense.tobytes()

@@ -26,10 +26,10 @@ from hpgmn.statistics.operators import (
     SparseReplicaRows,
     SparseRows,
     Statistic,
-    apart,
     is_shared,
-    reindexed,
-    side_by_side,
+    join_replicas,
+    reindex,
+    split_replicas,
     take_nodes,
     with_columns,
 )
@@ -283,9 +283,9 @@ def test_reindexed_columns_are_those_of_the_old_graph(
         for neighbor in range(new):
             if columns[neighbor] >= 0:
                 expected[node, columns[neighbor]] = matrix[node, neighbor]
-    for kind in (Reindexed, reindexed):
+    for kind in (Reindexed, reindex):
         found = kind(form(matrix), torch.tensor(columns), old)
-        assert isinstance(found, SparseRows if (kind, form) == (reindexed, sparse) else Reindexed)
+        assert isinstance(found, SparseRows if (kind, form) == (reindex, sparse) else Reindexed)
         assert_acts_like(found, np.stack([expected] * replicas))
 
 
@@ -341,10 +341,10 @@ def test_a_lost_replica_does_not_spoil_the_others(
 def test_replicas_beside_each_other_come_apart_again(size: tuple[int, int, int, int]) -> None:
     replicas, width, dim, _ = size
     weight = random_tensor(replicas, width, dim)
-    wide = side_by_side(weight)
+    wide = join_replicas(weight)
     for replica in range(replicas):
         assert torch.equal(wide[:, replica * dim : (replica + 1) * dim], weight[replica])
-    assert torch.equal(apart(wide, replicas), weight)
+    assert torch.equal(split_replicas(wide, replicas), weight)
 
 
 def test_take_nodes_takes_each_replicas_own_rows() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from hpgmn.statistics import STATISTICS, averaged, base_name
+from hpgmn.statistics import STATISTICS, averaged_statistic, base_name
 from hpgmn.statistics.settings import mode_of
 
 
 def test_four_statistics_have_a_mean_over_neighbours() -> None:
-    inner = [averaged(name) for name in STATISTICS]
+    inner = [averaged_statistic(name) for name in STATISTICS]
     assert inner[:5] == [None] * 5
     assert inner[5:] == ["attributes", "class_counts", "class_means", "adjacency"]
 

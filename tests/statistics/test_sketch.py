@@ -14,7 +14,7 @@ from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Graph
 from hpgmn.statistics import sketch as module
 from hpgmn.statistics.diffusion import coefficients, series, transition
-from hpgmn.statistics.sketch import node_keys, sketch, sketched_attributes
+from hpgmn.statistics.sketch import node_keys, sketch, sketch_attributes
 
 NORMALIZATIONS = ("column", "row", "symmetric")
 
@@ -193,20 +193,20 @@ def test_added_nodes_leave_the_sketch_of_what_cannot_reach_them() -> None:
 
 def test_sketched_attributes_are_sums_of_signs() -> None:
     x = np.array([[1.0, 0.0, -2.0], [0.0, 0.0, 0.0], [0.5, 3.0, 0.0]], np.float32)
-    found = sketched_attributes(x, 70)
+    found = sketch_attributes(x, 70)
     assert found.dtype == np.float32
-    unit = sketched_attributes(np.eye(3, dtype=np.float32), 70)
+    unit = sketch_attributes(np.eye(3, dtype=np.float32), 70)
     np.testing.assert_allclose(np.abs(unit), 1 / np.sqrt(70), rtol=1e-6)
     assert len({tuple(row) for row in np.sign(unit)}) == 3
     np.testing.assert_allclose(found, x @ unit, rtol=1e-5, atol=1e-7)
-    np.testing.assert_allclose(sketched_attributes(sp.csr_array(x), 70), found, rtol=1e-6)
+    np.testing.assert_allclose(sketch_attributes(sp.csr_array(x), 70), found, rtol=1e-6)
 
 
 def test_an_attribute_keeps_its_signs_among_others() -> None:
     """Models are used on other graphs: neither their nodes nor their number may matter."""
-    alone, among = (sketched_attributes(np.eye(size, dtype=np.float32), 16) for size in (2, 30))
+    alone, among = (sketch_attributes(np.eye(size, dtype=np.float32), 16) for size in (2, 30))
     np.testing.assert_array_equal(among[:2], alone)
-    lengths = np.linalg.norm(sketched_attributes(np.eye(30, dtype=np.float32), 2000), axis=1)
+    lengths = np.linalg.norm(sketch_attributes(np.eye(30, dtype=np.float32), 2000), axis=1)
     np.testing.assert_allclose(lengths, 1, rtol=1e-5)
-    inner = sketched_attributes(np.eye(30, dtype=np.float32), 2000)
+    inner = sketch_attributes(np.eye(30, dtype=np.float32), 2000)
     np.testing.assert_allclose(inner @ inner.T, np.eye(30), atol=0.1)

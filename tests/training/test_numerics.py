@@ -194,7 +194,7 @@ class Watched(TorchDispatchMode):
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__()
         self.ordered, self.others, self._is_inside = 0, [], False
-        real = sparse.multiplied
+        real = sparse.csr_matmul
 
         def multiplied(csr: Tensor, dense: Tensor) -> Tensor:
             self._is_inside = True
@@ -204,7 +204,7 @@ class Watched(TorchDispatchMode):
             finally:
                 self._is_inside = False
 
-        monkeypatch.setattr(sparse, "multiplied", multiplied)
+        monkeypatch.setattr(sparse, "csr_matmul", multiplied)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         is_sparse = any(isinstance(a, Tensor) and a.layout is not torch.strided for a in args)

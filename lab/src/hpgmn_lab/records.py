@@ -24,7 +24,7 @@ from hpgmn.graph.datasets import DATASETS
 from hpgmn.models import MODELS
 from hpgmn.models.shipped import settings_for
 from hpgmn.runs.folder import METRICS_FILE
-from hpgmn.statistics import averaged
+from hpgmn.statistics import averaged_statistic
 from hpgmn_lab import paper
 
 NONE = "–"
@@ -222,7 +222,7 @@ def _has_effect(name: str, settings: Mapping[str, Any]) -> bool:
     if name in ("consistency_warmup", "consistency_passes", "consistency_temperature"):
         return bool(settings["consistency_weight"])
     owner = "diffusion" if name in _DIFFUSION_SETTINGS else name.split("_")[0]
-    used = [averaged(name) or name for name in settings.get("statistics", [owner])]
+    used = [averaged_statistic(name) or name for name in settings.get("statistics", [owner])]
     return owner not in ("diffusion", "adjacency") or owner in used
 
 

@@ -1,11 +1,6 @@
-"""Triton kernels: what takes several passes over large arrays in tensor operations, in one.
+"""Triton kernels for dropout, copies of parameters and CSR products.
 
-Dropout: written in tensor operations the hash takes a dozen passes over numbers of eight bytes,
-which on a GPU was a third of an epoch. Keeping the best parameters: a selection reads and writes
-all of them each epoch, though a replica hardly ever becomes better.
-
-``fused()`` in :mod:`hpgmn.base.randomness` imports this file, where Triton (a part of torch
-for CUDA) is installed; ``tests/test_kernels.py`` compares it with the tensor operations.
+``load_kernels()`` in :mod:`hpgmn.base.randomness` imports this module if Triton is installed.
 """
 
 from __future__ import annotations
@@ -18,12 +13,12 @@ from torch import Tensor
 _BLOCK = 1024
 _COLUMNS = 128  # of a dense matrix that a program multiplies
 LONGEST = 2**31 - _BLOCK
-"""Elements of a replica above which the kernels' 32-bit places do not suffice."""
+"""Elements of a replica from which 32-bit indices do not suffice."""
 
 
 @triton.jit
 def _hashed(z):
-    """SplitMix64's finaliser."""
+    """Apply SplitMix64's finaliser."""
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB
     return z ^ (z >> 31)
@@ -46,71 +41,66 @@ def _drop(
     BLOCK: tl.constexpr,
 ):
     replica = tl.program_id(1)
-    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = place < count
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = index < count
     start = tl.load(starts + replica).to(tl.uint64, bitcast=True)
-    bits = _hashed((place // 4).to(tl.uint64) * 0x9E3779B97F4A7C15 + start)
-    lane = ((bits >> ((place % 4) * 16).to(tl.uint64)) & 0xFFFF).to(tl.int32)
+    bits = _hashed((index // 4).to(tl.uint64) * 0x9E3779B97F4A7C15 + start)
+    lane = ((bits >> ((index % 4) * 16).to(tl.uint64)) & 0xFFFF).to(tl.int32)
     lane = tl.where(lane >= 32768, lane - 65536, lane)
     keep = lane >= tl.load(thresholds + replica).to(tl.int32)
     source = replica.to(tl.int64) * replica_step
-    source += (place // width).to(tl.int64) * row_step + place % width
+    source += (index // width).to(tl.int64) * row_step + index % width
     value = tl.load(x + source, mask=inside).to(tl.float32)
     if BIAS:
-        value += tl.load(biases + replica * width + place % width)
+        value += tl.load(biases + replica * width + index % width)
     if RECTIFY:
         value = tl.where(value < 0, 0.0, value)  # NaN stays
     value = tl.where(keep, value * tl.load(scales + replica), 0.0)
-    tl.store(out + replica.to(tl.int64) * count + place, value, mask=inside)
+    tl.store(out + replica.to(tl.int64) * count + index, value, mask=inside)
 
 
 @triton.jit(do_not_specialize=["count"])
 def _pass_back(gradient, result, out, scales, count, BLOCK: tl.constexpr):
     replica = tl.program_id(1)
-    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = place < count
-    place = replica.to(tl.int64) * count + place
-    kept = tl.load(result + place, mask=inside) > 0
-    value = tl.load(gradient + place, mask=inside).to(tl.float32) * tl.load(scales + replica)
-    tl.store(out + place, tl.where(kept, value, 0.0), mask=inside)
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = index < count
+    index = replica.to(tl.int64) * count + index
+    is_kept = tl.load(result + index, mask=inside) > 0
+    value = tl.load(gradient + index, mask=inside).to(tl.float32) * tl.load(scales + replica)
+    tl.store(out + index, tl.where(is_kept, value, 0.0), mask=inside)
 
 
 @triton.jit(do_not_specialize=["count"])
 def _replace(chosen, values, kept, count, BLOCK: tl.constexpr):
     replica = tl.program_id(1)
     if tl.load(chosen + replica) != 0:
-        place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-        inside = place < count
-        place = replica.to(tl.int64) * count + place
-        tl.store(kept + place, tl.load(values + place, mask=inside), mask=inside)
+        index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        inside = index < count
+        index = replica.to(tl.int64) * count + index
+        tl.store(kept + index, tl.load(values + index, mask=inside), mask=inside)
 
 
 @triton.jit(do_not_specialize=["width"])
 def _rows_times(starts, columns, values, dense, out, width, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
-    place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = place < width
+    index = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = index < width
     total = tl.zeros((BLOCK,), tl.float32)
     first, last = tl.load(starts + row), tl.load(starts + row + 1)
     for entry in range(first, last):
-        source = tl.load(columns + entry).to(tl.int64) * width + place
+        source = tl.load(columns + entry).to(tl.int64) * width + index
         total += tl.load(values + entry) * tl.load(dense + source, mask=inside, other=0.0)
-    tl.store(out + row * width + place, total, mask=inside)
+    tl.store(out + row * width + index, total, mask=inside)
 
 
 def rows_times(starts: Tensor, columns: Tensor, values: Tensor, dense: Tensor) -> Tensor:
-    """The product of a CSR matrix and a dense one, each row added from its first entry on.
-
-    One thread adds all entries of a row in their order, so that the bits are the same each time.
+    """Return a CSR matrix times a dense one, (N, D), each row summed in order by one thread.
 
     Args:
-        starts: (N + 1,) where the entries of each row begin.
-        columns: (nnz,) of the entries.
-        values: (nnz,) of the entries, float32.
+        starts: (N + 1,) row pointers.
+        columns: (nnz,).
+        values: (nnz,) float32.
         dense: (width, D) float32.
-
-    Returns:
-        (N, D) float32
     """
     dense, rows, width = dense.contiguous(), starts.numel() - 1, dense.shape[1]
     out = torch.empty(rows, width, dtype=torch.float32, device=dense.device)
@@ -120,7 +110,7 @@ def rows_times(starts: Tensor, columns: Tensor, values: Tensor, dense: Tensor) -
     return out
 
 
-def dropped(
+def drop(
     x: Tensor,
     starts: Tensor,
     threshold: Tensor,
@@ -129,18 +119,15 @@ def dropped(
     rectify: bool,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """X · mask · scale, or max(x, 0) · mask · scale.
+    """Return x · mask · scale, or max(x, 0) · mask · scale, contiguous.
 
     Args:
-        x: (R, …), fewer than :data:`LONGEST` elements in a replica.
+        x: (R, …), fewer than :data:`LONGEST` elements per replica.
         starts: (R,) from ``Noise.starts``.
         threshold: (R,) of a ``DropRate``.
         scale: (R,) of a ``DropRate``.
-        rectify: whether negative values become 0.
-        bias: (R, 1, D) to be added to ``x`` first.
-
-    Returns:
-        Of the shape of ``x``, contiguous.
+        rectify: whether to apply ReLU.
+        bias: (R, 1, D), added to ``x`` first.
     """
     replicas, width = x.shape[0], x.shape[-1]
     if x.dim() != 3 or x.stride(2) != 1:
@@ -167,13 +154,13 @@ def dropped(
 
 
 def check() -> None:
-    """Compile and run one kernel, so that a machine that cannot is known before it trains."""
+    """Compile and run one kernel; raises where Triton does not work."""
     ones = torch.ones(1, device="cuda")
     replace(torch.ones(1, dtype=torch.bool, device="cuda"), ones, torch.zeros_like(ones))
 
 
-def passed_back(gradient: Tensor, result: Tensor, scale: Tensor) -> Tensor:
-    """The gradient of ``dropped(…, rectify=True)``, which came out as ``result``."""
+def drop_backward(gradient: Tensor, result: Tensor, scale: Tensor) -> Tensor:
+    """Return the gradient of ``drop(…, rectify=True)``, whose output was ``result``."""
     gradient = gradient.contiguous()
     out = torch.empty_like(gradient)
     count = gradient[0].numel()
@@ -184,12 +171,12 @@ def passed_back(gradient: Tensor, result: Tensor, scale: Tensor) -> Tensor:
 
 
 def replace(chosen: Tensor, values: Tensor, kept: Tensor) -> None:
-    """Copy the values of the chosen replicas, in place; those of the others are not even read.
+    """Copy the values of the chosen replicas into ``kept`` in place, without reading the others.
 
     Args:
         chosen: (R,) booleans.
         values: (R, …), contiguous.
-        kept: (R, …), contiguous; overwritten.
+        kept: (R, …), contiguous.
     """
     count = values[0].numel()
     _replace[(triton.cdiv(count, _BLOCK), values.shape[0])](

@@ -1,4 +1,4 @@
-"""Scores and losses of predictions: tensors in, one number per replica out."""
+"""Metrics and losses: logits (R, B, C), labels (R, B) and valid rows (R, B) to (R,)."""
 
 from __future__ import annotations
 
@@ -17,15 +17,7 @@ from hpgmn.base.sparse import at_least_single
 
 
 def accuracy(logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
-    """The share of valid rows whose largest logit is at the label.
-
-    Args:
-        logits: (R, B, C).
-        labels: (R, B).
-        valid: (R, B) boolean; other rows are padding.
-
-    Returns:
-        (R,)
+    """Return the fraction of valid rows classified correctly.
 
     >>> logits = torch.tensor([[[2.0, 1.0], [0.0, 3.0], [5.0, 0.0]]])
     >>> labels, valid = torch.tensor([[0, 0, 0]]), torch.tensor([[True, True, False]])
@@ -37,18 +29,7 @@ def accuracy(logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
 
 
 def balanced_accuracy(logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
-    """The mean over classes of the share of their valid rows that are told right.
-
-    Classes without a valid row do not count.
-
-    Args:
-        logits: (R, B, C).
-        labels: (R, B).
-        valid: (R, B) boolean; other rows are padding.
-
-    Returns:
-        (R,)
-    """
+    """Return the mean recall over the classes that have valid rows."""
     truth = _members(labels, valid, logits.shape[-1])
     hits = truth & (logits.argmax(dim=-1) == labels).unsqueeze(-1)
     support = truth.sum(dim=1)
@@ -57,43 +38,24 @@ def balanced_accuracy(logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
 
 
 def macro_f1(logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
-    """The mean F1 of the classes that valid rows have or are given.
-
-    Args:
-        logits: (R, B, C).
-        labels: (R, B).
-        valid: (R, B) boolean; other rows are padding.
-
-    Returns:
-        (R,)
-    """
+    """Return the mean F1 over the classes among labels or predictions."""
     truth = _members(labels, valid, logits.shape[-1])
-    guess = _members(logits.argmax(dim=-1), valid, logits.shape[-1])
-    both = truth.sum(dim=1) + guess.sum(dim=1)
-    score = 2 * (truth & guess).sum(dim=1).double() / both.clamp(min=1)
+    predicted = _members(logits.argmax(dim=-1), valid, logits.shape[-1])
+    both = truth.sum(dim=1) + predicted.sum(dim=1)
+    score = 2 * (truth & predicted).sum(dim=1).double() / both.clamp(min=1)
     return _mean_where(score, both > 0).float()
 
 
 def roc_auc(logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
-    """The probability that a random node of class 1 is ranked above one of class 0.
+    """Return the area under the ROC curve; ties count one half.
 
-    Ties count one half (the Mann–Whitney statistic). With more than two classes, each is set
-    against the rest by its own probability, and those with nodes on both sides are averaged. A
-    replica whose valid rows hold one class only has no ranking to judge and gets 0.5; one with NaN
-    among its scores gets NaN.
-
-    Args:
-        logits: (R, B, C).
-        labels: (R, B).
-        valid: (R, B) boolean; other rows are padding.
-
-    Returns:
-        (R,)
+    With more than two classes, the mean of one-vs-rest over classes with rows on both sides. Valid
+    rows of a single class give 0.5, NaN among the scores gives NaN.
     """
     scores, positive, valid_rows = _sides("roc_auc", logits, labels, valid)
     negative = valid_rows & ~positive
     others = negative.sum(dim=-1, keepdim=True)
-    # The scores of class 0, then all else: a selection has a size that a GPU must tell its host.
+    # Masked, not selected: a selection would synchronise the host with the GPU.
     ordered = scores.masked_fill(~negative, float("inf")).sort(dim=-1).values
     below = torch.searchsorted(ordered, scores, right=False).clamp(max=others)
     through = torch.searchsorted(ordered, scores, right=True).clamp(max=others)
@@ -104,41 +66,23 @@ def roc_auc(logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
 
 
 def average_precision(logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
-    """The mean, over the nodes of class 1, of the precision among all ranked as high or higher.
+    """Return the average precision; rows of equal score share a rank.
 
-    With more than two classes, each is set against the rest by its own probability, and those with
-    a valid row are averaged. Without any node of class 1 it is 0; with NaN among the scores NaN.
-
-    Args:
-        logits: (R, B, C).
-        labels: (R, B).
-        valid: (R, B) boolean; other rows are padding.
-
-    Returns:
-        (R,)
+    With more than two classes, the mean of one-vs-rest over classes with valid rows. Without a row
+    of class 1 it is 0, with NaN among the scores NaN.
     """
     scores, positive, valid_rows = _sides("average_precision", logits, labels, valid)
-    found = _as_high(scores, positive).double()
-    precision = found / _as_high(scores, valid_rows).clamp(min=1)
+    hits = _as_high(scores, positive).double()
+    precision = hits / _as_high(scores, valid_rows).clamp(min=1)
     number = positive.sum(dim=-1)
     value = (precision * positive).sum(dim=-1) / number.clamp(min=1)
     return _unless_lost(_mean_where(value, number > 0), scores, valid_rows)
 
 
 def precision_at(logits: Tensor, labels: Tensor, valid: Tensor, *, number: int) -> Tensor:
-    """The share of class 1 among the so many nodes most likely to be of it.
+    """Return the fraction of class 1 among the ``number`` highest-ranked nodes, for two classes.
 
-    Nodes tied at the border share its places, so that the order of rows decides nothing. Where
-    fewer rows are valid, all of them are taken. NaN among the scores gives NaN.
-
-    Args:
-        logits: (R, B, 2).
-        labels: (R, B), 0 or 1.
-        valid: (R, B) boolean; other rows are padding.
-        number: how many nodes are taken.
-
-    Returns:
-        (R,)
+    Nodes tied at the cut-off share its ranks. NaN among the scores gives NaN.
     """
     if logits.shape[-1] != 2:
         require_metric(f"precision@{number}", logits.shape[-1], "this graph")
@@ -149,28 +93,28 @@ def precision_at(logits: Tensor, labels: Tensor, valid: Tensor, *, number: int) 
     border = ordered.gather(-1, (taken - 1).clamp(min=0))
     above, tied = valid & (scores > border), valid & (scores == border)
     share = (tied & positive).sum(dim=-1).double() / tied.sum(dim=-1).clamp(min=1)
-    left = taken.squeeze(-1) - above.sum(dim=-1)
-    value = ((above & positive).sum(dim=-1) + left * share) / taken.squeeze(-1).clamp(min=1)
+    remaining = taken.squeeze(-1) - above.sum(dim=-1)
+    value = ((above & positive).sum(dim=-1) + remaining * share) / taken.squeeze(-1).clamp(min=1)
     return _unless_lost(value, scores.unsqueeze(1), valid.unsqueeze(1))
 
 
 def _members(classes: Tensor, valid: Tensor, num_classes: int) -> Tensor:
-    """(R, B, C): whether a valid row is of a class."""
+    """Return which valid rows belong to each class: (R, B, C)."""
     every = torch.arange(num_classes, device=classes.device)
     return (classes.unsqueeze(-1) == every) & valid.unsqueeze(-1)
 
 
 def _mean_where(values: Tensor, counted: Tensor) -> Tensor:
-    """The mean along the last axis of what is counted; 0 of nothing."""
+    """Return the masked mean along the last axis; 0 of an empty mask."""
     return (values * counted).sum(dim=-1) / counted.sum(dim=-1).clamp(min=1)
 
 
 def _sides(
     name: str, logits: Tensor, labels: Tensor, valid: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The rankings to judge: scores, positive rows and valid rows, each (R, rankings, B).
+    """Return scores, positive rows and valid rows, (R, rankings, B) each.
 
-    Two classes are one ranking, that of class 1; more are one ranking each.
+    Two classes give one ranking, that of class 1; more give one ranking per class.
     """
     num_classes = logits.shape[-1]
     if num_classes == 2:
@@ -183,14 +127,14 @@ def _sides(
 
 
 def _as_high(scores: Tensor, counted: Tensor) -> Tensor:
-    """For each row, how many of the counted ones have its score or a higher one."""
+    """Count, for each row, the masked rows whose score is at least as high."""
     number = counted.sum(dim=-1, keepdim=True)
     ordered = scores.masked_fill(~counted, float("inf")).sort(dim=-1).values
     return number - torch.searchsorted(ordered, scores, right=False).clamp(max=number)
 
 
 def _unless_lost(values: Tensor, scores: Tensor, valid: Tensor) -> Tensor:
-    """NaN for replicas with NaN among their scores, which sorting would put above all numbers."""
+    """Return NaN for replicas with NaN among their scores, which sort above all numbers."""
     lost = (scores.isnan() & valid).flatten(1).any(dim=-1)
     return values.masked_fill(lost, float("nan")).float()
 
@@ -202,14 +146,11 @@ def class_loss(
     weights: Tensor | None = None,
     total: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """Mean cross-entropy over the valid rows of each replica: (R, B, C) to (R,); Eq. (13).
+    """Return the mean cross-entropy over the valid rows of each replica: (R,); Eq. (13).
 
     Args:
-        logits: (R, B, C).
-        labels: (R, B).
-        valid: (R, B) boolean; other rows are padding.
-        weights: (R, C) weights of the classes in the mean; None counts all alike.
-        total: sums (2, R) over the processes that share the rows; None where there is one.
+        weights: (R, C) class weights; None for uniform ones.
+        total: sums (2, R) over the ranks that share the rows; None for a single process.
     """
     log_probabilities = functional.log_softmax(at_least_single(logits), dim=-1)
     true_class = log_probabilities.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
@@ -231,16 +172,16 @@ METRICS: dict[str, Metric] = {
     "roc_auc": roc_auc,
     "average_precision": average_precision,
 }
-"""The metrics without a number of their own; beside them there is precision@K for any K."""
+"""Metrics by name; precision@K exists beside them for any K."""
 
 RANKING_METRICS = ("roc_auc", "average_precision")
-"""The metrics that compare the probabilities of different nodes, class by class."""
+"""Metrics that rank nodes, class by class."""
 
 _PRECISION = re.compile(r"precision@([1-9][0-9]{0,8})")
 
 
 def has_positive(name: str) -> bool:
-    """Whether a metric of two classes depends on which of them is looked for.
+    """Return whether a binary metric depends on which class is positive.
 
     >>> has_positive("average_precision"), has_positive("precision@5"), has_positive("roc_auc")
     (True, True, False)
@@ -249,10 +190,7 @@ def has_positive(name: str) -> bool:
 
 
 def rarest_class(labels: Any) -> int:
-    """The class of two that fewer labels have, the last one if both have as many.
-
-    Args:
-        labels: class numbers of any shape; negative ones are unknown and do not count.
+    """Return the rarer of two classes, 1 on a tie; negative labels are unknown.
 
     >>> rarest_class([0, 1, 1, -1]), rarest_class([0, 1, 1, 0])
     (0, 1)
@@ -262,7 +200,7 @@ def rarest_class(labels: Any) -> int:
 
 
 def metric_words(name: str, positive: str | None) -> str:
-    """A metric with the class that it looks for, if it looks for one.
+    """Format a metric with its positive class, if it has one.
 
     >>> metric_words("average_precision", "fraud"), metric_words("accuracy", None)
     ("average_precision of 'fraud'", 'accuracy')
@@ -271,12 +209,11 @@ def metric_words(name: str, positive: str | None) -> str:
 
 
 def metric(name: str, positive: int = 1) -> Metric:
-    """The metric of that name.
+    """Return the metric of that name.
 
     Args:
         name: as in :data:`METRICS`, or precision@K.
-        positive: which of two classes average_precision and precision@K look for. More classes
-            than two have no such class.
+        positive: the positive class of average_precision and precision@K, for two classes.
 
     >>> logits = torch.tensor([[[0.0, 3.0], [0.0, 2.0], [0.0, 1.0]]])
     >>> labels = torch.tensor([[1, 0, 1]])
@@ -288,15 +225,15 @@ def metric(name: str, positive: int = 1) -> Metric:
 
 
 def _mirrored(function: Metric, logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
-    """A metric with the two classes exchanged; that of more classes as it is."""
+    """Evaluate a binary metric with the two classes exchanged."""
     if logits.shape[-1] != 2:
         return function(logits, labels, valid)
     return function(logits.flip(-1), 1 - labels, valid)
 
 
 def _plain_metric(name: str) -> Metric:
-    if found := _PRECISION.fullmatch(name):
-        return functools.partial(precision_at, number=int(found[1]))
+    if match := _PRECISION.fullmatch(name):
+        return functools.partial(precision_at, number=int(match[1]))
     if name.startswith("precision"):
         raise SettingError(
             f"Unknown metric '{name}'.",
@@ -309,7 +246,7 @@ def _plain_metric(name: str) -> Metric:
 
 
 def require_metric(name: str, num_classes: int, graph: str) -> None:
-    """Raise SettingError for a metric that is unknown or undefined for so many classes."""
+    """Raise SettingError for a metric that is unknown or undefined for this number of classes."""
     metric(name)
     if name.startswith("precision@") and num_classes != 2:
         raise SettingError(

@@ -1,9 +1,7 @@
-"""Random numbers that are a function of where they are used, not of what was drawn before.
+"""Counter-based random numbers: a hash of (seed, split, stage, step, layer, element).
 
-Every number is a hash of (seed, split, stage, step, place, element), so that a resumed run draws
-what the undisturbed run would have drawn, a replica draws the same alone and among ten, and a
-CUDA graph can be replayed with a new step. The hash is the finaliser of SplitMix64, in integer
-tensor operations; it is also several times faster on a CPU than a serial generator.
+Resumed runs, single replicas and replayed CUDA graphs therefore draw the same numbers. The hash is
+the finaliser of SplitMix64, in integer tensor operations.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ _SECOND = -7723592293110705685  # 0x94D049BB133111EB
 
 
 def stable_key(*parts: object) -> int:
-    """A signed 64-bit number from any printable parts, the same on every machine.
+    """Return a signed 64-bit hash of printable parts, the same on every machine.
 
     >>> stable_key("seed", 0) == stable_key("seed", 0) != stable_key("seed", 1)
     True
@@ -39,12 +37,12 @@ def stable_key(*parts: object) -> int:
 
 
 def step_key(step: int | str) -> int:
-    """What :class:`Noise` makes of a step."""
+    """Return the key of a step for :class:`Noise`."""
     return stable_key("step", step)
 
 
 def _mix(bits: Tensor) -> Tensor:
-    """SplitMix64's finaliser, in place; the shifts are logical."""
+    """Apply SplitMix64's finaliser in place, with logical shifts."""
     shifted = bits >> 30
     bits.bitwise_xor_(shifted.bitwise_and_((1 << 34) - 1)).mul_(_FIRST)
     torch.bitwise_right_shift(bits, 27, out=shifted)
@@ -54,29 +52,24 @@ def _mix(bits: Tensor) -> Tensor:
 
 
 def text_keys(names: npt.NDArray[np.str_]) -> Tensor:
-    """(N,) one signed 64-bit number for each name, the same on every machine and in any company.
-
-    Each character in turn is mixed in with its place, all names at once; the zeros behind a name
-    that is shorter than the longest change nothing.
+    """Return a signed 64-bit hash of each name, (N,), independent of machine and of other names.
 
     >>> bool(text_keys(np.array(["ab", "c"]))[1] == text_keys(np.array(["c"]))[0])
     True
     """
     characters = np.ascontiguousarray(names).view(np.uint32).reshape(names.size, -1)
     keys = torch.full((names.size,), stable_key("text"))
-    for place in range(characters.shape[1]):
-        code = torch.from_numpy(characters[:, place].astype(np.int64))
-        keys = torch.where(code > 0, _mix(keys ^ (code + ((place + 1) << 32))), keys)
+    for position in range(characters.shape[1]):
+        code = torch.from_numpy(characters[:, position].astype(np.int64))
+        keys = torch.where(code > 0, _mix(keys ^ (code + ((position + 1) << 32))), keys)
     return keys
 
 
 def signs(keys: Tensor, first: int, last: int) -> Tensor:
-    """(N, last - first) numbers +1 or -1: a hash of each row's key and the column's number.
-
-    Column j is bit j % 64 of the number j // 64 that SplitMix64 draws from the key as its seed.
+    """Return (N, last - first) random signs: column j is bit j % 64 of SplitMix64's output j // 64.
 
     Args:
-        keys: (N,) int64, from :func:`text_keys`.
+        keys: (N,) int64 seeds, from :func:`text_keys`.
         first: the first column.
         last: the column after the last.
     """
@@ -89,12 +82,7 @@ def signs(keys: Tensor, first: int, last: int) -> Tensor:
 
 
 class DropRate:
-    """One dropout probability per replica, in the units of the hash (multiples of 2⁻¹⁶).
-
-    Args:
-        rates: R probabilities in [0, 1).
-        device: where the comparison happens.
-    """
+    """One dropout probability in [0, 1) per replica, as a multiple of 2⁻¹⁶."""
 
     def __init__(self, rates: Sequence[float], device: torch.device | str = "cpu") -> None:
         steps = [min(round(rate * 65536), 65535) for rate in rates]
@@ -110,10 +98,9 @@ class Noise:
 
     Args:
         keys: (R,) int64, one per replica, from :func:`stable_key`.
-        step: the epoch, or anything else that counts; or a tensor with its :func:`step_key`, which
-            a CUDA graph can read anew each time it is replayed.
-        rows: (B,) where the rows at hand stand among all rows of the step, for a process that reads
-            a part of them: it draws what one process would draw for these. None: they are all.
+        step: the epoch, or a tensor with its :func:`step_key`, which a CUDA graph can re-read.
+        rows: (B,) positions of the local rows among all rows of the step, for a rank that holds a
+            part of them; None for all.
     """
 
     def __init__(
@@ -124,23 +111,23 @@ class Noise:
         self.rows = rows
 
     def starts(self, place: str) -> Tensor:
-        """(R,) where each replica's counter begins at a named place."""
+        """Return the counter start of each replica for a named layer: (R,)."""
         return _mix((self.keys + stable_key(place)) ^ self.step)
 
     def bits(self, place: str, count: int) -> Tensor:
-        """(R, count) hashed 64-bit numbers for a named place."""
+        """Return (R, count) hashed 64-bit numbers for a named layer."""
         start = self.starts(place)
         counter = torch.arange(count, dtype=torch.int64, device=self.keys.device)
         return _mix(counter.mul_(_GOLDEN).unsqueeze(0) + start.unsqueeze(1))
 
     def uniform(self, place: str, shape: Sequence[int]) -> Tensor:
-        """(R, *shape) floats, uniform in [0, 1)."""
+        """Return (R, *shape) floats, uniform in [0, 1)."""
         bits = self.bits(place, math.prod(shape))
         fraction = ((bits >> 40) & ((1 << 24) - 1)).float() / (1 << 24)
         return fraction.view(self.keys.shape[0], *shape)
 
     def keep(self, place: str, shape: Sequence[int], rate: DropRate) -> Tensor:
-        """(R, *shape) booleans, false with each replica's probability."""
+        """Return (R, *shape) booleans, false with each replica's dropout probability."""
         if self.rows is not None and len(shape) == 2:
             return self._lanes(place, self.rows, shape[1]) >= rate.threshold.view(-1, 1, 1)
         count = math.prod(shape)
@@ -148,7 +135,7 @@ class Noise:
         return (lanes >= rate.threshold.unsqueeze(1)).view(self.keys.shape[0], *shape)
 
     def _lanes(self, place: str, rows: Tensor, width: int) -> Tensor:
-        """(R, B, width) of some rows of a wider array: a hashed number decides on four entries."""
+        """Return 16-bit lanes (R, B, width) of some rows, four per hashed number."""
         first = rows * width
         count = -(-(width + 3) // 4) if width % 4 else width // 4  # a row may begin within one
         counter = (first // 4).unsqueeze(1) + torch.arange(count, device=rows.device)
@@ -161,8 +148,8 @@ class Noise:
 
 
 @cache
-def fused() -> Any:
-    """:mod:`hpgmn.base.kernels`: the same by one kernel each on a GPU; None without Triton."""
+def load_kernels() -> Any:
+    """Return :mod:`hpgmn.base.kernels`, or None where Triton is missing or cannot compile."""
     try:
         kernels = importlib.import_module("hpgmn.base.kernels")
     except ImportError:
@@ -170,13 +157,13 @@ def fused() -> Any:
     try:
         kernels.check()  # kernels are compiled when they are used, which needs a C compiler
     except Exception as error:
-        logger.info("Dropout runs without kernels of its own: %s", str(error).splitlines()[:1])
+        logger.info("Dropout runs without Triton kernels: %s", str(error).splitlines()[:1])
         return None
     return kernels
 
 
 class _Masked(torch.autograd.Function):
-    """x · mask · scale, keeping one byte per element for the way back."""
+    """x · mask · scale; saves one byte per element for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, mask: Tensor, scale: Tensor) -> Tensor:
@@ -190,7 +177,7 @@ class _Masked(torch.autograd.Function):
 
 
 class _MaskedInPlace(_Masked):
-    """:class:`_Masked` over an array that nobody else needs."""
+    """:class:`_Masked` in place."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, mask: Tensor, scale: Tensor) -> Tensor:
@@ -200,37 +187,36 @@ class _MaskedInPlace(_Masked):
 
 
 class _Dropped(torch.autograd.Function):
-    """:class:`_Masked` by one kernel, which draws the mask again for the way back."""
+    """:class:`_Masked` as one kernel, which recomputes the mask in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, starts: Tensor, rate: DropRate) -> Tensor:
         ctx.rate = rate
         ctx.save_for_backward(starts)
-        result: Tensor = fused().dropped(x, starts, rate.threshold, rate.scale, rectify=False)
+        result: Tensor = load_kernels().drop(x, starts, rate.threshold, rate.scale, rectify=False)
         return result
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (starts,), rate = ctx.saved_tensors, ctx.rate
-        back = fused().dropped(gradient, starts, rate.threshold, rate.scale, rectify=False)
+        back = load_kernels().drop(gradient, starts, rate.threshold, rate.scale, rectify=False)
         return back, None, None
 
 
 def _by_kernel(x: Tensor, noise: Noise) -> bool:
-    """Whether a kernel of ours drops the entries of an array: it counts them from 0."""
+    """Return whether the Triton kernel applies; it counts entries from 0."""
     if not x.is_cuda or noise.rows is not None:
         return False
-    return fused() is not None and x[0].numel() < fused().LONGEST
+    return load_kernels() is not None and x[0].numel() < load_kernels().LONGEST
 
 
 def dropout(
     x: Tensor, rate: DropRate, noise: Noise | None, place: str, *, in_place: bool = False
 ) -> Tensor:
-    """Dropout of single entries; without noise (evaluation) the input itself.
+    """Apply elementwise dropout; return the input itself in evaluation.
 
     Args:
         x: (R, …).
-        rate: one probability per replica.
         noise: the step's random numbers, or None in evaluation.
         place: a name unique in the model.
         in_place: whether ``x`` may be overwritten.
@@ -247,7 +233,7 @@ def dropout(
 
 
 class _RectifiedMasked(torch.autograd.Function):
-    """max(x, 0) · mask · scale; what came out tells the way back where to go."""
+    """max(x, 0) · mask · scale; saves only its output for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, mask: Tensor, scale: Tensor) -> Tensor:
@@ -262,12 +248,12 @@ class _RectifiedMasked(torch.autograd.Function):
 
 
 class _RectifiedDropped(torch.autograd.Function):
-    """:class:`_RectifiedMasked` by one kernel each way."""
+    """:class:`_RectifiedMasked` as one kernel per pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor | None, starts: Tensor, rate: DropRate) -> Tensor:
-        dropped = fused().dropped
-        result: Tensor = dropped(x, starts, rate.threshold, rate.scale, rectify=True, bias=bias)
+        drop = load_kernels().drop
+        result: Tensor = drop(x, starts, rate.threshold, rate.scale, rectify=True, bias=bias)
         ctx.scale, ctx.has_bias = rate.scale, bias is not None
         ctx.save_for_backward(result)
         return result
@@ -275,21 +261,20 @@ class _RectifiedDropped(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
         (result,) = ctx.saved_tensors
-        back: Tensor = fused().passed_back(gradient, result, ctx.scale)
+        back: Tensor = load_kernels().drop_backward(gradient, result, ctx.scale)
         return back, back.sum(dim=1, keepdim=True) if ctx.has_bias else None, None, None
 
 
 def relu_dropout(
     x: Tensor, rate: DropRate, noise: Noise | None, place: str, bias: Tensor | None = None
 ) -> Tensor:
-    """:func:`dropout` of max(x, 0) in one step, keeping one array for the way back.
+    """Apply ReLU and :func:`dropout` in one step, saving one array for the backward pass.
 
     Args:
-        x: (R, …); overwritten where there is a bias.
-        rate: one probability per replica.
+        x: (R, …); overwritten if there is a bias.
         noise: the step's random numbers, or None in evaluation.
         place: a name unique in the model.
-        bias: (R, 1, D) to be added to ``x`` first.
+        bias: (R, 1, D), added to ``x`` first.
     """
     drops = noise is not None and not rate.is_zero
     if noise is not None and drops and _by_kernel(x, noise):
@@ -306,16 +291,12 @@ def relu_dropout(
 
 
 def column_factors(width: int, rate: DropRate, noise: Noise | None, place: str) -> Tensor | None:
-    """Factors that drop whole columns of an input: zero, or what makes up for the dropped ones.
+    """Return (R, width) factors that drop whole input columns, or None if nothing is dropped.
 
     Args:
         width: the number of columns.
-        rate: one probability per replica.
         noise: the step's random numbers, or None in evaluation.
         place: a name unique in the model.
-
-    Returns:
-        (R, width), or None where nothing is dropped.
     """
     if noise is None or rate.is_zero:
         return None

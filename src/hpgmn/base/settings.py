@@ -1,8 +1,6 @@
-"""Settings: frozen dataclasses whose fields carry their own meaning and limits.
+"""Settings: frozen dataclasses whose fields carry their help and allowed values.
 
-Each model declares one dataclass of settings. A field made with :func:`setting` knows its help
-text, its allowed values and whether it may differ between replicas that are trained as one batch,
-so the command line, the YAML files, ``hpgmn settings`` and the Python keywords all agree.
+The command line, YAML files, ``hpgmn settings`` and Python keywords are all derived from them.
 """
 
 from __future__ import annotations
@@ -34,14 +32,11 @@ def setting(
     open_high: bool = False,
     per_replica: bool = False,
 ) -> Any:
-    """A dataclass field with a meaning, limits and a note whether replicas may differ in it.
+    """Return a dataclass field with help, limits and whether replicas may differ in it.
 
     Args:
-        default: the value used when nothing is said.
         help: one sentence, shown by ``hpgmn settings``.
-        choices: allowed words (for a tuple field: allowed members).
-        low: smallest allowed number.
-        high: largest allowed number.
+        choices: allowed names (for a tuple field: allowed members).
         open_high: whether ``high`` itself is excluded.
         per_replica: whether replicas of one batch may have different values.
     """
@@ -57,13 +52,13 @@ def setting(
 
 
 def dropout_setting(default: float, help: str) -> Any:
-    """A :func:`setting` that is a probability of dropping; replicas may differ in it."""
+    """Return a :func:`setting` for a dropout probability, per replica."""
     return setting(default, help, low=0.0, high=1.0, open_high=True, per_replica=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings:
-    """What every model's training needs."""
+    """Settings of training, common to all models."""
 
     lr: float = setting(0.01, "learning rate of Adam", low=0.0, per_replica=True)
     weight_decay: float = setting(
@@ -103,12 +98,12 @@ class TrainSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchSettings(TrainSettings):
-    """A model that reads single rows may be trained on some of them at a time."""
+    """Settings of models that can be trained in mini-batches."""
 
     batch_size: int = setting(0, "train nodes read in a step; 0: all of them in one", low=0)
 
     def __post_init__(self) -> None:
-        """Refuse what batches cannot have."""
+        """Raise SettingError for settings that exclude mini-batches."""
         if self.batch_size and self.consistency_weight:
             raise SettingError(
                 "Agreement between noisy passes is about all nodes, so batches cannot have it. Set "
@@ -124,7 +119,7 @@ def _types(cls: type[TrainSettings]) -> dict[str, Any]:
 
 
 def type_name(hint: Any) -> str:
-    """The type of a setting in words, as ``hpgmn settings`` prints it."""
+    """Return the type of a setting as ``hpgmn settings`` prints it."""
     if typing.get_origin(hint) is tuple:
         return "list of names"
     if typing.get_origin(hint) is types.UnionType:
@@ -133,8 +128,8 @@ def type_name(hint: Any) -> str:
     return names[hint]
 
 
-def allowed(info: dataclasses.Field[Any]) -> str:
-    """The allowed values of a setting in words."""
+def allowed_values(info: dataclasses.Field[Any]) -> str:
+    """Return the allowed values of a setting as text."""
     meta = info.metadata
     if meta["choices"]:
         return ", ".join(meta["choices"])
@@ -178,7 +173,7 @@ def _boolean(name: str, value: Any) -> bool:
 
 
 def _checked(info: dataclasses.Field[Any], hint: Any, value: Any) -> Any:
-    """One value as the field's type, or a SettingError that says what is allowed."""
+    """Convert a value to the type of its field; raise SettingError if it is not allowed."""
     name, meta = info.name, info.metadata
     if typing.get_origin(hint) is types.UnionType:  # X | None
         if value is None or str(value).lower() == "none":
@@ -203,7 +198,7 @@ def _checked(info: dataclasses.Field[Any], hint: Any, value: Any) -> Any:
     if hint is bool:
         return _boolean(name, value)
     if hint is str:
-        if not meta["choices"]:  # any word will do
+        if not meta["choices"]:  # any name is allowed
             return str(value)
         if value not in meta["choices"]:
             raise SettingError.unknown(f"value for '{name}':", str(value), meta["choices"])
@@ -212,16 +207,12 @@ def _checked(info: dataclasses.Field[Any], hint: Any, value: Any) -> Any:
     low, high = meta["low"], meta["high"]
     too_high = high is not None and (number >= high if meta["open_high"] else number > high)
     if (low is not None and number < low) or too_high:
-        raise SettingError(f"Setting '{name}' must be {allowed(info)} (got {number:g}).")
+        raise SettingError(f"Setting '{name}' must be {allowed_values(info)} (got {number:g}).")
     return number
 
 
 def make_settings(cls: type[AnySettings], values: Mapping[str, Any]) -> AnySettings:
-    """Settings of a class from a mapping, every name and value checked.
-
-    Args:
-        cls: the model's dataclass of settings.
-        values: names and values; strings as typed on a command line are fine.
+    """Create settings from a mapping whose names and values are checked; strings are parsed.
 
     >>> make_settings(TrainSettings, {"lr": "0.05"}).lr
     0.05
@@ -236,37 +227,39 @@ def make_settings(cls: type[AnySettings], values: Mapping[str, Any]) -> AnySetti
 
 
 def describe_settings(cls: type[TrainSettings]) -> list[dict[str, Any]]:
-    """Every setting of a class: name, type, default, allowed values, meaning."""
+    """Return name, type, default, allowed values and help of every setting of a class."""
     hints = _types(cls)
     return [
         {
             "name": info.name,
             "type": type_name(hints[info.name]),
-            "default": plain(info.default),
-            "allowed": allowed(info),
+            "default": to_plain(info.default),
+            "allowed": allowed_values(info),
             "help": info.metadata["help"],
         }
         for info in dataclasses.fields(cls)
     ]
 
 
-def plain(value: Any) -> Any:
-    """A value as YAML and JSON hold it (tuples become lists)."""
+def to_plain(value: Any) -> Any:
+    """Convert a value for YAML and JSON (tuples become lists)."""
     return list(value) if isinstance(value, tuple) else value
 
 
 def settings_dict(settings: TrainSettings) -> dict[str, Any]:
-    """Settings as a plain dictionary, ready for YAML or JSON."""
-    return {info.name: plain(getattr(settings, info.name)) for info in dataclasses.fields(settings)}
+    """Return settings as a dictionary for YAML or JSON."""
+    return {
+        info.name: to_plain(getattr(settings, info.name)) for info in dataclasses.fields(settings)
+    }
 
 
 def settings_names(cls: type[TrainSettings]) -> frozenset[str]:
-    """The names of all settings of a class."""
+    """Return the names of all settings of a class."""
     return frozenset(info.name for info in dataclasses.fields(cls))
 
 
 def per_replica_names(cls: type[TrainSettings]) -> frozenset[str]:
-    """The settings in which replicas of one batch may differ."""
+    """Return the names of the settings in which replicas of one batch may differ."""
     return frozenset(info.name for info in dataclasses.fields(cls) if info.metadata["per_replica"])
 
 
@@ -298,8 +291,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
             f"Cannot read the config file {path} ({error.strerror or error}). Check the path."
         ) from None
     except yaml.YAMLError as error:
-        place = getattr(error, "problem_mark", None)
-        line = f" at line {place.line + 1}" if place else ""
+        mark = getattr(error, "problem_mark", None)
+        line = f" at line {mark.line + 1}" if mark else ""
         raise SettingError(f"The config file {path} is not valid YAML{line}. Correct it.") from None
     except (ValueError, OverflowError) as error:
         raise SettingError(

@@ -1,7 +1,4 @@
-"""A constant sparse matrix times a dense one, with the transpose stored for the way back.
-
-Matrices of several replicas are the diagonal blocks of one, so that one product serves them all.
-"""
+"""Differentiable products of constant sparse matrices; replicas are diagonal blocks."""
 
 from __future__ import annotations
 
@@ -16,10 +13,10 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from hpgmn.base.randomness import fused
+from hpgmn.base.randomness import load_kernels
 
 _warning_lock, _is_warned = threading.Lock(), False
-_SPARE = 2  # rows for each entry from which on the empty rows are left out of a product
+_SPARE = 2  # rows per entry above which products skip the empty rows
 
 
 def _csr(rows: Tensor, columns: Tensor, values: Tensor, size: tuple[int, int]) -> Tensor:
@@ -29,10 +26,7 @@ def _csr(rows: Tensor, columns: Tensor, values: Tensor, size: tuple[int, int]) -
 
 
 def _use_up_beta_warning() -> None:
-    """Trigger torch's one warning per process that the layout is in beta, unseen.
-
-    Once and locked, because warning filters are shared by all threads.
-    """
+    """Trigger torch's warning about the CSR layout once, suppressed and under a lock."""
     global _is_warned
     with _warning_lock:
         if not _is_warned:
@@ -42,36 +36,26 @@ def _use_up_beta_warning() -> None:
             _is_warned = True
 
 
-def multiplied(csr: Tensor, dense: Tensor) -> Tensor:
-    """A CSR tensor times a dense one; each row added in order where a GPU must repeat its bits.
-
-    cuSPARSE shares long rows among threads, whose sums come together in no order.
-    """
+def csr_matmul(csr: Tensor, dense: Tensor) -> Tensor:
+    """Return a CSR tensor times a dense one, deterministic on a GPU if torch is set so."""
     if not (csr.is_cuda and torch.are_deterministic_algorithms_enabled()):
         return csr @ dense
     parts = (csr.crow_indices(), csr.col_indices(), csr.values())
-    kernels = fused()
+    kernels = load_kernels()
     if kernels is None:
-        return in_order(*parts, dense)
-    found: Tensor = kernels.rows_times(*parts, dense)
-    return found
+        return ordered_matmul(*parts, dense)
+    result: Tensor = kernels.rows_times(*parts, dense)
+    return result
 
 
-def in_order(starts: Tensor, columns: Tensor, values: Tensor, dense: Tensor) -> Tensor:
-    """The product of a CSR matrix and a dense one, each row added from its first entry on.
-
-    Args:
-        starts: (N + 1,) where the entries of each row begin.
-        columns: (nnz,) of the entries.
-        values: (nnz,) of the entries.
-        dense: (width, D).
-    """
-    each = dense.index_select(0, columns) * values.unsqueeze(-1)
-    return torch.segment_reduce(each, "sum", offsets=starts, axis=0, initial=0.0, unsafe=True)
+def ordered_matmul(starts: Tensor, columns: Tensor, values: Tensor, dense: Tensor) -> Tensor:
+    """Return a CSR matrix times a dense one, each row summed in order; see ``rows_times``."""
+    terms = dense.index_select(0, columns) * values.unsqueeze(-1)
+    return torch.segment_reduce(terms, "sum", offsets=starts, axis=0, initial=0.0, unsafe=True)
 
 
 def block_diagonal(blocks: list[sp.csr_array]) -> sp.csr_array:
-    """CSR matrices of one shape along the diagonal of a larger one."""
+    """Return a block-diagonal matrix of CSR matrices of one shape."""
     height, width = blocks[0].shape
     starts = np.cumsum([0] + [block.nnz for block in blocks])
     indptr = [
@@ -92,14 +76,11 @@ def block_diagonal(blocks: list[sp.csr_array]) -> sp.csr_array:
 
 
 def diagonal_rows(matrix: sp.csr_array, rows: npt.NDArray[np.int64]) -> sp.csr_array:
-    """:func:`block_diagonal` of ``matrix[rows[0]]``, ``matrix[rows[1]]``, … in one step.
+    """Return :func:`block_diagonal` of ``matrix[rows[0]]``, ``matrix[rows[1]]``, …: (R·B, R·width).
 
     Args:
         matrix: (N, width) CSR with 32-bit indices.
         rows: (R, B).
-
-    Returns:
-        (R·B, R·width) CSR.
 
     >>> diagonal_rows(sp.csr_array(np.float32([[1, 0], [2, 3]])), np.array([[1], [0]])).toarray()
     array([[2., 3., 0., 0.],
@@ -121,27 +102,26 @@ def _refuse_long(entries: int, length: int) -> None:
         raise OverflowError("the replicas' blocks exceed 32-bit indices; train fewer at once")
 
 
-def moved(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor on a device; the way to a GPU is not waited for."""
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Move a tensor to a device, asynchronously to a GPU."""
     if device.type != "cuda" or tensor.is_cuda:
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def at_least_single(tensor: Tensor) -> Tensor:
-    """A tensor of half precision in single precision; any other as it is."""
+    """Convert half precision to single; return other tensors unchanged."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
 class SparseMatrix:
     """A sparse matrix on a device; ``matrix @ dense`` is differentiable in ``dense``.
 
-    torch's own backward of a CSR product builds the transpose anew each time; keeping both makes
-    a forward and backward pass several times faster.
+    The transpose is stored, because torch rebuilds it in every backward pass.
 
     Args:
         matrix: SciPy CSR, float32, with sorted 32-bit indices.
-        device: where the products happen.
+        device: where products are computed.
     """
 
     def __init__(self, matrix: sp.csr_array, device: torch.device | str = "cpu") -> None:
@@ -154,12 +134,12 @@ class SparseMatrix:
         """The matrix as a torch CSR tensor."""
         host = self.host
         parts = (torch.from_numpy(part) for part in (host.indptr, host.indices, host.data))
-        rows, columns, values = (moved(part, self.device) for part in parts)
+        rows, columns, values = (to_device(part, self.device) for part in parts)
         return _csr(rows, columns, values, self.shape)
 
     @cached_property
     def transpose(self) -> SparseMatrix:
-        """The transpose, stored in its own right."""
+        """The transpose, cached."""
         flipped = self.host.T.tocsr()
         flipped.sort_indices()
         twin = SparseMatrix(flipped, self.device)
@@ -168,60 +148,58 @@ class SparseMatrix:
 
     @cached_property
     def filled(self) -> tuple[Tensor, SparseMatrix] | None:
-        """The rows that hold entries, by position, and the matrix of those alone.
-
-        None unless most rows are empty, as in the transpose of a few rows of a wide matrix.
-        """
+        """Positions of the non-empty rows and their matrix, if most rows are empty."""
         if self.shape[0] <= _SPARE * self.host.nnz:
             return None
         host = self.host
-        places = np.flatnonzero(np.diff(host.indptr))
-        indptr = np.append(host.indptr[places], host.indptr[-1:])
-        inner = sp.csr_array((host.data, host.indices, indptr), shape=(places.size, self.shape[1]))
-        return moved(torch.from_numpy(places), self.device), SparseMatrix(inner, self.device)
+        positions = np.flatnonzero(np.diff(host.indptr))
+        indptr = np.append(host.indptr[positions], host.indptr[-1:])
+        inner = sp.csr_array(
+            (host.data, host.indices, indptr), shape=(positions.size, self.shape[1])
+        )
+        return to_device(torch.from_numpy(positions), self.device), SparseMatrix(inner, self.device)
 
     @cached_property
     def rows_of_entries(self) -> Tensor:
         """(nnz,) the row of each stored entry."""
         if self.filled is not None:
-            places, inner = self.filled
-            return places[inner.rows_of_entries]
+            positions, inner = self.filled
+            return positions[inner.rows_of_entries]
         counts = torch.from_numpy(np.diff(self.host.indptr))
         rows = torch.repeat_interleave(counts, output_size=self.host.nnz)
-        return moved(rows, self.device)
+        return to_device(rows, self.device)
 
     @cached_property
     def columns_of_entries(self) -> Tensor:
         """(nnz,) the column of each stored entry."""
-        return moved(torch.from_numpy(self.host.indices.astype(np.int64)), self.device)
+        return to_device(torch.from_numpy(self.host.indices.astype(np.int64)), self.device)
 
-    def ready(self) -> SparseMatrix:
-        """The matrix itself, once all that the first product and its way back need is made."""
+    def prepare(self) -> SparseMatrix:
+        """Build all that the first product and its backward pass need; return the matrix itself."""
         for matrix in (self, self.transpose):
             part = matrix if matrix.filled is None else matrix.filled[1]
             assert part.csr.layout is torch.sparse_csr
         return self
 
-    def scaled(self, factors: Tensor) -> Tensor:
-        """The torch CSR tensor with each entry times its factor, (nnz,)."""
+    def scale_entries(self, factors: Tensor) -> Tensor:
+        """Return the torch CSR tensor with entries multiplied by factors, (nnz,)."""
         csr = self.csr
         return _csr(csr.crow_indices(), csr.col_indices(), csr.values() * factors, self.shape)
 
     def product(self, dense: Tensor, factors: Tensor | None = None) -> Tensor:
-        """The product with each entry times its factor, (nnz,), if given; no gradient."""
+        """Return the product without gradient, entries multiplied by factors (nnz,) if not None."""
         if self.filled is None:
-            return multiplied(self.csr if factors is None else self.scaled(factors), dense)
-        places, inner = self.filled
+            return csr_matmul(self.csr if factors is None else self.scale_entries(factors), dense)
+        positions, inner = self.filled
         result = dense.new_zeros(self.shape[0], dense.shape[1])
-        return result.index_copy_(0, places, inner.product(dense, factors))
+        return result.index_copy_(0, positions, inner.product(dense, factors))
 
     def times(self, dense: Tensor, columns: Tensor | None = None) -> Tensor:
-        """The product with a dense matrix, differentiable in it.
+        """Return ``matrix · diag(columns) · dense``, differentiable in ``dense``.
 
         Args:
             dense: (width, D).
-            columns: (width,) factors of the columns, as in ``matrix · diag(columns) · dense``;
-                they are put on the sparse entries, which are fewer than the dense ones.
+            columns: (width,) factors, applied to the sparse entries.
         """
         if self.host.nnz == 0:  # MKL refuses empty matrices; keep the graph of autograd whole
             return dense.new_zeros(self.shape[0], dense.shape[1]) + dense[:0].sum(dim=0)

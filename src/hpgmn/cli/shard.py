@@ -99,13 +99,13 @@ def _shipped(settings: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str,
         given: what the user sets anyway.
     """
     from hpgmn.models.hpgmn import HPGMNSettings
-    from hpgmn.statistics.settings import averaged
+    from hpgmn.statistics.settings import averaged_statistic
 
     names = settings.get("statistics", HPGMNSettings().statistics)
     wanted = {
         "refinement": False,
         "soft_counts": False,
-        "statistics": [name for name in names if averaged(name) is None],
+        "statistics": [name for name in names if averaged_statistic(name) is None],
     }
     changed = {
         key: value
@@ -114,7 +114,7 @@ def _shipped(settings: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str,
     }
     left_out = [key for key in changed if key != "statistics"]
     if "statistics" in changed:
-        left_out += [name for name in names if averaged(name) is not None]
+        left_out += [name for name in names if averaged_statistic(name) is not None]
     if left_out:
         say(
             f"Shards cannot have all of the shipped settings: without {', '.join(left_out)}. "

@@ -20,14 +20,14 @@ from hpgmn.base.sparse import SparseMatrix
 from hpgmn.explain.replicas import ReplicaView
 from hpgmn.graph import Array
 from hpgmn.graph.edges import sorted_csr
-from hpgmn.statistics import Statistic, averaged, base_name
+from hpgmn.statistics import Statistic, averaged_statistic, base_name
 from hpgmn.statistics.diffusion import DenseDiffusion, coefficients, series, transition
-from hpgmn.statistics.labelwise import FactoredMeans, class_counts, class_means, scaled_counts
+from hpgmn.statistics.labelwise import FactoredMeans, class_counts, class_means, scale_counts
 from hpgmn.statistics.operators import DenseRows, NeighborMean, ReplicaRows, SparseRows
 from hpgmn.statistics.push import largest_entries
-from hpgmn.statistics.scaling import inverse_or_zero, scaled_attributes
+from hpgmn.statistics.scaling import inverse_or_zero, scale_attributes
 from hpgmn.statistics.settings import StatisticsSettings
-from hpgmn.statistics.sketch import node_keys, sketched_attributes
+from hpgmn.statistics.sketch import node_keys, sketch_attributes
 
 Shared = dict[tuple[str, Any], Statistic]
 """Diffusion rows by statistic and settings, which replicas share."""
@@ -75,7 +75,7 @@ def _of_neighbors(
     settings, device = replica.task.settings[0], replica.task.device
     near, kept = kept_neighbors(replica, replica.modes[name], node, removed)
     base, whole = base_name(name), replica.stage.inputs[name]
-    if averaged(base) is not None:
+    if averaged_statistic(base) is not None:
         there = torch.from_numpy(near.astype(np.int64))[None].to(device)
         inner = whole.statistic.some(there)
         return NeighborMean(inner, SparseMatrix(transition(kept, "row"), device))
@@ -83,14 +83,14 @@ def _of_neighbors(
         labels = replica.labels if replica.shares is None else replica.shares
         shares = labels[near] if labels.ndim == 1 else labels[near][None]
         counts = class_counts_of_rows(kept, shares, replica.task.num_classes)
-        scaled = scaled_counts(counts, settings.class_counts_scaling)
+        scaled = scale_counts(counts, settings.class_counts_scaling)
         return ReplicaRows(torch.from_numpy(scaled)[None].to(device))
     if base == "class_means":
         return _class_means(replica, whole, near, kept)
-    rows = scaled_attributes(kept, settings.adjacency_scaling)
+    rows = scale_attributes(kept, settings.adjacency_scaling)
     shape = (len(removed), replica.graph.num_nodes)
     placed = sp.csr_array((rows.data, near[rows.indices], rows.indptr), shape=shape)
-    return replica.task.statistics.reindexed(SparseRows(SparseMatrix(sorted_csr(placed), device)))
+    return replica.task.statistics.reindex(SparseRows(SparseMatrix(sorted_csr(placed), device)))
 
 
 def kept_neighbors(
@@ -125,7 +125,7 @@ def _class_means(
     if sp.issparse(x):
         x = sorted_csr(sp.csr_array(x))
     if whole.width != classes * replica.graph.num_features:
-        x = sketched_attributes(x, settings.class_means_dim)
+        x = sketch_attributes(x, settings.class_means_dim)
     if isinstance(whole, ReplicaRows) and whole.matrices.dtype == torch.float16:
         rows = class_means(kept, x, labels, classes).toarray()
         if unit_length:
@@ -143,7 +143,7 @@ def _diffusion(replica: ReplicaView, name: str, node: int, removed: Sequence[Arr
         return DenseRows(torch.from_numpy(_sketched(replica, found, node)).to(replica.task.device))
     if settings.diffusion_scaling == "unit":
         found *= inverse_or_zero(np.sqrt(np.square(found).sum(axis=1)))[:, None]
-    return statistics.reindexed(DenseRows(torch.from_numpy(found).to(replica.task.device)))
+    return statistics.reindex(DenseRows(torch.from_numpy(found).to(replica.task.device)))
 
 
 def _cut(adjacency: sp.csr_array, node: int, gone: Array) -> sp.csr_array:

@@ -43,7 +43,7 @@ from hpgmn.models.stage import (
 from hpgmn.statistics import (
     Statistic,
     StatisticsSettings,
-    averaged,
+    averaged_statistic,
     base_name,
     statistic_names,
 )
@@ -93,7 +93,7 @@ class HPGMNSettings(StatisticsSettings, EstimatorSettings, MemorySettings, Batch
     def __post_init__(self) -> None:
         """Reject statistics that batches cannot have."""
         super().__post_init__()
-        means = [name for name in self.statistics if averaged(name) is not None]
+        means = [name for name in self.statistics if averaged_statistic(name) is not None]
         if self.batch_size and means:
             remedy = Remedy("Train without batches", setting="batch_size", value=0)
             raise SettingError(
@@ -222,7 +222,7 @@ class HPGMN(nn.Module):
 def _dropout_of(name: str) -> str:
     """Name the dropout setting of a statistic; a mean over neighbours has that of its base."""
     base = base_name(name)
-    return f"{averaged(base) or base}_dropout"
+    return f"{averaged_statistic(base) or base}_dropout"
 
 
 def label_logits(task: TrainingTask, done: Mapping[str, Parameters]) -> Tensor:
@@ -303,7 +303,7 @@ def _floats(graph: Graph, settings: HPGMNSettings) -> tuple[int, int]:
         "adjacency": graph.num_nodes,
     }
     bases = [base_name(name) for name in statistic_names(settings)]
-    names = [averaged(base) or base for base in bases]
+    names = [averaged_statistic(base) or base for base in bases]
     parameters = sum(widths[name] for name in names) * settings.hidden_dim
     return parameters, settings.hidden_dim * (9 * len(names) + 6) + 4 * settings.num_patterns
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from hpgmn.base.randomness import DropRate, Noise, column_factors, relu_dropout
 from hpgmn.base.sparse import SparseMatrix, at_least_single
-from hpgmn.statistics.operators import Statistic, apart, side_by_side, take_nodes
+from hpgmn.statistics.operators import Statistic, join_replicas, split_replicas, take_nodes
 
 NORM_EPSILON = 1e-5
 """Added to the variance in :class:`BatchNorm`: a constant column becomes zeros."""
@@ -204,7 +204,7 @@ class TermWeights(Initialised):
 
 def propagate(propagation: SparseMatrix, hidden: Tensor) -> Tensor:
     """P·H for every replica: (R, N, D) to (R, N, D)."""
-    return apart(propagation @ side_by_side(hidden), hidden.shape[0])
+    return split_replicas(propagation @ join_replicas(hidden), hidden.shape[0])
 
 
 def product(x: Statistic | Tensor, weight: Tensor, columns: Tensor | None = None) -> Tensor:

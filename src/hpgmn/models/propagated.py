@@ -32,7 +32,7 @@ from hpgmn.models.stage import (
 )
 from hpgmn.statistics import Statistic
 from hpgmn.statistics.diffusion import diffuse
-from hpgmn.statistics.operators import apart, side_by_side, take_nodes
+from hpgmn.statistics.operators import join_replicas, split_replicas, take_nodes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,8 +181,8 @@ class Encoder(nn.Module):
 
     def _spread(self, propagation: SparseMatrix, hidden: Tensor, noise: Noise | None) -> Tensor:
         """P·D·H."""
-        wide = side_by_side(self._drop_nodes(hidden, noise))
-        return apart(diffuse(propagation, wide, self.weights), hidden.shape[0])
+        wide = join_replicas(self._drop_nodes(hidden, noise))
+        return split_replicas(diffuse(propagation, wide, self.weights), hidden.shape[0])
 
     def _drop_nodes(self, hidden: Tensor, noise: Noise | None) -> Tensor:
         if noise is None or self.node_rate.is_zero:

@@ -22,10 +22,10 @@ from hpgmn.base.metrics import metric_words, require_metric
 from hpgmn.base.parsing import read_json
 from hpgmn.base.settings import (
     make_settings,
-    plain,
     read_yaml,
     settings_dict,
     settings_names,
+    to_plain,
 )
 from hpgmn.graph import Graph
 from hpgmn.models import find_model
@@ -407,7 +407,7 @@ def _row(
     return {
         "name": member.name,
         "model": member.model,
-        "settings": {name: plain(value) for name, value in member.settings.items()},
+        "settings": {name: to_plain(value) for name, value in member.settings.items()},
         "val_score": [] if record is None else record["val_score"],
         "val_score_mean": None if record is None else record["val_score_mean"],
         "val_loss_mean": None if record is None else sum(losses) / len(losses),

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from torch import Tensor
 
-from hpgmn.base.calibration import calibrated
+from hpgmn.base.calibration import calibrated_probabilities
 from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.base.files import atomic_write, verify_run_checksum, write_text
 from hpgmn.base.parsing import read_json
@@ -87,7 +87,7 @@ def write_predictions(
     ids = graph.node_ids
     if ids is None:
         ids = np.arange(graph.num_nodes).astype(str)
-    chances = calibrated(fitted.logits, temperatures).numpy()
+    chances = calibrated_probabilities(fitted.logits, temperatures).numpy()
     best = fitted.logits.argmax(dim=-1).numpy()  # a temperature may round a small lead away
     nodes = np.arange(graph.num_nodes)
     with atomic_write(path) as draft, ExitStack() as stack:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from hpgmn.base.calibration import calibrated, fit_temperatures, mean_logits
+from hpgmn.base.calibration import calibrated_probabilities, fit_temperatures, mean_logits
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError
 from hpgmn.base.files import atomic_write
 from hpgmn.base.metrics import require_metric
@@ -321,7 +321,7 @@ class _RankRun:
                 self.rows.y[chosen],
                 self.shards.class_names,
             )
-            probabilities = calibrated(logits, temperatures).numpy()
+            probabilities = calibrated_probabilities(logits, temperatures).numpy()
             classes = logits.argmax(dim=-1).numpy()
             for place, replica in enumerate(self.replicas):
                 table = nodes.with_predictions(replica, classes[place], probabilities[place])

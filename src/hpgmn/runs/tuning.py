@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpgmn.base.digests import search_content
 from hpgmn.base.errors import Remedy, SettingError
-from hpgmn.base.settings import make_settings, plain, settings_dict
+from hpgmn.base.settings import make_settings, settings_dict, to_plain
 from hpgmn.base.text import format_setting
 from hpgmn.graph import Graph
 from hpgmn.models import find_model
@@ -104,7 +104,7 @@ class TuneSpec:
             del about["deterministic"]
         about["graph"] = graph.name
         about["splits"] = list(self.splits)
-        about["fixed"] = {name: plain(value) for name, value in self.fixed.items()}
+        about["fixed"] = {name: to_plain(value) for name, value in self.fixed.items()}
         about["values"] = {name: list(words) for name, words in Choices.of(self, graph).items()}
         about["content"] = search_content(graph, self.splits)
         return about
@@ -268,7 +268,7 @@ class Tuning:
         try:
             return settings_dict(make_settings(self._entry.settings, values))
         except SettingError:
-            return {name: plain(value) for name, value in values.items()}
+            return {name: to_plain(value) for name, value in values.items()}
 
     def _sampler(self, place: int) -> BaseSampler:
         """A sampler of the place's own, so that a search that goes on later draws the same."""

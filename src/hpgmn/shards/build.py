@@ -35,7 +35,7 @@ from hpgmn.shards.plan import (
     Stage,
     Unit,
     balanced_starts,
-    settled_forms,
+    resolve_forms,
 )
 from hpgmn.shards.reading import MANIFEST, Shards
 from hpgmn.shards.rows import check_push, round_file, rows_file
@@ -236,7 +236,7 @@ def _prepared(
     elif split is not None and not 0 <= split < source.splits:
         raise SettingError(f"split must be 0 to {source.splits - 1} on this graph (got {split}).")
     nodes, width = source.shape["num_nodes"], source.shape["num_features"]
-    settings = settled_forms(
+    settings = resolve_forms(
         settings, (nodes, width), len(source.shape["class_names"]), sparse=source.shape["is_sparse"]
     )
     plan = Plan(

@@ -23,7 +23,7 @@ from hpgmn.statistics.definitions import ROWS_LIMIT_BYTES
 from hpgmn.statistics.diffusion import coefficients
 from hpgmn.statistics.settings import (
     StatisticsSettings,
-    averaged,
+    averaged_statistic,
     base_name,
     mode_of,
     statistic_names,
@@ -214,7 +214,7 @@ class Plan:
         return Stage(what, units, chain)
 
 
-def settled_forms(settings: Any, shape: tuple[int, int], num_classes: int, *, sparse: bool) -> Any:
+def resolve_forms(settings: Any, shape: tuple[int, int], num_classes: int, *, sparse: bool) -> Any:
     """Settings with the forms that shards hold in the place of ``auto``.
 
     Class means follow the rule of batches, but sparse attributes always have sparse means.
@@ -226,7 +226,7 @@ def settled_forms(settings: Any, shape: tuple[int, int], num_classes: int, *, sp
         num_classes: C.
         sparse: whether the attributes are.
     """
-    refused = [name for name in settings.statistics if averaged(name) is not None]
+    refused = [name for name in settings.statistics if averaged_statistic(name) is not None]
     if refused:
         raise SettingError(
             f"Shards have no means over neighbours ({', '.join(refused)}). Leave them out of "

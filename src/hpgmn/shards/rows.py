@@ -42,12 +42,12 @@ from hpgmn.statistics.labelwise import (
     class_mean_rows,
     class_means,
     is_compiled,
-    scaled_counts,
+    scale_counts,
 )
 from hpgmn.statistics.push import largest_of_range, worker_bytes
-from hpgmn.statistics.scaling import dense_lengths, inverse_or_zero, row_lengths, scaled_attributes
+from hpgmn.statistics.scaling import dense_lengths, inverse_or_zero, row_lengths, scale_attributes
 from hpgmn.statistics.settings import base_name
-from hpgmn.statistics.sketch import sketched_attributes
+from hpgmn.statistics.sketch import sketch_attributes
 
 _MORE_MEMORY = Remedy("Give tasks more memory", option="memory")
 _ENTRY_BYTES = 24  # of a sparse row: while read, as an entry, while scaled
@@ -184,14 +184,14 @@ def _attributes(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
         indptr = np.append(0, np.cumsum(np.concatenate(lengths)))
         with SparseWriter(folder / place, plan.num_features) as sparse:
             for first, last in spans(indptr, plan.memory, 2 * _ENTRY_BYTES, 64, "Attributes"):
-                sparse.append(scaled_attributes(x.span(start + first, start + last), scaling))
+                sparse.append(scale_attributes(x.span(start + first, start + last), scaling))
             return {place: sparse.done()}
     place = rows_file(unit.part, "attributes.npy")
     step = max(1, plan.memory // (4 * 4 * plan.num_features))
     with RowWriter(folder / place, np.float32, (plan.num_features,)) as writer, x:
         for first in range(start, stop, step):
             rows = _single(x.span(first, min(first + step, stop)))
-            writer.append(scaled_attributes(rows, scaling))
+            writer.append(scale_attributes(rows, scaling))
         return {place: writer.done()}
 
 
@@ -202,7 +202,7 @@ def _class_counts(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
     with RowWriter(folder / place, np.float32, (classes,)) as writer:
         for block in blocks(edges, plan.memory, 8 + 8 * classes, 16 * classes, "Class counts"):
             counts = class_counts(block.adjacency, _labels(folder, block.nodes), classes)
-            writer.append(scaled_counts(counts, scaling))
+            writer.append(scale_counts(counts, scaling))
         return {place: writer.done()}
 
 
@@ -255,7 +255,7 @@ def _means_of(block: Block, x: Attributes, labels: Array, plan: Plan, edges: int
     is_unit = plan.statistics.class_means_scaling == "unit"
     if form in ("half", "sketch"):
         if form == "sketch":
-            x = sketched_attributes(x, plan.statistics.class_means_dim)
+            x = sketch_attributes(x, plan.statistics.class_means_dim)
         if not is_unit:
             require_half_range(x)
         # By the size of the whole graph, not of the block: both ways differ in their last bits.
@@ -281,7 +281,7 @@ def _adjacency(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
     with SparseWriter(folder / place, plan.num_nodes) as writer:
         for first, last in spans(edges.indptr, plan.memory, EDGE_BYTES, 64, "Adjacency rows"):
             rows = edges.rows(first, last)
-            writer.append(scaled_attributes(rows, plan.statistics.adjacency_scaling))
+            writer.append(scale_attributes(rows, plan.statistics.adjacency_scaling))
         return {place: writer.done()}
 
 
@@ -323,7 +323,7 @@ def make_topk(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
     )
     path = rows_file(unit.part, f"{unit.name}.npz")
     with SparseWriter(folder / path, plan.num_nodes) as writer:
-        writer.append(scaled_attributes(rows, chosen.diffusion_scaling))
+        writer.append(scale_attributes(rows, chosen.diffusion_scaling))
         return {path: writer.done()}
 
 

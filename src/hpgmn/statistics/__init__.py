@@ -5,7 +5,7 @@ from hpgmn.statistics.operators import Statistic
 from hpgmn.statistics.settings import (
     STATISTICS,
     StatisticsSettings,
-    averaged,
+    averaged_statistic,
     base_name,
     statistic_names,
 )
@@ -15,7 +15,7 @@ __all__ = [
     "LocalStatistics",
     "Statistic",
     "StatisticsSettings",
-    "averaged",
+    "averaged_statistic",
     "base_name",
     "statistic_names",
 ]

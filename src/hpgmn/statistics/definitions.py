@@ -36,7 +36,7 @@ from hpgmn.statistics.labelwise import (
     class_mean_rows,
     class_means,
     class_means_on_device,
-    scaled_counts,
+    scale_counts,
     sparse_class_means,
 )
 from hpgmn.statistics.operators import (
@@ -44,9 +44,9 @@ from hpgmn.statistics.operators import (
     ReplicaRows,
     SparseRows,
     Statistic,
-    reindexed,
+    reindex,
 )
-from hpgmn.statistics.scaling import dense_lengths, inverse_or_zero, scaled_attributes
+from hpgmn.statistics.scaling import dense_lengths, inverse_or_zero, scale_attributes
 
 logger = logging.getLogger(__name__)
 
@@ -131,11 +131,11 @@ class Request:
         """Return an array as a float32 tensor on the device."""
         return torch.from_numpy(np.require(array, np.float32, ["C", "W"])).to(self.device)
 
-    def reindexed(self, statistic: Statistic) -> Statistic:
+    def reindex(self, statistic: Statistic) -> Statistic:
         """Express a statistic whose columns are nodes in the columns of the training graph."""
         if self.columns is None:
             return statistic
-        return reindexed(statistic, self.columns, self.width or 0)
+        return reindex(statistic, self.columns, self.width or 0)
 
     def recipe(self, kind: str, parameters: dict[str, Any], **inputs: str) -> Recipe:
         """Return the key of a result on disk."""
@@ -175,7 +175,7 @@ class AttributeRows(Definition):
 
     @override
     def build(self, request: Request, settings: Selection) -> Statistic:
-        x = scaled_attributes(request.graph.x, settings.attributes_scaling)
+        x = scale_attributes(request.graph.x, settings.attributes_scaling)
         if sp.issparse(x):
             return SparseRows(SparseMatrix(x, request.device))
         return DenseRows(request.tensor(x))
@@ -188,8 +188,8 @@ class AdjacencyRows(Definition):
 
     @override
     def build(self, request: Request, settings: Selection) -> Statistic:
-        rows = scaled_attributes(request.adjacency, settings.adjacency_scaling)
-        return request.reindexed(SparseRows(SparseMatrix(rows, request.device)))
+        rows = scale_attributes(request.adjacency, settings.adjacency_scaling)
+        return request.reindex(SparseRows(SparseMatrix(rows, request.device)))
 
 
 class ClassCounts(Definition):
@@ -204,7 +204,7 @@ class ClassCounts(Definition):
         labels = request.shares if is_soft else request.labels
         assert labels is not None
         counts = class_counts(request.adjacency, labels, request.num_classes)
-        return ReplicaRows(request.tensor(scaled_counts(counts, settings.class_counts_scaling)))
+        return ReplicaRows(request.tensor(scale_counts(counts, settings.class_counts_scaling)))
 
 
 class ClassMeans(Definition):
@@ -345,9 +345,9 @@ class ClassMeans(Definition):
             make = FactoredMeans if form == "factored" else sparse_class_means
             return make(adjacency, x, labels, num_classes, unit_length=unit_length, device=device)
         if form == "sketch":
-            from hpgmn.statistics.sketch import sketched_attributes
+            from hpgmn.statistics.sketch import sketch_attributes
 
-            x = sketched_attributes(x, settings.class_means_dim)
+            x = sketch_attributes(x, settings.class_means_dim)
         if form in ("half", "sketch") and not unit_length:
             require_half_range(x)
         if device.type == "cuda":

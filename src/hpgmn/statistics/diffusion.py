@@ -22,8 +22,8 @@ from hpgmn.graph import Array
 from hpgmn.statistics.operators import (
     DenseRows,
     Statistic,
-    apart,
-    side_by_side,
+    join_replicas,
+    split_replicas,
     take_nodes,
     with_columns,
 )
@@ -325,13 +325,13 @@ class ImplicitDiffusion(Statistic):
     def times(
         self, weight: Tensor, nodes: Tensor | None = None, columns: Tensor | None = None
     ) -> Tensor:
-        wide = side_by_side(with_columns(weight, columns))
+        wide = join_replicas(with_columns(weight, columns))
         product = diffuse(self.matrix, wide, self.theta)
         if self.diagonal is not None:
             product = product - self.diagonal * wide
         if self.scale is not None:
             product = product * self.scale
-        return take_nodes(apart(product, weight.shape[0]), nodes)
+        return take_nodes(split_replicas(product, weight.shape[0]), nodes)
 
     @override
     def rows(self, nodes: Tensor, replica: int = 0) -> Tensor:

@@ -34,7 +34,7 @@ from hpgmn.statistics.diffusion import (
     transition,
 )
 from hpgmn.statistics.operators import DenseRows, SparseRows, Statistic
-from hpgmn.statistics.scaling import scaled_attributes
+from hpgmn.statistics.scaling import scale_attributes
 from hpgmn.statistics.settings import FORMS
 
 logger = logging.getLogger(__name__)
@@ -150,22 +150,20 @@ class Diffusion(Definition):
         read = select(settings, self.stored[form])
         if form == "topk":
             entries = self._largest_entries(request, matrix, read)
-            rows = scaled_attributes(entries, settings.diffusion_scaling)
-            return request.reindexed(SparseRows(SparseMatrix(rows, request.device)))
+            rows = scale_attributes(entries, settings.diffusion_scaling)
+            return request.reindex(SparseRows(SparseMatrix(rows, request.device)))
         if form == "sketch":
             return self._sketch(request, matrix, read)
         shape = self._shape(read)
         if form == "implicit":
             theta = coefficients(read.diffusion, **self._parameters(read))
-            return request.reindexed(
-                ImplicitDiffusion(matrix, theta, device=request.device, **shape)
-            )
+            return request.reindex(ImplicitDiffusion(matrix, theta, device=request.device, **shape))
         on = rounding_environment(torch.device("cpu"))
         arrays = request.cache.arrays(
             request.recipe("Diffusion of the dense form", {**read.as_dict(), "on": on}),
             lambda: dense_arrays(matrix, read.diffusion, **shape, **self._parameters(read)),
         )
-        return request.reindexed(DenseDiffusion(arrays, request.device))
+        return request.reindex(DenseDiffusion(arrays, request.device))
 
     @staticmethod
     def _parameters(settings: Selection) -> dict[str, Any]:

@@ -21,10 +21,10 @@ from hpgmn.base.sparse import SparseMatrix, block_diagonal
 from hpgmn.graph import Array, Attributes
 from hpgmn.statistics.operators import SparseReplicaRows, Statistic, take_nodes
 from hpgmn.statistics.scaling import (
-    are_odd,
-    corrected,
+    correct_lengths,
     dense_lengths,
     inverse_or_zero,
+    needs_double,
     row_lengths,
 )
 
@@ -66,7 +66,7 @@ def class_counts(adjacency: sp.csr_array, labels: Array, num_classes: int) -> Ar
     return np.ascontiguousarray(product.transpose(1, 0, 2))
 
 
-def scaled_counts(counts: Array, scaling: str) -> Array:
+def scale_counts(counts: Array, scaling: str) -> Array:
     """Return class counts as they are ("raw"), log(1+n), fractions, or of unit length."""
     if scaling == "raw":
         return counts
@@ -79,7 +79,7 @@ def scaled_counts(counts: Array, scaling: str) -> Array:
     return np.asarray(np.divide(counts, total, out=np.zeros_like(counts), where=total > 0))
 
 
-def averaging(adjacency: sp.csr_array, labels: Array, num_classes: int) -> sp.csr_array:
+def averaging_matrix(adjacency: sp.csr_array, labels: Array, num_classes: int) -> sp.csr_array:
     """Return Â, the weight of neighbour u of v within u's class at v: (N, N) CSR.
 
     ``value[v, u] = a[v, u] / Σ_{u' of u's class} a[v, u']``; 0 for an unknown label.
@@ -122,7 +122,7 @@ def class_means(
         (N, C·F) CSR, the block of class c at columns c·F … (c+1)·F-1.
     """
     by_class = attributes_by_class(x, labels, num_classes)
-    product = sp.csr_array(averaging(adjacency, labels, num_classes) @ by_class)
+    product = sp.csr_array(averaging_matrix(adjacency, labels, num_classes) @ by_class)
     product.sort_indices()
     return product
 
@@ -163,14 +163,14 @@ def class_mean_rows(
     if compiled:
         fill_class_means(adjacency, x, labels, num_classes, rows, unit_length=unit_length)
         return rows
-    mean = averaging(adjacency, labels, num_classes)
+    mean = averaging_matrix(adjacency, labels, num_classes)
     scale = np.ones(num_nodes, np.float32)
     if unit_length:  # before rounding: half precision ends at 65504
         lengths = _block_lengths(mean, x, labels, num_classes, np.float32)
-        odd = are_odd(lengths) & (np.diff(mean.indptr) > 0)
+        odd = needs_double(lengths) & (np.diff(mean.indptr) > 0)
         if odd.any():
             exact = _block_lengths(mean[odd], x, labels, num_classes, np.float64)
-            lengths = corrected(lengths, odd, exact)
+            lengths = correct_lengths(lengths, odd, exact)
         scale = inverse_or_zero(lengths)
     for some, block, found in _mean_blocks(mean, x, labels, num_classes):
         rows[some, block] = found * scale[some, None]
@@ -255,7 +255,7 @@ class FactoredMeans(Statistic):
         device: torch.device | str = "cpu",
     ) -> None:
         self.width = num_classes * x.shape[1]
-        self._means = [averaging(adjacency, row, num_classes) for row in labels]
+        self._means = [averaging_matrix(adjacency, row, num_classes) for row in labels]
         self._inputs = [attributes_by_class(x, row, num_classes) for row in labels]
         if unit_length:
             for mean, moved in zip(self._means, self._inputs, strict=True):
@@ -284,14 +284,14 @@ class FactoredMeans(Statistic):
         places = nodes.cpu().numpy() + num_nodes * np.arange(replicas)[:, None]
         if nodes.shape[1] * _FACTORED > num_nodes:  # many rows of means are more than two factors
             part = copy(self)
-            part.mean = SparseMatrix(self.mean.host[places.reshape(-1)], self.mean.device).ready()
+            part.mean = SparseMatrix(self.mean.host[places.reshape(-1)], self.mean.device).prepare()
             part._means = [
                 mean[own.cpu().numpy()] for mean, own in zip(self._means, nodes, strict=True)
             ]
             return part
         chosen = sp.csr_array(self.mean.host[places.reshape(-1)] @ self.input.host)
         chosen.sort_indices()
-        return SparseReplicaRows(SparseMatrix(chosen, self.mean.device).ready(), replicas)
+        return SparseReplicaRows(SparseMatrix(chosen, self.mean.device).prepare(), replicas)
 
 
 def class_means_on_device(

@@ -26,10 +26,10 @@ from hpgmn.statistics.definitions import (
 )
 from hpgmn.statistics.diffusion import transition
 from hpgmn.statistics.diffusion_forms import Diffusion
-from hpgmn.statistics.operators import Grouped, NeighborMean, Statistic, reindexed
+from hpgmn.statistics.operators import Grouped, NeighborMean, Statistic, reindex
 from hpgmn.statistics.settings import (
     StatisticsSettings,
-    averaged,
+    averaged_statistic,
     base_name,
     mode_of,
     statistic_names,
@@ -181,11 +181,11 @@ class LocalStatistics:
         self._latest = (inputs, built)
         return built
 
-    def reindexed(self, statistic: Statistic) -> Statistic:
+    def reindex(self, statistic: Statistic) -> Statistic:
         """Express a statistic whose columns are nodes in the columns of the training graph."""
         if self._columns is None:
             return statistic
-        return reindexed(statistic, self._columns, self._width or 0)
+        return reindex(statistic, self._columns, self._width or 0)
 
     def _request(
         self, mode: str, labels: Array = _EMPTY, num_classes: int = 0, shares: Array | None = None
@@ -215,7 +215,7 @@ class LocalStatistics:
         """Build a statistic; ``parts`` keeps it for its mean over neighbours."""
         key = (name, request.mode)
         if key not in parts:
-            inner = averaged(name)
+            inner = averaged_statistic(name)
             if inner is not None:
                 statistic = self._one(inner, request, settings, parts)
                 parts[key] = NeighborMean(statistic, self.propagation(request.mode, "row"))

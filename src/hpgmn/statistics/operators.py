@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from hpgmn.base.sparse import SparseMatrix, diagonal_rows, moved
+from hpgmn.base.sparse import SparseMatrix, diagonal_rows, to_device
 
 _GATHERED = 256  # rows of a dense matrix copied at once on a CPU: they stay in the cache
 _SLICED = 16  # a GPU multiplies all rows unless fewer than one in so many is asked for
@@ -83,7 +83,7 @@ def take_nodes(values: Tensor, nodes: Tensor | None) -> Tensor:
     if not values.is_cuda:
         return values.gather(1, nodes.unsqueeze(-1).expand(-1, -1, width))
     # Whole rows: a gather takes an index for each entry, which a GPU reads one by one.
-    if values.stride() == (width, replicas * width, 1):  # what :func:`apart` gives
+    if values.stride() == (width, replicas * width, 1):  # what :func:`split_replicas` gives
         number = torch.arange(replicas, device=nodes.device).unsqueeze(1)
         flat, places = values.transpose(0, 1), nodes * replicas + number
     else:
@@ -109,19 +109,19 @@ def with_columns(weight: Tensor, columns: Tensor | None) -> Tensor:
     return weight if columns is None else weight * columns.unsqueeze(-1)
 
 
-def side_by_side(weight: Tensor) -> Tensor:
+def join_replicas(weight: Tensor) -> Tensor:
     """(R, width, D) as (width, R·D), so that one product serves all replicas."""
     replicas, width, dim = weight.shape
     return weight.transpose(0, 1).reshape(width, replicas * dim)
 
 
-def apart(product: Tensor, replicas: int) -> Tensor:
-    """(N, R·D) as a view (R, N, D): the way back of :func:`side_by_side`."""
+def split_replicas(product: Tensor, replicas: int) -> Tensor:
+    """(N, R·D) as a view (R, N, D): the way back of :func:`join_replicas`."""
     rows, width = product.shape  # rows may be none, and then no width can be inferred
     return product.view(rows, replicas, width // replicas).transpose(0, 1)
 
 
-def aligned(matrix: Tensor) -> Tensor:
+def align_rows(matrix: Tensor) -> Tensor:
     """The same rows, on a GPU each at a multiple of 16 bytes: its fastest products ask for it."""
     step = 16 // matrix.element_size()
     if not matrix.is_cuda or matrix.stride(-2) % step == 0:
@@ -171,7 +171,7 @@ class DenseRows(Statistic):
     """
 
     def __init__(self, matrix: Tensor, device: torch.device | str | None = None) -> None:
-        self.matrix = aligned(matrix)
+        self.matrix = align_rows(matrix)
         self.device = matrix.device if device is None else torch.device(device)
         self.width = matrix.shape[1]
 
@@ -188,8 +188,8 @@ class DenseRows(Statistic):
             return self.some(nodes).times(weight, None, columns)
         weight = with_columns(weight, columns)
         if nodes is None:
-            matrix = moved(self.matrix, self.device).to(weight.dtype)
-            return apart(matrix @ side_by_side(weight), weight.shape[0])
+            matrix = to_device(self.matrix, self.device).to(weight.dtype)
+            return split_replicas(matrix @ join_replicas(weight), weight.shape[0])
         if self.matrix.is_cuda:  # one large product beats many gathered ones
             return take_nodes(self.times(weight), nodes)
         return torch.stack(
@@ -206,14 +206,14 @@ class DenseRows(Statistic):
 
     @override
     def rows(self, nodes: Tensor, replica: int = 0) -> Tensor:
-        return moved(_gathered(self.matrix, nodes), self.device).float()
+        return to_device(_gathered(self.matrix, nodes), self.device).float()
 
     @override
     def some(self, nodes: Tensor) -> Statistic:
         if is_shared(nodes):
-            return DenseRows(moved(_gathered(self.matrix, nodes[0]), self.device))
+            return DenseRows(to_device(_gathered(self.matrix, nodes[0]), self.device))
         every = self.matrix.expand(nodes.shape[0], -1, -1)
-        return ReplicaRows(moved(_gathered_apart(every, nodes), self.device))
+        return ReplicaRows(to_device(_gathered_apart(every, nodes), self.device))
 
 
 def _gathered(matrix: Tensor, nodes: Tensor) -> Tensor:
@@ -243,8 +243,8 @@ class SparseRows(Statistic):
     ) -> Tensor:
         if nodes is not None and _is_worth_slicing(self.matrix, self.matrix.shape[0], nodes):
             return self.some(nodes).times(weight, None, columns)
-        wide = side_by_side(with_columns(weight, columns))
-        return take_nodes(apart(self.matrix @ wide, weight.shape[0]), nodes)
+        wide = join_replicas(with_columns(weight, columns))
+        return take_nodes(split_replicas(self.matrix @ wide, weight.shape[0]), nodes)
 
     @override
     def rows(self, nodes: Tensor, replica: int = 0) -> Tensor:
@@ -255,9 +255,9 @@ class SparseRows(Statistic):
     def some(self, nodes: Tensor) -> Statistic:
         places, device = nodes.cpu().numpy(), self.matrix.device
         if is_shared(nodes):
-            return SparseRows(SparseMatrix(self.matrix.host[places[0]], device).ready())
+            return SparseRows(SparseMatrix(self.matrix.host[places[0]], device).prepare())
         blocks = SparseMatrix(diagonal_rows(self.matrix.host, places), device)
-        return SparseReplicaRows(blocks.ready(), len(places))
+        return SparseReplicaRows(blocks.prepare(), len(places))
 
 
 def _is_worth_slicing(matrix: SparseMatrix, num_nodes: int, nodes: Tensor) -> bool:
@@ -302,7 +302,7 @@ class SparseReplicaRows(Statistic):
     def some(self, nodes: Tensor) -> Statistic:
         places = nodes.cpu().numpy() + self.height * np.arange(self.replicas)[:, None]
         chosen = SparseMatrix(self.matrix.host[places.reshape(-1)], self.matrix.device)
-        return SparseReplicaRows(chosen.ready(), self.replicas)
+        return SparseReplicaRows(chosen.prepare(), self.replicas)
 
 
 class ReplicaRows(Statistic):
@@ -314,7 +314,7 @@ class ReplicaRows(Statistic):
     """
 
     def __init__(self, matrices: Tensor, device: torch.device | str | None = None) -> None:
-        self.matrices = aligned(matrices)
+        self.matrices = align_rows(matrices)
         self.device = matrices.device if device is None else torch.device(device)
         self.width = matrices.shape[2]
 
@@ -328,16 +328,16 @@ class ReplicaRows(Statistic):
         self, weight: Tensor, nodes: Tensor | None = None, columns: Tensor | None = None
     ) -> Tensor:
         rows = self.matrices if nodes is None else _gathered_apart(self.matrices, nodes)
-        rows = moved(rows, self.device).to(weight.dtype)
+        rows = to_device(rows, self.device).to(weight.dtype)
         return torch.bmm(rows, with_columns(weight, columns))
 
     @override
     def rows(self, nodes: Tensor, replica: int = 0) -> Tensor:
-        return moved(_gathered(self.matrices[replica], nodes), self.device).float()
+        return to_device(_gathered(self.matrices[replica], nodes), self.device).float()
 
     @override
     def some(self, nodes: Tensor) -> Statistic:
-        return ReplicaRows(moved(_gathered_apart(self.matrices, nodes), self.device))
+        return ReplicaRows(to_device(_gathered_apart(self.matrices, nodes), self.device))
 
 
 class Reindexed(Statistic):
@@ -396,7 +396,7 @@ class NeighborMean(Statistic):
         self, weight: Tensor, nodes: Tensor | None = None, columns: Tensor | None = None
     ) -> Tensor:
         product = self.statistic.times(weight, None, columns)
-        mean = apart(self.propagation @ side_by_side(product), weight.shape[0])
+        mean = split_replicas(self.propagation @ join_replicas(product), weight.shape[0])
         return take_nodes(mean, nodes)
 
     @override
@@ -410,7 +410,7 @@ class NeighborMean(Statistic):
         return torch.from_numpy(weights.toarray()).to(inner) @ inner
 
 
-def reindexed(statistic: Statistic, columns: Tensor, width: int) -> Statistic:
+def reindex(statistic: Statistic, columns: Tensor, width: int) -> Statistic:
     """:class:`Reindexed`, or the same by putting the entries of sparse rows into their columns."""
     if not isinstance(statistic, SparseRows):
         return Reindexed(statistic, columns, width)

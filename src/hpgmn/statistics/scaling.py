@@ -14,11 +14,11 @@ def row_lengths(matrix: sp.csr_array) -> Array:
     """Return the Euclidean length of each row of a sparse matrix; see :func:`dense_lengths`."""
     squared = matrix.multiply(matrix).sum(axis=1)
     lengths: Array = np.sqrt(np.asarray(squared).reshape(-1)).astype(np.float32)
-    odd = are_odd(lengths) & (np.diff(matrix.indptr) > 0)
+    odd = needs_double(lengths) & (np.diff(matrix.indptr) > 0)
     if odd.any():
         some = matrix[odd].astype(np.float64)
         exact = np.sqrt(np.asarray(some.multiply(some).sum(axis=1)).reshape(-1))
-        lengths = corrected(lengths, odd, exact)
+        lengths = correct_lengths(lengths, odd, exact)
     return lengths
 
 
@@ -29,21 +29,21 @@ def dense_lengths(rows: Array) -> Array:
     """
     with np.errstate(over="ignore"):
         lengths: Array = np.sqrt(np.square(rows).sum(axis=-1))
-    odd = are_odd(lengths)
+    odd = needs_double(lengths)
     if odd.any():
         odd &= rows.any(axis=-1)
         exact = np.sqrt(np.square(rows[odd], dtype=np.float64).sum(axis=-1))
-        lengths = corrected(lengths, odd, exact)
+        lengths = correct_lengths(lengths, odd, exact)
     return lengths
 
 
-def are_odd(lengths: Array) -> Array:
+def needs_double(lengths: Array) -> Array:
     """Return which lengths single precision may have lost: squares were infinite, or 0."""
     odd: Array = ~((lengths > 1e-15) & (lengths < 1e18))
     return odd
 
 
-def corrected(lengths: Array, odd: Array, exact: Array) -> Array:
+def correct_lengths(lengths: Array, odd: Array, exact: Array) -> Array:
     """Return lengths with those of odd rows replaced; rows of zeros change nothing."""
     if not exact.any():
         return lengths
@@ -57,7 +57,7 @@ def inverse_or_zero(values: Array) -> Array:
     return np.divide(1.0, values, out=np.zeros_like(values, np.float32), where=values > 0)
 
 
-def scaled_attributes(x: Attributes, scaling: str) -> Attributes:
+def scale_attributes(x: Attributes, scaling: str) -> Attributes:
     """Return attributes as given ("raw"), divided by the row's sum, or of unit length."""
     if scaling == "raw":
         return x

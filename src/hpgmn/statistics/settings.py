@@ -124,7 +124,7 @@ def base_name(name: str) -> str:
     return name.removesuffix("_out").removesuffix("_in")
 
 
-def averaged(name: str) -> str | None:
+def averaged_statistic(name: str) -> str | None:
     """The statistic whose mean over neighbours a name stands for; None where it is no such mean.
 
     >>> averaged("neighbor_class_means"), averaged("class_means")

@@ -1,6 +1,6 @@
 """S in d columns: the sketch S·Ω for a random Ω (N×d), computed once by power iteration.
 
-Class means are sketched in the same way, by :func:`sketched_attributes`.
+Class means are sketched in the same way, by :func:`sketch_attributes`.
 
 Ω[u, j] is +1/√d or -1/√d, a hash of u's name and of j. So the rows of nodes that two graphs share
 are equal, on any machine, and a graph to which nodes were added is sketched by the same function.
@@ -88,7 +88,7 @@ def sketch(
     return result.div_(torch.where(lengths > 0, lengths, 1))
 
 
-def sketched_attributes(x: Attributes, dim: int) -> Array:
+def sketch_attributes(x: Attributes, dim: int) -> Array:
     """X·Ω with signs hashed from the numbers of the attributes: (N, d) float32.
 
     It is linear, so that class means of it are exactly the sketch of class means.

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpgmn.base.calibration import calibrated, fit_temperatures, mean_logits
+from hpgmn.base.calibration import calibrated_probabilities, fit_temperatures, mean_logits
 from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.base.files import RUN_FORMAT
 from hpgmn.base.settings import make_settings, settings_dict
@@ -412,7 +412,7 @@ class SavedModel:
 
     def probabilities(self, graph: Graph, device: torch.device | str = "cpu") -> Tensor:
         """Return class probabilities (R, M, C), calibrated by each replica's temperature."""
-        return calibrated(self.logits(graph, device), self.temperatures)
+        return calibrated_probabilities(self.logits(graph, device), self.temperatures)
 
     def mean_probabilities(
         self, graph: Graph, device: torch.device | str = "cpu", nodes: Array | None = None
@@ -423,7 +423,7 @@ class SavedModel:
         scores.
         """
         mean = mean_logits(self.logits(graph, device, nodes))[None]
-        return calibrated(mean, self.mean_temperatures[:1])[0].float()
+        return calibrated_probabilities(mean, self.mean_temperatures[:1])[0].float()
 
     def estimator_logits(self, graph: Graph, device: torch.device | str = "cpu") -> Tensor | None:
         """Return the label estimator's logits (R, M, C), or None for a model without one."""

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.base.metrics import metric as metric_of
-from hpgmn.base.sparse import SparseMatrix, moved
+from hpgmn.base.sparse import SparseMatrix, to_device
 from hpgmn.graph import Array, Split
 from hpgmn.models.hpgmn import stage_on_statistics
 from hpgmn.models.memory import reduce_nodes
@@ -105,8 +105,8 @@ class BlockRows(Statistic):
         ]
         order = np.concatenate(places).argsort()
         if any(sp.issparse(block) for block in self.blocks):
-            return SparseRows(SparseMatrix(_stack_sparse(parts, order), self.device).ready())
-        return DenseRows(moved(torch.from_numpy(np.concatenate(parts)[order]), self.device))
+            return SparseRows(SparseMatrix(_stack_sparse(parts, order), self.device).prepare())
+        return DenseRows(to_device(torch.from_numpy(np.concatenate(parts)[order]), self.device))
 
 
 def _stack_sparse(parts: Sequence[Array | sp.csr_array], order: Array) -> sp.csr_array:

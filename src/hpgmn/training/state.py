@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.randomness import fused
+from hpgmn.base.randomness import load_kernels
 from hpgmn.models.stage import Parameters, Replica, TrainingStage
 
 logger = logging.getLogger(__name__)
@@ -127,8 +127,8 @@ def update_best(
         everyone = len(current.live) == current.best_score.shape[0]
         for key, value in current.parameters.items():
             mask, kept = better.view(-1, *[1] * (value.dim() - 1)), current.best[key]
-            if everyone and fused() is not None:
-                fused().replace(better, value, kept)
+            if everyone and load_kernels() is not None:
+                load_kernels().replace(better, value, kept)
             else:
                 kept.index_copy_(0, live, torch.where(mask, value, kept[live]))
         overflowed = torch.where(better, _overflowed(current), current.overflowed[live])

@@ -10,7 +10,7 @@ from typer import Option
 from hpgmn.base.errors import SettingError
 from hpgmn.graph.datasets import DATASETS, PROTOCOLS, load
 from hpgmn.models.shipped import settings_for
-from hpgmn.statistics import averaged
+from hpgmn.statistics import averaged_statistic
 from hpgmn_lab.bench.options import Graphs, Seeds, Splits, changes, names, numbers, split_numbers
 from hpgmn_lab.bench.paired import (
     complete,
@@ -36,7 +36,7 @@ def variants_of(
     """Return the settings of both variants; ``changes`` apply to batches only."""
     shipped = complete(settings_for(graph if graph in DATASETS else None))
     # Means over neighbours cannot be computed in batches, so neither variant has them.
-    rows = [name for name in shipped["statistics"] if averaged(name) is None]
+    rows = [name for name in shipped["statistics"] if averaged_statistic(name) is None]
     full = complete(shipped | {"statistics": rows})
     batched = complete(full | {"batch_size": batch_size} | dict(changes))
     rates = [complete(batched | {"lr": batched["lr"] * factor}) for factor in factors]

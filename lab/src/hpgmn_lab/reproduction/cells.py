@@ -20,7 +20,7 @@ from typing import Any
 
 from hpgmn.base.files import CELL_FORMAT, check_format, verify_checksum, with_checksum, write_text
 from hpgmn.base.parsing import read_json
-from hpgmn.base.settings import plain
+from hpgmn.base.settings import to_plain
 from hpgmn_lab.records import read_named, write_named
 
 TUNED, SHIPPED = "tuned", "shipped"
@@ -58,8 +58,10 @@ class Cell:
 
     def as_dict(self) -> dict[str, Any]:
         """Return all fields as JSON values."""
-        fields = {name: plain(value) for name, value in dataclasses.asdict(self).items()}
-        return fields | {"settings": {name: plain(value) for name, value in self.settings.items()}}
+        fields = {name: to_plain(value) for name, value in dataclasses.asdict(self).items()}
+        return fields | {
+            "settings": {name: to_plain(value) for name, value in self.settings.items()}
+        }
 
 
 def identity(*parts: Any) -> str:

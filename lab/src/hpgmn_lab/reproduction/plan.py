@@ -19,7 +19,7 @@ from hpgmn.evaluation.scores import ENSEMBLE
 from hpgmn.graph.datasets import DATASETS, PROTOCOLS
 from hpgmn.models import find_model
 from hpgmn.models.shipped import read_config, settings_for
-from hpgmn.statistics import averaged
+from hpgmn.statistics import averaged_statistic
 from hpgmn_lab import paper
 from hpgmn_lab.reproduction.cells import SHIPPED, TUNED, Cell
 
@@ -215,7 +215,9 @@ def _removals(graph: str) -> dict[str, dict[str, Any]]:
     every = tuple(shipped("hpgmn", graph).settings["statistics"])
     return {
         variant: {
-            "statistics": tuple(name for name in every if (averaged(name) or name) not in removed)
+            "statistics": tuple(
+                name for name in every if (averaged_statistic(name) or name) not in removed
+            )
         }
         for variant, removed in REMOVED.items()
     }
@@ -275,7 +277,7 @@ STATISTICS_OPTIONS: dict[str, Option] = {
         lambda names: [*(name for name in names if "adjacency" not in name), "diffusion"]
     ),
     "without-neighbor-means": _change_statistics(
-        lambda names: [name for name in names if averaged(name) is None]
+        lambda names: [name for name in names if averaged_statistic(name) is None]
     ),
     "with-neighbor-class-means": _change_statistics(lambda names: [*names, "neighbor_class_means"]),
     "with-neighbor-adjacency": _change_statistics(lambda names: [*names, "neighbor_adjacency"]),

@@ -21,7 +21,7 @@ import torch
 from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.base.files import verify_checksum, with_checksum, write_text
 from hpgmn.base.parsing import read_json
-from hpgmn.base.settings import make_settings, plain, settings_dict
+from hpgmn.base.settings import make_settings, settings_dict, to_plain
 from hpgmn.graph import Graph
 from hpgmn.graph.datasets import load
 from hpgmn.models import find_model
@@ -148,7 +148,7 @@ def _with_defaults(model: str, settings: Mapping[str, Any]) -> Any:
 
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: plain(value) for name, value in settings.items()}
+    return {name: to_plain(value) for name, value in settings.items()}
 
 
 def _defaults(model: str) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from hpgmn.models.layers import NodeModel, Output, StatisticMLP
 from hpgmn.models.propagated import appnp_weights
 from hpgmn.models.stage import ModelEntry, TrainingTask, default_floats
 from hpgmn.statistics.diffusion import diffuse
-from hpgmn.statistics.operators import apart, side_by_side
+from hpgmn.statistics.operators import join_replicas, split_replicas
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +58,8 @@ class APPNP(NodeModel):
         start: Tensor = self.encode(
             inputs["attributes"], self.input_rate, self.drop_rate, noise, "encode"
         )
-        spread = diffuse(inputs["propagation"], side_by_side(start), self.weights)
-        return Output(apart(spread, start.shape[0]))
+        spread = diffuse(inputs["propagation"], join_replicas(start), self.weights)
+        return Output(split_replicas(spread, start.shape[0]))
 
 
 def _floats(graph: Graph, settings: APPNPSettings) -> tuple[int, int]:

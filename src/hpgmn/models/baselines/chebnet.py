@@ -22,7 +22,7 @@ from hpgmn.models.baselines.baseline import (
 )
 from hpgmn.models.layers import NodeModel, Output, TermWeights, convolve_layers, product
 from hpgmn.models.stage import ModelEntry, TrainingTask
-from hpgmn.statistics.operators import Statistic, apart, side_by_side
+from hpgmn.statistics.operators import Statistic, join_replicas, split_replicas
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ class ChebyshevConvolution(TermWeights):
         """A statistic's rows, or (R, N, inputs), to (R, N, outputs)."""
         replicas, _, terms, _ = self.weight.shape
         wide = product(x, self.weight.flatten(2), columns)
-        parts = [side_by_side(part) for part in wide.chunk(terms, dim=-1)]  # each (N, R·D)
+        parts = [join_replicas(part) for part in wide.chunk(terms, dim=-1)]  # each (N, R·D)
         before, last = None, parts[-1]
         for part in reversed(parts[1:-1]):
             term = part.sub(propagation @ last, alpha=2)
@@ -65,7 +65,7 @@ class ChebyshevConvolution(TermWeights):
         if terms > 1:
             result = parts[0] - propagation @ last
             last = result if before is None else result - before
-        return apart(last, replicas) + self.bias
+        return split_replicas(last, replicas) + self.bias
 
 
 class ChebyshevNetwork(nn.Module):

@@ -105,7 +105,7 @@ class EdgePattern:
         """:meth:`products`; no gradient."""
 
         def product(block: SparseMatrix, x: Tensor, y: Tensor) -> Tensor:
-            pattern = block.scaled(x.new_zeros(block.host.nnz))
+            pattern = block.scale_entries(x.new_zeros(block.host.nnz))
             sampled = torch.sparse.sampled_addmm(
                 pattern, x.flatten(0, 1), y.flatten(0, 1).T, beta=0.0
             )

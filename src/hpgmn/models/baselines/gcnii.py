@@ -25,7 +25,7 @@ from hpgmn.models.stage import (
     main_stage,
 )
 from hpgmn.statistics.diffusion import transition
-from hpgmn.statistics.operators import apart, side_by_side
+from hpgmn.statistics.operators import join_replicas, split_replicas
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,20 +109,20 @@ class DeepConvolutions(Initialised):
         """H⁽⁰⁾, (R, N, D), to the last layer before its ReLU."""
         replicas = initial.shape[0]
         matrices = torch.lerp(self.identity, self.weight, self.strength).unbind(dim=1)
-        start = side_by_side(initial * self.share)
+        start = join_replicas(initial * self.share)
         hidden = initial
         if self.initial_weight is None:
             for number, matrix in enumerate(matrices):
                 hidden = self._activate(hidden, noise, f"{place}.{number}")
-                support = (propagation @ side_by_side(hidden)).add_(start)
-                hidden = torch.bmm(apart(support, replicas), matrix)
+                support = (propagation @ join_replicas(hidden)).add_(start)
+                hidden = torch.bmm(split_replicas(support, replicas), matrix)
             return hidden
         initial_matrices = torch.lerp(self.identity, self.initial_weight, self.strength).unbind(1)
         pairs = zip(matrices, initial_matrices, strict=True)
         for number, (matrix, initial_matrix) in enumerate(pairs):
             hidden = self._activate(hidden, noise, f"{place}.{number}")
-            hidden = apart(propagation @ side_by_side(hidden), replicas)
-            residual = torch.bmm(apart(start, replicas), initial_matrix)
+            hidden = split_replicas(propagation @ join_replicas(hidden), replicas)
+            residual = torch.bmm(split_replicas(start, replicas), initial_matrix)
             hidden = torch.baddbmm(residual, hidden, matrix)
         return hidden
 

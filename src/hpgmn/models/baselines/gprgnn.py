@@ -26,7 +26,7 @@ from hpgmn.models.stage import (
     default_floats,
     main_stage,
 )
-from hpgmn.statistics.operators import apart, side_by_side
+from hpgmn.statistics.operators import join_replicas, split_replicas
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,9 +71,9 @@ class Polynomial(Initialised):
 
     def forward(self, propagation: SparseMatrix, hidden: Tensor) -> Tensor:
         """(R, N, D) to (R, N, D)."""
-        wide = side_by_side(hidden)
+        wide = join_replicas(hidden)
         spread: Tensor = cast(Any, _Series).apply(wide, self.coefficients, propagation)
-        return apart(spread, hidden.shape[0])
+        return split_replicas(spread, hidden.shape[0])
 
 
 class _Series(torch.autograd.Function):

@@ -41,9 +41,9 @@ from hpgmn.models.stage import (
     load_parameters,
     main_stage,
 )
-from hpgmn.statistics.labelwise import FactoredMeans, averaging
+from hpgmn.statistics.labelwise import FactoredMeans, averaging_matrix
 from hpgmn.statistics.operators import Statistic, take_nodes, with_columns
-from hpgmn.statistics.scaling import scaled_attributes
+from hpgmn.statistics.scaling import scale_attributes
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ class ClassMeans:
         slot_of[each, order] = slots
         blocks = []
         for row, row_slots in zip(labels, slot_of, strict=True):
-            mean = averaging(adjacency, row, num_classes)
+            mean = averaging_matrix(adjacency, row, num_classes)
             parts = (mean.data, row_slots[mean.indices].astype(np.int32), mean.indptr.copy())
             block = sp.csr_array(parts, shape=(num_nodes, members.shape[1]))
             block.sort_indices()
@@ -325,7 +325,7 @@ def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
     means = ClassMeans(adjacency, labels, task.num_classes, device)
     inputs = attributes_input(task) | {"means": means}
     if first.form == "direct":
-        x = scaled_attributes(task.graph.x, first.attributes_scaling)
+        x = scale_attributes(task.graph.x, first.attributes_scaling)
         inputs["attribute_means"] = (
             FactoredMeans(adjacency, x, labels, task.num_classes, device=device)
             if sp.issparse(x)
