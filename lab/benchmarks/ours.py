@@ -34,10 +34,9 @@ from hpgmn.models.shipped import read_config, settings_for
 from hpgmn.models.stage import ModelEntry, Replica, TrainingStage, TrainingTask, make_task
 from hpgmn.runs.fit import train_folder
 from hpgmn.runs.spec import RunSpec
-from hpgmn.training.numerics import run_training_thread
 from hpgmn.training.replicas import Progress, fit_replicas
 from hpgmn.training.state import TrainState
-from hpgmn.training.trainer import train
+from hpgmn.training.trainer import run_training_thread, train
 from yardstick import cpu_seconds, peak_resident_bytes, resident_bytes
 
 MODEL = "hpgmn"

@@ -24,8 +24,8 @@ from hpgmn.models.stage import Replica
 from hpgmn.statistics import LocalStatistics, Statistic, StatisticsSettings
 from hpgmn.statistics.settings import FORMS, MEANS_FORMS
 from hpgmn.training import replay, stage_runner, trainer
-from hpgmn.training.numerics import deterministic_algorithms
 from hpgmn.training.replicas import Fitted, fit_replicas
+from hpgmn.training.trainer import deterministic_algorithms
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before cuBLAS is first used
 

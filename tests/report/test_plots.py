@@ -8,7 +8,7 @@ import pytest
 
 from hpgmn.graph import Array
 from hpgmn.report import plots
-from hpgmn.report.data import LearningCurves
+from hpgmn.report.rendering import LearningCurves
 
 
 def stage(num_runs: int = 3, epochs: int = 40, name: str = "main") -> LearningCurves:

@@ -19,7 +19,7 @@ import yaml
 from hpgmn.base import parsing
 from hpgmn.base.errors import HPGMNError
 from hpgmn.graph import Split
-from hpgmn.report.data import CURVE_NAMES
+from hpgmn.report.rendering import CURVE_NAMES
 from hpgmn.runs.report_data import (
     build_report,
     confusion_counts,

@@ -39,8 +39,8 @@ from hpgmn.statistics import (
     sketch,
 )
 from hpgmn.statistics.cache import ENTRY_FILE, Recipe, StatisticsCache, rounding_environment
-from hpgmn.training.numerics import run_training_thread
 from hpgmn.training.replicas import Fitted, fit_replicas
+from hpgmn.training.trainer import run_training_thread
 
 SOURCE = Path(hpgmn.__file__).parents[1]
 RECIPE = Recipe("Test", {"teleport": 0.15}, {"adjacency": "abc"})

@@ -28,7 +28,6 @@ from hpgmn.models.propagated import PropagatedSettings
 from hpgmn.models.stage import Replica, make_task
 from hpgmn.statistics import STATISTICS
 from hpgmn.training import replicas as replicas_module
-from hpgmn.training.numerics import run_training_thread
 from hpgmn.training.replicas import (
     Fitted,
     Progress,
@@ -37,7 +36,7 @@ from hpgmn.training.replicas import (
     replica_groups,
     replicas_at_once,
 )
-from hpgmn.training.trainer import TrainState, logits, train
+from hpgmn.training.trainer import TrainState, logits, run_training_thread, train
 
 CPU = torch.device("cpu")
 ENTRY = MODELS["hpgmn"]

@@ -25,7 +25,6 @@ from hpgmn.models.stage import Replica
 from hpgmn.shards import Shards
 from hpgmn.training import replicas as replicas_module
 from hpgmn.training.checkpoint import read_tensors
-from hpgmn.training.node_batches import LabelledNodes, NodeBatch
 from hpgmn.training.ranks import Ranks
 from hpgmn.training.shard_task import (
     BlockRows,
@@ -36,7 +35,7 @@ from hpgmn.training.shard_task import (
     read_common_state,
     shard_stage,
 )
-from hpgmn.training.stage_runner import StageRunner
+from hpgmn.training.stage_runner import LabelledNodes, NodeBatch, StageRunner
 from hpgmn.training.state import TrainState
 
 SETTINGS: dict[str, Any] = {

@@ -13,9 +13,19 @@ from hpgmn.auditing.findings import ALIKE, MEASURES
 from hpgmn.base.text import MISSING, percent
 from hpgmn.explain.explanation import DIRECTIONS, STATISTICS
 from hpgmn.report import model_plots, plots
-from hpgmn.report.data import ReportData, mapping, number
 from hpgmn.report.plots import short
-from hpgmn.report.rendering import Cell, Row, Table, decimals, markup, resource, value_range
+from hpgmn.report.rendering import (
+    Cell,
+    ReportData,
+    Row,
+    Table,
+    decimals,
+    mapping,
+    markup,
+    number,
+    resource,
+    value_range,
+)
 
 MOST_PATTERNS = 60
 """Patterns beyond which the heatmap shows the most used only."""

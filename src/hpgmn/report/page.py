@@ -21,20 +21,23 @@ from hpgmn.base.text import (
 )
 from hpgmn.graph import Array
 from hpgmn.report import plots
-from hpgmn.report.data import LearningCurves, ReportData, mapping, number
 from hpgmn.report.model_sections import (
     calibration_section,
     explorer_section,
     health_section,
     model_sections,
 )
-from hpgmn.report.plots import printable
 from hpgmn.report.rendering import (
+    LearningCurves,
+    ReportData,
     Row,
     Table,
     difference_text,
     finite_mean,
+    mapping,
     markup,
+    number,
+    printable,
     render_page,
     resource,
     value_range,

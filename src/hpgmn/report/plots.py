@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import re
-import unicodedata
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from xml.etree import ElementTree  # parses matplotlib's own output  # nosec B40
 import numpy as np
 
 from hpgmn.graph import Array
-from hpgmn.report.data import LearningCurves
+from hpgmn.report.rendering import LearningCurves, printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,23 +61,6 @@ _STYLE: dict[Any, Any] = {
     "legend.fontsize": 9,
     "svg.fonttype": "none",  # text stays text: small, and set in the browser's font
 }
-
-
-def printable(value: object) -> str:
-    r"""Return a value as one line of text that any HTML or SVG file may contain.
-
-    >>> printable("a\tb\x00")
-    'a b�'
-    """
-    text = str(value)
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(" " if c.isspace() else "\ufffd" if _is_control(c) else c for c in text)
-
-
-def _is_control(character: str) -> bool:
-    is_noncharacter = ord(character) & 0xFFFE == 0xFFFE
-    return is_noncharacter or unicodedata.category(character) in {"Cc", "Cs"}
 
 
 def short(value: object, longest: int = LONGEST_LABEL) -> str:

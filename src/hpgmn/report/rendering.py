@@ -1,4 +1,6 @@
-"""Templates, tables and number formats of the page.
+"""The data of a report page, its templates, tables and number formats.
+
+Fixed letters: R runs (split by split, seeds inside), S splits, E epochs, C classes.
 
 Templates escape every value (autoescape), and the page's policy forbids loading anything from
 outside; a page has at most one script, allowed by its hash.
@@ -9,8 +11,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +21,80 @@ import numpy as np
 
 from hpgmn.base.text import MISSING
 from hpgmn.graph import Array
-from hpgmn.report.plots import printable
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
+
+CURVE_NAMES = ("loss", "val_loss", "val_score")
+
+
+@dataclass(frozen=True)
+class LearningCurves:
+    """The learning curves of one training stage, NaN where a run has no value."""
+
+    stage: str
+    epochs: Array  # (E,)
+    curves: Mapping[str, Array]  # for each of CURVE_NAMES (R, E)
+
+
+@dataclass(frozen=True)
+class ReportData:
+    """Everything the page shows about a run.
+
+    Attributes:
+        config: the content of ``config.yaml``.
+        metrics: the content of ``metrics.json``.
+        stages: learning curves, one entry for each stage.
+        classes: C names.
+        confusion: (C, C) test nodes of all runs by class (row) and prediction (column).
+        audit: the content of ``audit.json``; empty if not recorded.
+        understanding: the content of ``understanding.json``; empty if not recorded.
+        explorer: the content of ``explorer.json``; empty if not recorded.
+    """
+
+    config: Mapping[str, Any]
+    metrics: Mapping[str, Any]
+    stages: tuple[LearningCurves, ...]
+    classes: tuple[str, ...]
+    confusion: Array
+    audit: Mapping[str, Any] = field(default_factory=dict)
+    understanding: Mapping[str, Any] = field(default_factory=dict)
+    explorer: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def num_runs(self) -> int:
+        """The number of splits times seeds."""
+        return len(self.metrics["splits"]) * int(self.metrics["seeds"])
+
+    def per_run(self, name: str) -> Array:
+        """Return a list of ``metrics.json`` as (S, seeds); NaN where nothing was recorded.
+
+        Raises ValueError if the list has another length.
+        """
+        shape = (len(self.metrics["splits"]), int(self.metrics["seeds"]))
+        values = self.metrics.get(name)
+        if values is None or values == []:
+            return np.full(shape, np.nan)
+        if not isinstance(values, list) or len(values) != shape[0] * shape[1]:
+            received = f"{len(values)} values" if isinstance(values, list) else repr(values)
+            raise ValueError(
+                f"'{name}' must hold {shape[0]} splits × {shape[1]} seeds (got {received})"
+            )
+        return np.array([number(value) for value in values]).reshape(shape)
+
+
+def number(value: object) -> float:
+    """Return a recorded number; NaN if it is missing, infinite or of another type."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return float(value)
+    return math.nan
+
+
+def mapping(value: object) -> Mapping[str, Any]:
+    """Return a recorded mapping; an empty one if it is missing or of another type."""
+    return value if isinstance(value, dict) else {}
+
 
 Row = Sequence[Any]
 
@@ -106,6 +178,23 @@ def markup(svg: str | None) -> Markup | None:
     from markupsafe import Markup
 
     return None if svg is None else Markup(svg)  # nosec B704
+
+
+def printable(value: object) -> str:
+    r"""Return a value as one line of text that any HTML or SVG file may contain.
+
+    >>> printable("a\tb\x00")
+    'a b�'
+    """
+    text = str(value)
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(" " if c.isspace() else "\ufffd" if _is_control(c) else c for c in text)
+
+
+def _is_control(character: str) -> bool:
+    is_noncharacter = ord(character) & 0xFFFE == 0xFFFE
+    return is_noncharacter or unicodedata.category(character) in {"Cc", "Cs"}
 
 
 def decimals(value: float) -> str:

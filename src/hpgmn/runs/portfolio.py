@@ -33,8 +33,8 @@ from hpgmn.runs.monitor import Monitor
 from hpgmn.runs.search import run_trials
 from hpgmn.runs.spec import RunSpec
 from hpgmn.training.checks import check_split, class_number, positive_class, seen_labels
-from hpgmn.training.numerics import deterministic_algorithms
 from hpgmn.training.replicas import Progress, group_by_shape, valid_settings
+from hpgmn.training.trainer import deterministic_algorithms
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from hpgmn.base.parsing import parse_json, read_json
 from hpgmn.base.settings import read_yaml
 from hpgmn.graph import Array
 from hpgmn.report import LearningCurves, ReportData, ReportDataError, render_report
-from hpgmn.report.data import CURVE_NAMES, mapping, number
+from hpgmn.report.rendering import CURVE_NAMES, mapping, number
 from hpgmn.runs.folder import (
     AUDIT_FILE,
     CONFIG_FILE,

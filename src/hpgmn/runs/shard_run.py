@@ -47,7 +47,6 @@ from hpgmn.training.checks import (
     scarce_counts,
     skewed_counts,
 )
-from hpgmn.training.numerics import deterministic_algorithms, run_training_thread
 from hpgmn.training.ranks import Ranks
 from hpgmn.training.replicas import Progress
 from hpgmn.training.saved import MODEL_FILE, SavedModel
@@ -61,6 +60,7 @@ from hpgmn.training.shard_task import (
 )
 from hpgmn.training.stage_runner import stage_logits
 from hpgmn.training.state import TrainState
+from hpgmn.training.trainer import deterministic_algorithms, run_training_thread
 
 logger = logging.getLogger(__name__)
 

@@ -28,8 +28,8 @@ from hpgmn.models.shipped import read_config
 from hpgmn.runs.search import planned_trials, run_trials
 from hpgmn.runs.spaces import Space, paper_space, space_for
 from hpgmn.training.checks import class_number
-from hpgmn.training.numerics import deterministic_algorithms
 from hpgmn.training.replicas import Progress
+from hpgmn.training.trainer import deterministic_algorithms
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

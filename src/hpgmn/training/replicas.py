@@ -45,10 +45,9 @@ from hpgmn.models.stage import (
 )
 from hpgmn.statistics import LocalStatistics
 from hpgmn.training.checkpoint import damaged_file, read_state, require_identity, write_state
-from hpgmn.training.numerics import run_training_thread
 from hpgmn.training.ranks import Ranks
 from hpgmn.training.state import TrainState
-from hpgmn.training.trainer import logits, train
+from hpgmn.training.trainer import logits, run_training_thread, train
 
 SAVE_SECONDS = 20.0
 """A running training saves its state this often."""

@@ -1,15 +1,16 @@
-"""One stage on its device: the loss and the step of its live replicas, and their validation.
+"""Run one stage: loss, optimizer step and validation of its live replicas.
 
-Several processes (ranks) may train one model together. Each reads its own nodes of every batch; the
-loss of the whole batch is computed from sums over all ranks, and gradients are averaged, so every
-rank makes the same step. One process is one rank, for which sums are its own.
+Each of several ranks reads its nodes of every batch; losses are summed and gradients averaged over
+ranks, so every rank makes the same step.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, Self, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol, Self, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,11 +22,105 @@ from hpgmn.graph import Array
 from hpgmn.models.layers import Output
 from hpgmn.models.stage import Parameters, Rates, Replica, TrainingStage
 from hpgmn.statistics import Statistic
-from hpgmn.training.node_batches import LabelledNodes, NodeBatch, prefetch
-from hpgmn.training.optimizer import ReplicaAdam, all_parameters
 from hpgmn.training.ranks import Ranks
 from hpgmn.training.replay import WARM_UP, StepReplay, attempt
-from hpgmn.training.state import StageState, TrainState, update_best
+from hpgmn.training.state import ReplicaAdam, StageState, TrainState, all_parameters, update_best
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+@dataclass(frozen=True)
+class NodeBatch:
+    """The part of a batch of train nodes that this rank reads.
+
+    Attributes:
+        nodes: (R, B), or (1, B) for all replicas.
+        labels: of the same shape.
+        valid: of the same shape; other entries are padding.
+        positions: (B,) in the batch of all ranks; None: it is the whole batch.
+        size: (R,) or (1,) nodes of the whole batch.
+    """
+
+    nodes: Tensor
+    labels: Tensor
+    valid: Tensor
+    positions: Tensor | None
+    size: Tensor
+
+
+@dataclass(frozen=True)
+class LabelledNodes:
+    """The labelled nodes of each replica, padded to one length.
+
+    Replicas trained in batches have equally many (:func:`hpgmn.training.replicas.replica_groups`).
+
+    Attributes:
+        nodes: (R, T), or (1, T) for all replicas.
+        labels: of the same shape.
+        valid: of the same shape; other entries are padding.
+        first: position of this rank's first node among those of all ranks.
+        total: nodes of all ranks; None: this rank has all of them.
+    """
+
+    nodes: Tensor
+    labels: Tensor
+    valid: Tensor
+    first: int = 0
+    total: int | None = None
+
+    @classmethod
+    def of(cls, labels: Array, device: torch.device, ranks: Ranks | None = None) -> LabelledNodes:
+        """Select the nodes whose label is not -1; several ranks count theirs together."""
+        known = torch.from_numpy(labels).to(device)
+        valid = known >= 0
+        length = max(int(valid.sum(dim=1).max()), 1)
+        if ranks is not None and ranks.size > 1:
+            length = int(valid.sum())
+        nodes = torch.argsort(~valid, dim=1, stable=True)[:, :length]
+        chosen = known.gather(1, nodes).clamp(min=0), valid.gather(1, nodes)
+        if ranks is None or ranks.size == 1:
+            return cls(nodes, *chosen)
+        counts = ranks.gather_numbers(length)
+        return cls(nodes, *chosen, first=sum(counts[: ranks.rank]), total=sum(counts))
+
+    @property
+    def count(self) -> int:
+        """Nodes of all ranks, padding included."""
+        return self.nodes.shape[1] if self.total is None else self.total
+
+    def node_batches(self, size: int, noise: Noise) -> Iterator[NodeBatch]:
+        """Yield all nodes once in random order; every rank draws the same order."""
+        order = noise.uniform("order", (self.count,))
+        if self.total is None:
+            order = order + 2.0 * ~self.valid  # padding at the end
+        order = torch.argsort(order, dim=1, stable=True)
+        for chosen in torch.split(order, size, dim=1):
+            if self.total is None:
+                valid = self.valid.gather(1, chosen)
+                positions, count = None, valid.sum(dim=1)
+            else:
+                last = self.first + self.nodes.shape[1]
+                positions = torch.nonzero((chosen[0] >= self.first) & (chosen[0] < last))[:, 0]
+                count = torch.tensor([chosen.shape[1]])
+                chosen = chosen[:, positions] - self.first
+                valid = self.valid.gather(1, chosen)
+            nodes, labels = self.nodes.gather(1, chosen), self.labels.gather(1, chosen)
+            yield NodeBatch(nodes, labels, valid, positions, count)
+
+
+def prefetch(items: Iterable[T], fetch: Callable[[T], U]) -> Iterator[tuple[T, U]]:
+    """Yield each item with its fetched value, fetching the next one meanwhile."""
+    with ThreadPoolExecutor(1) as pool:
+        waiting = None
+        for item in items:
+            coming = (item, pool.submit(fetch, item))
+            if waiting is not None:
+                yield waiting[0], waiting[1].result()
+            waiting = coming
+        if waiting is not None:
+            yield waiting[0], waiting[1].result()
+
 
 READ_NODES = 65536
 """Nodes evaluated at once by a stage in batches."""
@@ -83,8 +178,8 @@ def build_stage(
         name: {key: value[chosen] for key, value in values.items()}
         for name, values in state.done.items()
     }
-    own_task = task.subset(chosen)
-    return own_task, build(own_task, parameters)
+    subset = task.subset(chosen)
+    return subset, build(subset, parameters)
 
 
 class StageRunner:
@@ -92,11 +187,8 @@ class StageRunner:
 
     Args:
         task: all replicas.
-        build: builds the stage.
         state: results of earlier stages; the time to build is added to its seconds.
         live: the replicas to train, as positions in the task.
-        metric: selects epochs.
-        ranks: the processes that train together.
     """
 
     def __init__(
@@ -215,7 +307,6 @@ class StageRunner:
         """Train, validate and update the best values, without host–device synchronisation.
 
         Args:
-            optimizer: of the trained parameters.
             current: the stage; its best values are changed in place.
             epoch: its number; a tensor inside a CUDA graph.
             noises: one per pass; drawn here if None.

@@ -1,18 +1,126 @@
-"""The state of a training: one object that can be saved, reduced to fewer replicas and resumed."""
+"""The state of a training, which can be saved and resumed, and its optimizer."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch.optim.adam import adam
 
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.randomness import load_kernels
-from hpgmn.models.stage import Parameters, Replica, TrainingStage
+from hpgmn.models.stage import Parameters, Rates, Replica, TrainingStage
+
+_BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
+
+
+class ReplicaAdam:
+    """Adam (β₁ 0.9, β₂ 0.999, ε 1e-8) whose moments are plain tensors, easy to save and slice.
+
+    Args:
+        parameters: (R, …) tensors by name.
+        rates: weight decay is L2, added to the gradient.
+        first: first moments to continue from; zeros if None.
+        second: second moments to continue from; zeros if None.
+        steps: made before.
+        own_rates: other rates, by prefix of parameter names.
+    """
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        rates: Rates,
+        first: Parameters | None = None,
+        second: Parameters | None = None,
+        steps: int = 0,
+        own_rates: Mapping[str, Rates] | None = None,
+    ) -> None:
+        self.parameters = parameters
+        self.first = first or {name: torch.zeros_like(p) for name, p in parameters.items()}
+        self.second = second or {name: torch.zeros_like(p) for name, p in parameters.items()}
+        special_rates = own_rates or {}
+        groups: dict[str | None, dict[str, Tensor]] = {}
+        for name, parameter in parameters.items():
+            prefix = next((prefix for prefix in special_rates if name.startswith(prefix)), None)
+            groups.setdefault(prefix, {})[name] = parameter
+        self._groups = [
+            _Group(members, rates if prefix is None else special_rates[prefix], steps)
+            for prefix, members in groups.items()
+        ]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Make one step along the parameters' gradients."""
+        for group in self._groups:
+            group.step(self.first, self.second)
+
+    def clear(self) -> None:
+        """Clear the gradients."""
+        for parameter in self.parameters.values():
+            parameter.grad = None
+
+
+class _Group:
+    """Parameters that share their rates."""
+
+    def __init__(self, parameters: Parameters, rates: Rates, steps: int) -> None:
+        self.parameters = parameters
+        device = next(iter(parameters.values())).device
+        self._rates = set(zip(rates.lr, rates.weight_decay, strict=True))
+        self._lr = torch.tensor(rates.lr, device=device)
+        self._weight_decay = torch.tensor(rates.weight_decay, device=device)
+        self._decay = torch.tensor([_BETA1, _BETA2], dtype=torch.float64, device=device)
+        self._steps = torch.full((), steps, device=device)  # a CUDA graph counts here
+        self._counts = [torch.full((), float(steps), device=device) for _ in parameters]
+
+    def step(self, first: Parameters, second: Parameters) -> None:
+        """Update the parameters and their moments."""
+        if len(self._rates) > 1:
+            self._step_each(first, second)
+            return
+        [(lr, weight_decay)] = self._rates
+        names = [name for name, parameter in self.parameters.items() if parameter.grad is not None]
+        gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
+        adam(
+            [self.parameters[name] for name in names],
+            gradients,
+            [first[name] for name in names],
+            [second[name] for name in names],
+            [],
+            self._counts[: len(names)],
+            fused=True,
+            amsgrad=False,
+            beta1=_BETA1,
+            beta2=_BETA2,
+            lr=lr,
+            weight_decay=weight_decay,
+            eps=_EPSILON,
+            maximize=False,
+        )
+
+    def _step_each(self, first: Parameters, second: Parameters) -> None:
+        """Make the same step for replicas with different rates, broadcast over each tensor."""
+        self._steps += 1
+        scale1, scale2 = (1 - self._decay**self._steps).unbind()
+        for name, parameter in self.parameters.items():
+            if parameter.grad is None:
+                continue
+            shape = (-1, *[1] * (parameter.dim() - 1))
+            gradient = parameter.grad + self._weight_decay.view(shape) * parameter
+            mean = first[name].lerp_(gradient, 1 - _BETA1)
+            square = second[name].mul_(_BETA2).addcmul_(gradient, gradient, value=1 - _BETA2)
+            spread = (square / scale2).sqrt_().add_(_EPSILON)
+            parameter -= mean / spread * (self._lr.view(shape) / scale1)
+
+
+def all_parameters(module: torch.nn.Module) -> dict[str, Tensor]:
+    """Return every parameter of a module by name."""
+    return dict(module.named_parameters())
+
 
 logger = logging.getLogger(__name__)
 
@@ -102,11 +210,11 @@ def update_best(
     """Keep the parameters of the replicas that improved.
 
     Args:
-        current: the stage; its best values are changed in place.
+        current: its best values are changed in place.
         live: (L,) the replicas in training.
         epoch: the number of the finished epoch; a tensor inside a CUDA graph.
-        score: (L,) validation score.
-        loss: (L,) validation loss.
+        score: (L,) on validation nodes.
+        loss: (L,) on validation nodes.
         patience: a replica without improvement for longer is final; 0: none is.
     """
     best_score, best_loss = current.best_score[live], current.best_loss[live]
@@ -119,15 +227,15 @@ def update_best(
         chosen = torch.nonzero(better).squeeze(1)
         if not chosen.numel():
             return
-        places = live[chosen]
+        improved = live[chosen]
         for key, value in current.parameters.items():
-            current.best[key][places] = value[chosen]
-        current.overflowed[places] = _overflowed(current)[chosen]
+            current.best[key][improved] = value[chosen]
+        current.overflowed[improved] = _overflowed(current)[chosen]
     else:  # no host–device synchronisation inside an epoch
-        everyone = len(current.live) == current.best_score.shape[0]
+        all_live = len(current.live) == current.best_score.shape[0]
         for key, value in current.parameters.items():
             mask, kept = better.view(-1, *[1] * (value.dim() - 1)), current.best[key]
-            if everyone and load_kernels() is not None:
+            if all_live and load_kernels() is not None:
                 load_kernels().replace(better, value, kept)
             else:
                 kept.index_copy_(0, live, torch.where(mask, value, kept[live]))
@@ -156,8 +264,8 @@ def improving_replicas(current: StageState, stage: TrainingStage) -> list[int]:
     losses = current.history["loss"][-1].tolist()
     patience = stage.patience or stage.epochs
     return [
-        place
-        for place, replica in enumerate(current.live)
+        position
+        for position, replica in enumerate(current.live)
         if current.epoch - best[replica] < patience and math.isfinite(losses[replica])
     ]
 
@@ -189,8 +297,7 @@ def require_best_epoch(
         return
     first = lost[0] if lost else next(iter(troubled))
     what, epoch = troubled[first]
-    one = replicas[first]
-    where = f"epoch {epoch} of split {one.split}, seed {one.seed}"
+    where = f"epoch {epoch} of split {replicas[first].split}, seed {replicas[first].seed}"
     if lost:
         raise HPGMNError(
             f"The {what} of stage '{stage.name}' was never finite in {len(lost)} of {len(best)} "
@@ -220,21 +327,21 @@ def _check_overflow(
     """
     if current.overflowed.any():
         number = int(torch.nonzero(current.overflowed)[0])
-        one = replicas[number]
+        replica = replicas[number]
         raise HPGMNError(
-            f"The gradients of stage '{stage.name}' in split {one.split}, seed {one.seed} are "
-            f"too large to be squared, so some weights were not trained. {explain(number)}"
+            f"The gradients of stage '{stage.name}' in split {replica.split}, seed {replica.seed} "
+            f"are too large to be squared, so some weights were not trained. {explain(number)}"
         )
-    places = torch.nonzero(_overflowed(current)).flatten().tolist()
-    later = [number for place in places if first_nonfinite[number := current.live[place]] is None]
+    positions = torch.nonzero(_overflowed(current)).flatten().tolist()
+    later = [number for p in positions if first_nonfinite[number := current.live[p]] is None]
     if later:
-        one = replicas[later[0]]
+        replica = replicas[later[0]]
         logger.warning(
             "The gradients of stage '%s' in split %d, seed %d are too large to be squared after "
             "the best epoch, %d, which is kept%s. %s",
             stage.name,
-            one.split,
-            one.seed,
+            replica.split,
+            replica.seed,
             int(current.best_epoch[later[0]]),
             f" (in {len(later)} of {len(first_nonfinite)} runs in all)" if len(later) > 1 else "",
             explain(later[0]),
@@ -256,25 +363,18 @@ def _first_nonfinite(current: StageState, stage: TrainingStage) -> list[tuple[st
     return events
 
 
-def drop_replicas(current: StageState, places: list[int]) -> None:
-    """Keep only the replicas at these positions in training."""
-    current.live = [current.live[place] for place in places]
+def drop_replicas(current: StageState, kept: list[int]) -> None:
+    """Keep only the replicas at these positions of ``live`` in training."""
+    current.live = [current.live[position] for position in kept]
     for part in (current.parameters, current.first, current.second):
         for key, value in part.items():
-            part[key] = value[places]
+            part[key] = value[kept]
 
 
 def finish_stage(
     state: TrainState, stage: TrainingStage, replicas: Sequence[Replica], explain: Explain
 ) -> None:
-    """Finish the current stage with the best values of every replica.
-
-    Args:
-        state: the training.
-        stage: the current stage.
-        replicas: all of them.
-        explain: called for a replica whose loss is not finite.
-    """
+    """Finish the current stage with the best values of every replica."""
     current = state.current
     assert current is not None
     require_best_epoch(current, stage, replicas, explain)

@@ -7,8 +7,15 @@ The whole state is one object (:class:`TrainState`), so a run can be interrupted
 
 from __future__ import annotations
 
+import dataclasses
+import math
+import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Event
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,25 +28,179 @@ from hpgmn.models.layers import initialise
 from hpgmn.models.stage import (
     ModelEntry,
     Parameters,
+    Replica,
     TrainingStage,
     TrainingTask,
     load_parameters,
 )
-from hpgmn.training.diagnosis import explain_nonfinite_loss
-from hpgmn.training.numerics import matmul_precision
-from hpgmn.training.optimizer import ReplicaAdam, all_parameters
+from hpgmn.statistics import Statistic
 from hpgmn.training.ranks import Ranks
 from hpgmn.training.replay import WARM_UP, Replay, attempt
 from hpgmn.training.stage_runner import BuildStage, StageRunner, Task, build_stage, stage_logits
 from hpgmn.training.state import (
     HISTORY,
+    ReplicaAdam,
     StageState,
     TrainState,
+    all_parameters,
     drop_replicas,
     finish_stage,
     improving_replicas,
     start_stage,
 )
+
+LARGE = 1e9
+"""Larger values overflow single precision, whatever the settings."""
+
+_VALUES = 10_000_000  # inspected of each statistic
+_SPREAD = 10.0  # a setting so many times its default is the likelier cause
+
+
+def explain_nonfinite_loss(
+    stage: TrainingStage, replica: Replica, nodes: Tensor, position: int = 0
+) -> str:
+    """Explain why a replica's loss is not finite, and what to do.
+
+    Args:
+        nodes: (T,) nodes whose rows are inspected.
+        position: of the replica in the stage.
+    """
+    sizes = {
+        name: size
+        for name, value in stage.inputs.items()
+        if (size := largest(value, nodes, position)) is not None
+    }
+    widest = max(sizes, key=lambda name: _order(sizes[name]), default="")
+    if widest and not sizes[widest] < LARGE:
+        size = sizes[widest]
+        holds = f"up to {size:.3g}" if math.isfinite(size) else str(size)
+        scaling = _scaling(widest, replica.settings)
+        remedy = "divide attributes and weights of edges by their largest value"
+        remedy = f"set {scaling}=unit, or {remedy}" if scaling else remedy
+        return f"Statistic '{widest}' holds {holds}: {remedy}."
+    name, value = _unusual_setting(stage, replica, position)
+    rest = f"no statistic holds large values (at most {sizes[widest]:.3g})" if widest else ""
+    why = f"Setting {name} is {value:g}" + (f", and {rest}" if rest else "")
+    exact = ", or set precision=float32" if stage.precision == "bfloat16" else ""
+    return f"{why}. Lower {name}{exact}."
+
+
+def _scaling(statistic: str, settings: Any) -> str:
+    """Return the setting that scales a statistic to unit length, or "" if none or set already."""
+    names = [info.name for info in dataclasses.fields(settings) if info.name.endswith("_scaling")]
+    matches = [name for name in names if statistic.startswith(name.removesuffix("_scaling"))]
+    for name in matches or names[:1]:
+        if getattr(settings, name) != "unit":
+            return name
+    return ""
+
+
+def _order(size: float) -> float:
+    return math.inf if math.isnan(size) else size
+
+
+def largest(value: Any, nodes: Tensor, position: int = 0) -> float | None:
+    """Return the largest absolute value of an input; NaN or infinity if one of them is.
+
+    Args:
+        value: a statistic, a tensor or several of them; anything else gives None.
+        nodes: whose rows of a statistic are inspected.
+        position: of the replica in the stage.
+    """
+    if isinstance(value, Statistic):
+        some = nodes[: max(1, _VALUES // max(value.width, 1))]
+        value = value.rows(some, position)
+    if isinstance(value, Tensor):
+        if value.layout != torch.strided:
+            coo: Any = value
+            value = coo.to_sparse_coo().coalesce().values()
+        return float(value.detach().float().abs().max()) if value.numel() else 0.0
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        sizes = [s for item in value if (s := largest(item, nodes, position)) is not None]
+        return max(sizes, key=_order, default=None)
+    return None
+
+
+def _unusual_setting(stage: TrainingStage, replica: Replica, position: int) -> tuple[str, float]:
+    """Return the setting that exceeds its default most, and its value."""
+    settings = replica.settings
+    defaults: dict[str, Any] = {info.name: info.default for info in dataclasses.fields(settings)}
+    lr = "estimator_lr" if stage.name == "estimator" and "estimator_lr" in defaults else "lr"
+    decay = lr.replace("lr", "weight_decay")
+    names = [decay] + [f"{name}_weight" for name in (*stage.penalty_weights, "consistency")]
+    ratios = {
+        name: getattr(settings, name) / (defaults[name] or 1.0)
+        for name in names
+        if name in defaults and isinstance(getattr(settings, name), int | float)
+    }
+    # The learning rate is named unless another setting exceeds its default by far.
+    ratios = {name: ratio for name, ratio in ratios.items() if ratio > _SPREAD}
+    ratios[lr] = stage.lr[position] / (defaults.get(lr) or 1.0)
+    name = max(ratios, key=lambda name: ratios[name])
+    return name, stage.lr[position] if name == lr else float(getattr(settings, name))
+
+
+Result = TypeVar("Result")
+
+_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+_FIXED_WORKSPACES = (":4096:8", ":16:8")  # the values for which cuBLAS is deterministic
+
+
+def run_training_thread(work: Callable[[Event], Result]) -> Result:
+    """Call ``work`` in a thread that flushes denormals to zero, and wait for it.
+
+    Denormal squared gradients made CPU runs 30 times slower. Ctrl-C sets the event passed to
+    ``work``, which should stop after the epoch, and raises KeyboardInterrupt once it has returned.
+    """
+    interrupted = Event()
+    with ThreadPoolExecutor(1, initializer=torch.set_flush_denormal, initargs=(True,)) as pool:
+        try:
+            return pool.submit(work, interrupted).result()
+        except KeyboardInterrupt:
+            interrupted.set()
+            raise
+
+
+@contextmanager
+def matmul_precision(precision: str, device: torch.device) -> Iterator[None]:
+    """Multiply float32 matrices in TF32 on a GPU if ``precision`` is "tf32".
+
+    "bfloat16" is handled by autocast in the training step.
+    """
+    before = torch.get_float32_matmul_precision()
+    if precision == "tf32" and device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@contextmanager
+def deterministic_algorithms(is_requested: bool, device: torch.device | str) -> Iterator[None]:
+    """Make a GPU reproducible bit for bit; a CPU always is.
+
+    torch uses deterministic algorithms (and refuses operations that have none), cuBLAS a fixed
+    workspace, sparse products our own kernel; limits use total instead of free memory.
+    """
+    if not is_requested or torch.device(device).type != "cuda":
+        yield
+        return
+    if os.environ.get(_WORKSPACE) not in _FIXED_WORKSPACES:
+        os.environ[_WORKSPACE] = _FIXED_WORKSPACES[0]  # read when cuBLAS is first used
+    before = torch.are_deterministic_algorithms_enabled()
+    options: Any = torch.utils.deterministic
+    fills_memory = options.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    options.fill_uninitialized_memory = False  # nothing is read before it is written
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+        options.fill_uninitialized_memory = fills_memory
+
 
 Watcher = Callable[[TrainState, TrainingStage], None]
 """Called after each epoch; may save the state or stop the run by raising."""
@@ -57,12 +218,9 @@ def train(
     """Train every stage of a model on a graph.
 
     Args:
-        task: graph, replicas and the labels training may see.
-        entry: the model.
         metric: selects epochs on the validation nodes.
         positive: the positive class of the metric, see :func:`hpgmn.base.metrics.metric`.
         state: a state to resume.
-        watch: called after each epoch.
     """
     stages = entry.stages_of(task.settings[0])
     return train_stages(task, stages, metric=metric_of(metric, positive), state=state, watch=watch)
@@ -192,14 +350,7 @@ def logits(
     parameters: Mapping[str, Parameters],
     nodes: Tensor | None = None,
 ) -> Tensor:
-    """Return a trained model's logits, dropout off: (R, N, C), or (R, B, C) of some nodes.
-
-    Args:
-        task: the graph and the replicas.
-        entry: the model.
-        parameters: those of every stage.
-        nodes: (B,) positions of the requested nodes; None for all.
-    """
+    """Return a trained model's logits, dropout off: (R, N, C), or (R, B, C) of (B,) nodes."""
     *_, build = entry.stages.values()
     stage = build(task, parameters)
     model = stage.model.to(task.device)

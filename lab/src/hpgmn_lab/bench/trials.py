@@ -31,8 +31,8 @@ from hpgmn.graph import Graph
 from hpgmn.graph.datasets import load
 from hpgmn.graph.synthetic import trading_network
 from hpgmn.models import find_model
-from hpgmn.training.numerics import run_training_thread
 from hpgmn.training.replicas import Progress
+from hpgmn.training.trainer import run_training_thread
 from hpgmn_lab.bench.process import (
     OtherLoad,
     ProgressLines,
