@@ -228,7 +228,7 @@ def test_the_rarer_class_is_looked_for_unless_another_is_named(
     assert (found["positive"], found["score"]) == (sought, metrics["test_score"])
     assert words in hpgmn("evaluate", "run").out
     page = Path("run/report.html").read_text(encoding="utf-8")
-    assert f"Test average precision of &#x27;{sought}&#x27;" in page
+    assert f"Test average precision of &#39;{sought}&#39;" in page
     assert f"--positive {sought}" in page
 
 

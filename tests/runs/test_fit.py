@@ -209,7 +209,7 @@ def test_a_run_does_not_go_on_from_a_state_that_says_nothing(
         train_folder(SPEC, small_graph, tmp_path, should_stop=lambda: True)
     path = tmp_path / "state" / "state-000.safetensors"
     write_tensors(path, read_tensors(path)[0], {})
-    with pytest.raises(HPGMNError, match=r"state-000\.safetensors is damaged .*--overwrite"):
+    with pytest.raises(HPGMNError, match=r"state-000\.safetensors is damaged .*overwrite=True"):
         train_folder(SPEC, small_graph, tmp_path)
 
 

@@ -77,7 +77,7 @@ def test_the_plain_kernel_is_the_compiled_one(
             graph.adjacency("out"), graph.x, labels, NUM_CLASSES, out, unit_length=unit_length
         )
         plain = labelwise._kernel(lambda function: function, labelwise._squares)
-        monkeypatch.setattr(labelwise, "_compiled", lambda plain=plain: plain)
+        monkeypatch.setattr(labelwise, "_compile_kernel", lambda plain=plain: plain)
     np.testing.assert_allclose(found[1], found[0], rtol=1e-6, atol=1e-7)
 
 
@@ -115,7 +115,7 @@ def test_read_only_and_mapped_arrays_need_no_second_kernel(tmp_path: Path) -> No
     )
     fill_class_means(adjacency, x, labels, NUM_CLASSES, out)
     np.testing.assert_array_equal(out, expected)
-    assert len(labelwise._compiled().signatures) == 1
+    assert len(labelwise._compile_kernel().signatures) == 1
 
 
 def test_many_dense_attributes_take_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:

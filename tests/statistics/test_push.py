@@ -154,7 +154,9 @@ def test_neither_threads_nor_chunks_change_a_bit(
 def test_machine_code_does_what_the_python_says(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     matrix = random_transition(60)
     compiled = largest_entries(matrix, kind, count=8, self_entry=False)
-    monkeypatch.setattr(push, "_compiled", lambda kind: push._kernel(kind, lambda plain: plain))
+    monkeypatch.setattr(
+        push, "_compile_kernel", lambda kind: push._kernel(kind, lambda plain: plain)
+    )
     assert_same_bits(largest_entries(matrix, kind, count=8, self_entry=False), compiled)
 
 
@@ -180,9 +182,9 @@ def test_an_edge_that_carries_nothing_leads_nowhere(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["ppr", "heat"])
 def test_a_prepared_push_compiles_no_more(kind: str) -> None:
-    push._compiled.cache_clear()
+    push._compile_kernel.cache_clear()
     prepare_push(kind)
-    kernel = push._compiled(kind)
+    kernel = push._compile_kernel(kind)
     assert len(kernel.signatures) == 1
     largest_entries(random_transition(20), kind)
     assert len(kernel.signatures) == 1
@@ -200,14 +202,14 @@ def test_progress_counts_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_stop_in_progress_stops_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(push, "_CHUNK", 1)
     started = []
-    whole = push._compiled("ppr")
+    whole = push._compile_kernel("ppr")
 
     def counted(first: int, *others: Any) -> None:
         started.append(first)
         time.sleep(0.005)  # time enough to be told
         whole(first, *others)
 
-    monkeypatch.setattr(push, "_compiled", lambda kind: counted)
+    monkeypatch.setattr(push, "_compile_kernel", lambda kind: counted)
 
     def stop(done: int, total: int) -> None:
         raise KeyboardInterrupt

@@ -197,7 +197,7 @@ def coverage_curve(
         confidence: (n,) of at least one node.
         right: (n,) whether each prediction is correct.
     """
-    thresholds, shares, accuracies = _answers(confidence, right)
+    thresholds, shares, accuracies = _threshold_curve(confidence, right)
     positions = np.searchsorted(shares, np.asarray(coverages) - 1e-12).clip(max=shares.size - 1)
     return [
         Answered(float(thresholds[at]), float(shares[at]), float(accuracies[at]))
@@ -216,7 +216,7 @@ def threshold_for_accuracy(
         wanted: the required accuracy.
         fewest: minimum number of nodes to answer (or all, if there are fewer).
     """
-    thresholds, shares, accuracies = _answers(confidence, right)
+    thresholds, shares, accuracies = _threshold_curve(confidence, right)
     answered = shares * confidence.size + 1e-9 >= min(fewest, confidence.size)
     enough = np.flatnonzero((accuracies >= wanted) & answered)
     if not enough.size:
@@ -225,7 +225,7 @@ def threshold_for_accuracy(
     return Answered(float(thresholds[at]), float(shares[at]), float(accuracies[at]))
 
 
-def _answers(confidence: Array, right: Array) -> tuple[Array, Array, Array]:
+def _threshold_curve(confidence: Array, right: Array) -> tuple[Array, Array, Array]:
     """Return all distinct thresholds, descending, with their coverage and accuracy."""
     order = np.argsort(-confidence, kind="stable")
     level = confidence[order]

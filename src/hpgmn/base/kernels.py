@@ -17,7 +17,7 @@ LONGEST = 2**31 - _BLOCK
 
 
 @triton.jit
-def _hashed(z):
+def _hash(z):
     """Apply SplitMix64's finaliser."""
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB
@@ -44,7 +44,7 @@ def _drop(
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = index < count
     start = tl.load(starts + replica).to(tl.uint64, bitcast=True)
-    bits = _hashed((index // 4).to(tl.uint64) * 0x9E3779B97F4A7C15 + start)
+    bits = _hash((index // 4).to(tl.uint64) * 0x9E3779B97F4A7C15 + start)
     lane = ((bits >> ((index % 4) * 16).to(tl.uint64)) & 0xFFFF).to(tl.int32)
     lane = tl.where(lane >= 32768, lane - 65536, lane)
     keep = lane >= tl.load(thresholds + replica).to(tl.int32)

@@ -52,7 +52,7 @@ def roc_auc(logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
     With more than two classes, the mean of one-vs-rest over classes with rows on both sides. Valid
     rows of a single class give 0.5, NaN among the scores gives NaN.
     """
-    scores, positive, valid_rows = _sides("roc_auc", logits, labels, valid)
+    scores, positive, valid_rows = _rankings("roc_auc", logits, labels, valid)
     negative = valid_rows & ~positive
     others = negative.sum(dim=-1, keepdim=True)
     # Masked, not selected: a selection would synchronise the host with the GPU.
@@ -62,7 +62,7 @@ def roc_auc(logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
     pairs = positive.sum(dim=-1) * others.squeeze(-1)
     area = ((below + through) * positive).sum(dim=-1).double() / (2 * pairs).clamp(min=1)
     area = torch.where((pairs > 0).any(dim=-1), _mean_where(area, pairs > 0), 0.5)
-    return _unless_lost(area, scores, valid_rows)
+    return _nan_where_invalid(area, scores, valid_rows)
 
 
 def average_precision(logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
@@ -71,12 +71,12 @@ def average_precision(logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
     With more than two classes, the mean of one-vs-rest over classes with valid rows. Without a row
     of class 1 it is 0, with NaN among the scores NaN.
     """
-    scores, positive, valid_rows = _sides("average_precision", logits, labels, valid)
-    hits = _as_high(scores, positive).double()
-    precision = hits / _as_high(scores, valid_rows).clamp(min=1)
+    scores, positive, valid_rows = _rankings("average_precision", logits, labels, valid)
+    hits = _count_at_least(scores, positive).double()
+    precision = hits / _count_at_least(scores, valid_rows).clamp(min=1)
     number = positive.sum(dim=-1)
     value = (precision * positive).sum(dim=-1) / number.clamp(min=1)
-    return _unless_lost(_mean_where(value, number > 0), scores, valid_rows)
+    return _nan_where_invalid(_mean_where(value, number > 0), scores, valid_rows)
 
 
 def precision_at(logits: Tensor, labels: Tensor, valid: Tensor, *, number: int) -> Tensor:
@@ -95,7 +95,7 @@ def precision_at(logits: Tensor, labels: Tensor, valid: Tensor, *, number: int) 
     share = (tied & positive).sum(dim=-1).double() / tied.sum(dim=-1).clamp(min=1)
     remaining = taken.squeeze(-1) - above.sum(dim=-1)
     value = ((above & positive).sum(dim=-1) + remaining * share) / taken.squeeze(-1).clamp(min=1)
-    return _unless_lost(value, scores.unsqueeze(1), valid.unsqueeze(1))
+    return _nan_where_invalid(value, scores.unsqueeze(1), valid.unsqueeze(1))
 
 
 def _members(classes: Tensor, valid: Tensor, num_classes: int) -> Tensor:
@@ -109,7 +109,7 @@ def _mean_where(values: Tensor, counted: Tensor) -> Tensor:
     return (values * counted).sum(dim=-1) / counted.sum(dim=-1).clamp(min=1)
 
 
-def _sides(
+def _rankings(
     name: str, logits: Tensor, labels: Tensor, valid: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return scores, positive rows and valid rows, (R, rankings, B) each.
@@ -126,14 +126,14 @@ def _sides(
     return scores, positive, valid.unsqueeze(1).expand_as(positive)
 
 
-def _as_high(scores: Tensor, counted: Tensor) -> Tensor:
+def _count_at_least(scores: Tensor, counted: Tensor) -> Tensor:
     """Count, for each row, the masked rows whose score is at least as high."""
     number = counted.sum(dim=-1, keepdim=True)
     ordered = scores.masked_fill(~counted, float("inf")).sort(dim=-1).values
     return number - torch.searchsorted(ordered, scores, right=False).clamp(max=number)
 
 
-def _unless_lost(values: Tensor, scores: Tensor, valid: Tensor) -> Tensor:
+def _nan_where_invalid(values: Tensor, scores: Tensor, valid: Tensor) -> Tensor:
     """Return NaN for replicas with NaN among their scores, which sort above all numbers."""
     lost = (scores.isnan() & valid).flatten(1).any(dim=-1)
     return values.masked_fill(lost, float("nan")).float()
@@ -221,10 +221,10 @@ def metric(name: str, positive: int = 1) -> Metric:
     tensor([0.5000])
     """
     function = _plain_metric(name)
-    return functools.partial(_mirrored, function) if positive == 0 else function
+    return functools.partial(_swap_classes, function) if positive == 0 else function
 
 
-def _mirrored(function: Metric, logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
+def _swap_classes(function: Metric, logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
     """Evaluate a binary metric with the two classes exchanged."""
     if logits.shape[-1] != 2:
         return function(logits, labels, valid)

@@ -172,7 +172,7 @@ def _boolean(name: str, value: Any) -> bool:
     raise SettingError(f"Setting '{name}' takes true or false (got {value!r}).")
 
 
-def _checked(info: dataclasses.Field[Any], hint: Any, value: Any) -> Any:
+def _parse_value(info: dataclasses.Field[Any], hint: Any, value: Any) -> Any:
     """Convert a value to the type of its field; raise SettingError if it is not allowed."""
     name, meta = info.name, info.metadata
     if typing.get_origin(hint) is types.UnionType:  # X | None
@@ -222,7 +222,9 @@ def make_settings(cls: type[AnySettings], values: Mapping[str, Any]) -> AnySetti
     for name in values:
         if name not in fields:
             raise SettingError.unknown("setting", name, sorted(fields))
-    checked = {name: _checked(fields[name], hints[name], value) for name, value in values.items()}
+    checked = {
+        name: _parse_value(fields[name], hints[name], value) for name, value in values.items()
+    }
     return cls(**checked)
 
 

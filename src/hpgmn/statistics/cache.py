@@ -168,7 +168,7 @@ class StatisticsCache:
             prepare: compiles what ``compute`` needs; its time does not count.
         """
         arrays = self._read(recipe)
-        return self._computed(recipe, compute, prepare) if arrays is None else arrays
+        return self._compute(recipe, compute, prepare) if arrays is None else arrays
 
     def sparse(
         self, recipe: Recipe, compute: Callable[[], sp.csr_array], prepare: Callable[[], object]
@@ -204,9 +204,9 @@ class StatisticsCache:
             fill(rows)
             return {"rows": rows}
 
-        return self._computed(recipe, compute)["rows"]
+        return self._compute(recipe, compute)["rows"]
 
-    def _computed(
+    def _compute(
         self,
         recipe: Recipe,
         compute: Callable[[], Mapping[str, Array]],
@@ -215,7 +215,7 @@ class StatisticsCache:
         if prepare is not None:
             prepare()
         began = time.perf_counter()
-        arrays = {name: _aligned(array) for name, array in compute().items()}
+        arrays = {name: _align(array) for name, array in compute().items()}
         seconds = time.perf_counter() - began
         if seconds > MIN_SECONDS:
             logger.info("%s computed in %.1f s.", recipe.kind, seconds)
@@ -492,7 +492,7 @@ def _has_denormals() -> bool:
     return bool(torch.tensor(1e-30).mul(1e-10) > 0)
 
 
-def _aligned(array: Array) -> Array:
+def _align(array: Array) -> Array:
     """Return the array, copied if it is not aligned as a mapped one."""
     if array.ctypes.data % _ALIGNMENT:
         copy: Array = torch.from_numpy(array).clone().numpy()

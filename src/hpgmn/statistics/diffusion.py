@@ -37,7 +37,7 @@ _COLUMNS_AT_ONCE = 8
 
 
 def transition(adjacency: sp.csr_array, normalization: str, self_loop: float = 0.0) -> sp.csr_array:
-    """T: the adjacency normalised so that its powers stay bounded.
+    """Return T, the normalised adjacency, whose powers stay bounded.
 
     Args:
         adjacency: (N, N).
@@ -73,13 +73,13 @@ def transition(adjacency: sp.csr_array, normalization: str, self_loop: float = 0
 def coefficients(
     kind: str, *, teleport: float = 0.15, heat_time: float = 3.0, tolerance: float = 1e-6
 ) -> Array:
-    """θ_0 … θ_K, cut where the rest of the series sums to less than the tolerance.
+    """Return θ_0 … θ_K, truncated where the rest sums to less than the tolerance.
 
     Args:
         kind: "ppr" or "heat".
-        teleport: PPR's probability of going back to the start.
+        teleport: PPR's restart probability.
         heat_time: t of the heat kernel.
-        tolerance: the largest sum of what is cut off.
+        tolerance: largest sum of the truncated terms.
 
     >>> coefficients("ppr", teleport=0.5, tolerance=0.1)
     array([0.5   , 0.25  , 0.125 , 0.0625])
@@ -95,7 +95,7 @@ def coefficients(
 
 
 def series(matrix: Any, start: Any, theta: Array) -> Any:
-    """Σ θ_k M^k · start by Horner's rule: one product with M per term, two arrays in memory."""
+    """Return Σ θ_k M^k · start by Horner's rule: one product per term, two arrays in memory."""
     result = start * float(theta[-1])
     for weight in theta[-2::-1]:
         result = matrix @ result
@@ -107,18 +107,14 @@ def series(matrix: Any, start: Any, theta: Array) -> Any:
 
 
 def diffuse(matrix: SparseMatrix, start: Tensor, theta: Array) -> Tensor:
-    """:func:`series` on a device, differentiable in ``start``; the way back is a series too."""
+    """Return :func:`series` on a device, differentiable in ``start``."""
     with torch.autocast(matrix.device.type, enabled=False):
         result: Tensor = cast(Any, _Series).apply(at_least_single(start), matrix, theta)
     return result
 
 
 def reached_nodes(transition_matrix: sp.csr_array) -> Array:
-    """The nodes that some edge leads to, by position.
-
-    Any other node u has S·e_u = θ_0·e_u, because its column of T is zero. On squirrel 2,205 of
-    5,201 nodes are led to, so most of S need not be stored.
-    """
+    """Return the nodes with incoming edges, by position; for any other node u, S·e_u = θ_0·e_u."""
     return np.flatnonzero(
         np.bincount(transition_matrix.indices, minlength=transition_matrix.shape[0])
     )
@@ -132,11 +128,10 @@ def dense_columns(
     heat_time: float = 3.0,
     tolerance: float = 1e-6,
 ) -> Array:
-    """The columns of S that :func:`reached_nodes` names, (N, k) float32.
+    """Return the columns of S for :func:`reached_nodes`, (N, k) float32.
 
-    PPR by inversion: with the nodes led to first, I - (1-t)·T = [[A, 0], [-(1-t)·B, I]], so that
-    S's columns there are t·A⁻¹ above and (1-t)·B·(t·A⁻¹) below; A is inverted in place. The heat
-    kernel by its series.
+    PPR by inversion: with these nodes first, I - (1-t)·T = [[A, 0], [-(1-t)·B, I]], so the columns
+    are t·A⁻¹ above and (1-t)·B·(t·A⁻¹) below. The heat kernel by its series.
     """
     num_nodes = transition_matrix.shape[0]
     inner = reached_nodes(transition_matrix)
@@ -151,12 +146,12 @@ def dense_columns(
         if inner.size:
             system = scipy.linalg.inv(system.T, overwrite_a=True, check_finite=False).T
         system *= np.float32(teleport)
-        # A node that leads nowhere has its self entry alone; pivoting leaves rounding beside it.
+        # A node without outgoing edges has a self entry only; pivoting leaves rounding errors.
         others = np.diff(entering.indptr)[inner] - (entering[inner].diagonal() != 0)
         alone = np.flatnonzero(others == 0)
-        own = system[alone, alone]
+        diagonal = system[alone, alone]
         system[alone] = 0
-        system[alone, alone] = own
+        system[alone, alone] = diagonal
         result[inner] = system
         outer = np.setdiff1d(np.arange(num_nodes), inner)
         for first in range(0, outer.size, _BLOCK):
@@ -178,7 +173,7 @@ def dense_arrays(
     unit_length: bool = False,
     **parameters: float,
 ) -> dict[str, Array]:
-    """What :class:`DenseDiffusion` holds: positions ``inner``, their ``columns``, ``own`` entries.
+    """Return the arrays of :class:`DenseDiffusion`.
 
     Args:
         transition_matrix: T, (N, N).
@@ -188,7 +183,8 @@ def dense_arrays(
         **parameters: teleport, heat_time and tolerance.
 
     Returns:
-        (k,) from :func:`reached_nodes`; (N, k); (N,) the self entries that are in no column.
+        ``inner`` (k,) from :func:`reached_nodes`; their ``columns`` (N, k); ``own`` (N,), the self
+        entries that are in no column.
     """
     inner = reached_nodes(transition_matrix)
     columns = dense_columns(transition_matrix, kind, **parameters)
@@ -206,17 +202,17 @@ def dense_arrays(
 
 
 class DenseDiffusion(Statistic):
-    """S as a dense matrix, without the columns that hold a self entry only.
+    """S as a dense matrix, without the columns that hold only a self entry.
 
     Args:
         arrays: from :func:`dense_arrays`.
-        device: where the products happen.
+        device: where products are computed.
     """
 
     def __init__(self, arrays: Mapping[str, Array], device: torch.device | str = "cpu") -> None:
         inner, columns, own = (arrays[name] for name in ("inner", "columns", "own"))
         self.width = own.size
-        if torch.device(device).type == "cuda":  # its fast products take eight columns at a time
+        if torch.device(device).type == "cuda":  # fast products need a multiple of eight columns
             spare = -inner.size % _COLUMNS_AT_ONCE
             columns = np.pad(columns, ((0, 0), (0, spare)))
             inner = np.pad(inner, (0, spare))  # weights of any node, times zeros
@@ -238,36 +234,38 @@ class DenseDiffusion(Statistic):
         product = self.dense.times(weight.index_select(1, self.inner), nodes)
         if self.own is None:
             return product
-        wanted = self._wanted(nodes)
-        if wanted is None:
+        positions = self._positions(nodes)
+        if positions is None:
             return product + self.own * weight
-        return product + self.own[wanted] * take_nodes(weight, wanted)
+        return product + self.own[positions] * take_nodes(weight, positions)
 
     @override
     def rows(self, nodes: Tensor, replica: int = 0) -> Tensor:
-        found = torch.zeros(nodes.numel(), self.width, device=nodes.device)
-        found.index_add_(1, self.inner, self.dense.rows(nodes, replica))
+        result = torch.zeros(nodes.numel(), self.width, device=nodes.device)
+        result.index_add_(1, self.inner, self.dense.rows(nodes, replica))
         if self.own is not None:
-            places = nodes if self.nodes is None else self.nodes[replica][nodes]
-            found[torch.arange(nodes.numel(), device=nodes.device), places] += self.own[places, 0]
-        return found
+            positions = nodes if self.nodes is None else self.nodes[replica][nodes]
+            result[torch.arange(nodes.numel(), device=nodes.device), positions] += self.own[
+                positions, 0
+            ]
+        return result
 
     @override
     def some(self, nodes: Tensor) -> Statistic:
         chosen = copy(self)
         chosen.dense = self.dense.some(nodes)
-        chosen.nodes = self._wanted(nodes.to(self.inner.device))
+        chosen.nodes = self._positions(nodes.to(self.inner.device))
         return chosen
 
-    def _wanted(self, nodes: Tensor | None) -> Tensor | None:
-        """The nodes of the graph behind some of those that this statistic has, (R, B)."""
+    def _positions(self, nodes: Tensor | None) -> Tensor | None:
+        """Return the positions in the graph, (R, B), of some rows of this statistic."""
         if nodes is None or self.nodes is None:
             return self.nodes if nodes is None else nodes
         return self.nodes.gather(1, nodes)
 
 
 def _columns(matrix: sp.csr_array, nodes: Array, theta: Array) -> Array:
-    """The columns of S that belong to some nodes (rows of S, if the transpose is given)."""
+    """Return the columns of S of some nodes (rows of S, if ``matrix`` is the transpose)."""
     start = np.zeros((matrix.shape[0], nodes.size), np.float32)
     start[nodes, np.arange(nodes.size)] = 1
     columns: Array = series(matrix, start, theta)
@@ -282,7 +280,7 @@ class ImplicitDiffusion(Statistic):
         theta: the coefficients.
         self_entry: whether S[v, v] is kept.
         unit_length: whether each row is scaled to length 1.
-        device: where the products happen.
+        device: where products are computed.
     """
 
     def __init__(
@@ -295,7 +293,7 @@ class ImplicitDiffusion(Statistic):
         device: torch.device | str = "cpu",
     ) -> None:
         self.matrix = SparseMatrix(transition_matrix, device)
-        # θ_0 touches the self entry alone: left out with it, for a difference would lose digits.
+        # θ_0 affects the self entry only; subtracting it afterwards would lose digits.
         self.theta = theta if self_entry else np.append(0.0, theta[1:])
         self.width = transition_matrix.shape[0]
         self.diagonal: Tensor | None = None
@@ -309,13 +307,13 @@ class ImplicitDiffusion(Statistic):
                 self.scale = scale.to(device).unsqueeze(-1)
 
     def _diagonal_and_lengths(self, self_entry: bool) -> tuple[Array, Array]:
-        """The diagonal of S and its row lengths, block by block: one pass over all columns."""
+        """Return the diagonal of S and its row lengths in one pass over blocks of columns."""
         diagonal = np.zeros(self.width, np.float32)
         squares = np.zeros(self.width, np.float64)
         for first in range(0, self.width, _BLOCK):
-            places = np.arange(first, min(first + _BLOCK, self.width))
-            block = _columns(self.matrix.host, places, self.theta)
-            diagonal[places] = block[places, places - first]
+            nodes = np.arange(first, min(first + _BLOCK, self.width))
+            block = _columns(self.matrix.host, nodes, self.theta)
+            diagonal[nodes] = block[nodes, nodes - first]
             squares += np.einsum("ij,ij->i", block, block, dtype=np.float64)
         if not self_entry:
             squares -= np.square(diagonal, dtype=np.float64)
@@ -337,16 +335,16 @@ class ImplicitDiffusion(Statistic):
     def rows(self, nodes: Tensor, replica: int = 0) -> Tensor:
         start = torch.zeros(self.width, nodes.numel(), device=self.matrix.device)
         start[nodes, torch.arange(nodes.numel(), device=nodes.device)] = 1
-        found: Tensor = series(self.matrix.transpose, start, self.theta).T.contiguous()
+        result: Tensor = series(self.matrix.transpose, start, self.theta).T.contiguous()
         if self.diagonal is not None:
-            found[torch.arange(nodes.numel(), device=nodes.device), nodes] = 0
+            result[torch.arange(nodes.numel(), device=nodes.device), nodes] = 0
         if self.scale is not None:
-            found = found * self.scale[nodes]
-        return found
+            result = result * self.scale[nodes]
+        return result
 
 
 class _Series(torch.autograd.Function):
-    """S @ W with the backward pass by the same series of Tᵀ: nothing is kept between."""
+    """S @ W, with the backward pass by the same series of Tᵀ; nothing is saved."""
 
     @staticmethod
     def forward(ctx: Any, wide: Tensor, matrix: SparseMatrix, theta: Array) -> Tensor:

@@ -29,12 +29,12 @@ from hpgmn.statistics.scaling import (
 )
 
 COMPILED_FROM = 10**8
-"""Products of an edge and an attribute from which on the kernel pays for numba's start."""
+"""Edges times attributes above which the kernel pays for numba's start-up."""
 
 _BUFFER = 1 << 17  # numbers of a block of rows, 512 KiB: it stays in the cache
-_PIECE = 1 << 15  # numbers that torch converts without threads of its own
+_PIECE = 1 << 15  # numbers that torch converts without starting threads
 _BLOCK = 65536  # rows of dense class means made at once
-_FACTORED = 8  # a statistic of more than one node in so many keeps the factored form
+_FACTORED = 8  # batches of more than 1/8 of the nodes keep the factored form
 
 
 def one_hot(labels: Array, num_classes: int) -> Array:
@@ -87,7 +87,7 @@ def averaging_matrix(adjacency: sp.csr_array, labels: Array, num_classes: int) -
     totals = class_counts(adjacency, labels, num_classes)
     indptr, data = adjacency.indptr, adjacency.data
     values = np.zeros_like(data)
-    for first in range(0, adjacency.shape[0], _BLOCK):  # what is held for an edge would add up
+    for first in range(0, adjacency.shape[0], _BLOCK):  # bounds the memory per edge
         starts = indptr[first : first + _BLOCK + 1]
         some = slice(starts[0], starts[-1])
         label = labels[adjacency.indices[some]]
@@ -172,8 +172,8 @@ def class_mean_rows(
             exact = _block_lengths(mean[odd], x, labels, num_classes, np.float64)
             lengths = correct_lengths(lengths, odd, exact)
         scale = inverse_or_zero(lengths)
-    for some, block, found in _mean_blocks(mean, x, labels, num_classes):
-        rows[some, block] = found * scale[some, None]
+    for some, block, means in _mean_blocks(mean, x, labels, num_classes):
+        rows[some, block] = means * scale[some, None]
     return rows
 
 
@@ -185,15 +185,15 @@ def _mean_blocks(
     neighbor_class = labels.astype(np.int32)[mean.indices]
     starts = np.zeros(mean.nnz + 1, mean.indptr.dtype)
     for number in range(num_classes):
-        kept = neighbor_class == number
-        np.cumsum(kept, out=starts[1:])
-        edges = (mean.data[kept], mean.indices[kept], starts[mean.indptr])
+        is_member = neighbor_class == number
+        np.cumsum(is_member, out=starts[1:])
+        edges = (mean.data[is_member], mean.indices[is_member], starts[mean.indptr])
         part = sp.csr_array(edges, shape=mean.shape)
         for first in range(0, num_nodes, _BLOCK):
             some = slice(first, first + _BLOCK)
-            found = part[some] @ x
-            found = found.toarray() if sp.issparse(found) else found
-            yield some, slice(number * width, (number + 1) * width), found
+            means = part[some] @ x
+            means = means.toarray() if sp.issparse(means) else means
+            yield some, slice(number * width, (number + 1) * width), means
 
 
 def _block_lengths(
@@ -202,8 +202,8 @@ def _block_lengths(
     """Return the Euclidean length of each row of class means."""
     squared = np.zeros(mean.shape[0], precision)
     with np.errstate(over="ignore"):
-        for some, _, found in _mean_blocks(mean, x, labels, num_classes):
-            squared[some] += np.square(found, dtype=precision).sum(axis=1)
+        for some, _, means in _mean_blocks(mean, x, labels, num_classes):
+            squared[some] += np.square(means, dtype=precision).sum(axis=1)
     return np.sqrt(squared)
 
 
@@ -281,15 +281,17 @@ class FactoredMeans(Statistic):
     @override
     def some(self, nodes: Tensor) -> Statistic:
         replicas, num_nodes = len(self._means), self._means[0].shape[0]
-        places = nodes.cpu().numpy() + num_nodes * np.arange(replicas)[:, None]
+        positions = nodes.cpu().numpy() + num_nodes * np.arange(replicas)[:, None]
         if nodes.shape[1] * _FACTORED > num_nodes:  # many rows of means are more than two factors
             part = copy(self)
-            part.mean = SparseMatrix(self.mean.host[places.reshape(-1)], self.mean.device).prepare()
+            part.mean = SparseMatrix(
+                self.mean.host[positions.reshape(-1)], self.mean.device
+            ).prepare()
             part._means = [
-                mean[own.cpu().numpy()] for mean, own in zip(self._means, nodes, strict=True)
+                mean[rows.cpu().numpy()] for mean, rows in zip(self._means, nodes, strict=True)
             ]
             return part
-        chosen = sp.csr_array(self.mean.host[places.reshape(-1)] @ self.input.host)
+        chosen = sp.csr_array(self.mean.host[positions.reshape(-1)] @ self.input.host)
         chosen.sort_indices()
         return SparseReplicaRows(SparseMatrix(chosen, self.mean.device).prepare(), replicas)
 
@@ -322,20 +324,22 @@ def class_means_on_device(
     if not adjacency.host.nnz:  # cuSPARSE and MKL refuse empty matrices
         return rows.zero_()
 
-    def means(theirs: Tensor, number: int) -> Tensor:
-        factors = (theirs == number).to(x.dtype)
+    def means(neighbor_labels: Tensor, number: int) -> Tensor:
+        factors = (neighbor_labels == number).to(x.dtype)
         weight = adjacency.product(x.new_ones(num_nodes, 1), factors)
         return adjacency.product(x, factors).div_(torch.where(weight > 0, weight, 1))
 
-    for own, out in zip(labels, rows, strict=True):
-        theirs, scale = own[neighbor], x.new_ones(num_nodes, 1)
+    for replica_labels, out in zip(labels, rows, strict=True):
+        neighbor_labels, scale = replica_labels[neighbor], x.new_ones(num_nodes, 1)
         if unit_length:  # before rounding: half precision ends at 65504
             squares = torch.zeros(num_nodes, 1, device=x.device)
             for number in range(num_classes):
-                squares += means(theirs, number).square_().sum(dim=1, keepdim=True)
+                squares += means(neighbor_labels, number).square_().sum(dim=1, keepdim=True)
             scale = torch.where(squares > 0, squares.rsqrt(), 0)
         for number in range(num_classes):
-            out[:, number * width : (number + 1) * width] = means(theirs, number).mul_(scale)
+            out[:, number * width : (number + 1) * width] = means(neighbor_labels, number).mul_(
+                scale
+            )
     return rows
 
 
@@ -364,11 +368,11 @@ def fill_class_means(
         threads: how many; None for as many as torch uses.
     """
     num_nodes, width = adjacency.shape[0], x.shape[1]
-    # Unsigned places need no test for counting from the end; the unknown are a class of their own.
+    # Unsigned indices skip the test for negative ones; unknown labels are an extra class.
     indptr, indices = adjacency.indptr.view(np.uint32), adjacency.indices.view(np.uint32)
     label = np.where(labels < 0, num_classes, labels).astype(np.uint32)
     edges = (indptr, indices, adjacency.data, label, np.ascontiguousarray(x))
-    kernel = _compiled()
+    kernel = _compile_kernel()
     block = max(1, _BUFFER // (num_classes * width))
 
     def fill(first: int) -> None:
@@ -376,10 +380,10 @@ def fill_class_means(
         buffer = np.empty((last - first, num_classes * width), np.float32)
         kernel(first, last, *edges, unit_length, np.empty(num_classes, np.float32), buffer)
         rows = torch.from_numpy(out[first:last]).view(-1)
-        found = torch.from_numpy(buffer).view(-1)
-        pieces = (torch.split(whole, _PIECE) for whole in (rows, found))
-        for place, part in zip(*pieces, strict=True):
-            place.copy_(part)
+        values = torch.from_numpy(buffer).view(-1)
+        pieces = (torch.split(whole, _PIECE) for whole in (rows, values))
+        for target, part in zip(*pieces, strict=True):
+            target.copy_(part)
 
     pool = ThreadPoolExecutor(threads or torch.get_num_threads())
     try:
@@ -390,7 +394,7 @@ def fill_class_means(
 
 
 @cache
-def _compiled() -> Any:
+def _compile_kernel() -> Any:
     """Compile the kernel without the GIL; one signature for all callers.
 
     numba's cache on disk is not used: it is a pickle.
@@ -427,8 +431,8 @@ def _kernel(compiled: Callable[[Any], Any], squares: Any) -> Any:
         num_classes, width = totals.size, x.shape[1]
         for node in range(first, last):
             row = means[node - first]
-            for place in range(row.size):
-                row[place] = 0
+            for index in range(row.size):
+                row[index] = 0
             for label in range(num_classes):
                 totals[label] = 0
             for edge in range(indptr[node], indptr[node + 1]):
@@ -443,19 +447,19 @@ def _kernel(compiled: Callable[[Any], Any], squares: Any) -> Any:
             for label in range(num_classes):
                 if totals[label] > 0:
                     factor = np.float32(1) / totals[label]
-                    for place in range(label * width, (label + 1) * width):
-                        row[place] *= factor
+                    for index in range(label * width, (label + 1) * width):
+                        row[index] *= factor
             length = np.float32(np.sqrt(squares(row))) if unit_length else np.float32(0)
             if length > 0:
                 factor = np.float32(1) / length
-                for place in range(row.size):
-                    row[place] *= factor
+                for index in range(row.size):
+                    row[index] *= factor
 
     return compiled(rows)
 
 
 def _squares(row: Array) -> Any:
     total = np.float32(0)
-    for place in range(row.size):
-        total += row[place] * row[place]
+    for index in range(row.size):
+        total += row[index] * row[index]
     return total

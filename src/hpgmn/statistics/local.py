@@ -55,16 +55,16 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 
 
 class LocalStatistics:
-    """Builds the statistics of one graph; what does not depend on labels is built once.
+    """Builds the statistics of one graph; those that do not depend on labels are built once.
 
     Args:
         graph: the graph.
-        device: where products happen.
-        columns: for another graph than the one trained on: for each of its nodes the position in
-            the training graph, -1 where it was not there.
-        width: the number of nodes of the training graph, where ``columns`` is given.
-        wanted: positions of the only nodes whose rows will be read, ascending; expensive rows of
-            others stay empty. None: all nodes.
+        device: where products are computed.
+        columns: for another graph than the training graph: position of each node in the training
+            graph, -1 if it was not there.
+        width: the number of nodes of the training graph, with ``columns``.
+        wanted: ascending positions of the only nodes whose rows will be read; expensive rows of
+            others stay empty. None for all nodes.
     """
 
     def __init__(
@@ -251,8 +251,8 @@ def fix_sketches(graph: Graph, settings: Any) -> Any:
 
 def _same_inputs(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
     return first[:2] == second[:2] and all(
-        one is other or (one is not None and other is not None and np.array_equal(one, other))
-        for one, other in zip(first[2:], second[2:], strict=True)
+        left is right or (left is not None and right is not None and np.array_equal(left, right))
+        for left, right in zip(first[2:], second[2:], strict=True)
     )
 
 

@@ -1,28 +1,16 @@
-"""The k largest entries of every row of S, by pushing mass along edges; S itself is never built.
+"""The k largest entries of every row of S by local push; S itself is never built.
 
-Row v of S = Σ θ_k T^k is e_vᵀS: one unit of mass starts at v and moves along rows of T.
+Row v of S = Σ θ_k T^k is e_vᵀS: a unit of mass starts at v and moves along rows of T.
 
-PPR (the local push of Andersen, Chung and Lang): a node u with residual r_u keeps teleport·r_u as
-its estimate and passes (1-teleport)·r_u·T[u, w] on to each w, as long as some residual exceeds the
-threshold ε. At all times S[v] = p + r·S for the estimates p and the residuals r, so
+PPR (Andersen, Chung and Lang): a node u with residual r_u > ε keeps teleport·r_u as its estimate
+and passes (1-teleport)·r_u·T[u, w] on to each w. Throughout, S[v] = p + r·S for estimates p and
+residuals r, so 0 ≤ S[v, w] - p_w ≤ ε · (sum of column w of S); teleport·r_w is added at the end.
+With "column" normalisation every entry therefore misses at most (1-teleport)·ε. A row takes at
+most (sum of row v of S) / (teleport·ε) pushes.
 
-    0 ≤ S[v, w] - p_w = Σ_u r_u S[u, w] ≤ ε · (sum of column w of S).
-
-We add teleport·r_w at the end, which costs nothing and stays below S[v, w]; what then misses is
-Σ_u r_u (S - teleport·I)[u, w]. Columns of S sum to at most 1 with "column" normalisation, so there
-every entry misses at most (1-teleport)·ε. With "row" normalisation a whole row misses
-(1-teleport)·Σ_u r_u in sum, with "symmetric" (1-teleport)·√(Σ_u r_u²) in length: both are known
-only afterwards. A row takes at most (sum of row v of S) / (teleport·ε) pushes.
-
-Heat kernel: mass moves in rounds, one for each term of the series; what is at most ε in its round
-counts for that round, but moves no further. With "column" normalisation every entry misses at
-most ε·heat_time, and what the series leaves out.
-
-Measured (PPR, teleport 0.15, "column", neighbours "out", k = 64): ‖S - found‖ / ‖S‖ in Frobenius
-norm is 0.185 on texas, 0.0058 on chameleon and 0.0092 on squirrel, for ε = 1e-4 and 1e-5 alike: no
-64 entries do better. Texas's is large because the normalisation makes a hub's row long. A directed
-graph of 100,000 nodes and 1,000,000 edges takes 47 s on one thread and 24 s on two with ε = 1e-4,
-6 s and 2.3 s with ε = 1e-3.
+Heat kernel: mass moves in one round per term of the series; a residual of at most ε counts for its
+round but moves no further. With "column" normalisation every entry misses at most ε·heat_time, plus
+the truncated terms.
 """
 
 from __future__ import annotations
@@ -43,12 +31,12 @@ from hpgmn.statistics.diffusion import coefficients
 
 _CHUNK = 512  # rows between two reports of progress
 
-# What a worker holds of every node: a row of floats (see below), its places in queue and list.
+# Floats per node in the mass array of a worker; see below.
 _FLOATS = {"ppr": 2, "heat": 3}
 
 
 def worker_bytes(num_nodes: int, kind: str) -> int:
-    """The memory of one thread's work arrays."""
+    """Return the bytes of one thread's work arrays."""
     return 8 * _FLOATS[kind] * num_nodes + 4 * (_ring(num_nodes, kind) + num_nodes + 1)
 
 
@@ -64,24 +52,20 @@ def largest_entries(
     nodes: Array | None = None,
     **parameters: float,
 ) -> sp.csr_array:
-    """The largest entries of each row of S, the smaller column first where two are equal.
+    """Return the largest entries of each row of S, smaller columns first on ties: (N, N) CSR.
 
-    A row is computed by one thread from its first push to its last, so the result has the same
-    bits whatever the number of threads.
+    A row is computed by one thread, so the result is bit-identical for any number of threads.
 
     Args:
         transition_matrix: T, (N, N), no negative values.
         kind: "ppr" or "heat".
         count: k, the most entries of a row.
-        threshold: ε, the largest residual that is left where it is.
+        threshold: ε, the largest residual that is not pushed.
         self_entry: whether S[v, v] may be among them.
-        threads: how many; None for as many as torch uses.
-        progress: called with the rows done and how many there are, after each chunk of rows.
-        nodes: positions of the rows that are wanted, ascending; others stay empty. None for all.
+        threads: None for as many as torch uses.
+        progress: called with rows done and all rows.
+        nodes: ascending positions of the requested rows, others stay empty; None for all.
         **parameters: teleport, heat_time and tolerance.
-
-    Returns:
-        (N, N) float32 CSR with sorted 32-bit indices and at most k entries in a row.
 
     >>> path = sp.csr_array(np.array([[0, 1, 0], [0, 0, 1], [0, 0, 0]], dtype=np.float32))
     >>> largest_entries(path, count=2, teleport=0.5).toarray()
@@ -90,7 +74,7 @@ def largest_entries(
            [0.  , 0.  , 0.5 ]], dtype=float32)
     """
     num_nodes = int(transition_matrix.shape[0])
-    if not transition_matrix.data.all():  # an edge that carries nothing would be listed for ever
+    if not transition_matrix.data.all():  # a zero weight would be queued forever
         transition_matrix = transition_matrix.copy()
         transition_matrix.eliminate_zeros()
     return largest_of_range(
@@ -120,22 +104,11 @@ def largest_of_range(
     nodes: Array | None = None,
     **parameters: float,
 ) -> sp.csr_array:
-    """:func:`largest_entries` of consecutive nodes alone, with the same bits.
+    """Return :func:`largest_entries` of M consecutive nodes alone, bit-identical: (M, N).
 
     Args:
         edges: ``indptr``, ``indices`` and ``data`` of T, such as mapped files; no value is zero.
-        span: the first node and the one after the last.
-        kind: see :func:`largest_entries`, also for all that follows.
-        count: see there.
-        threshold: see there.
-        self_entry: see there.
-        threads: see there.
-        progress: see there.
-        nodes: see there; none lies outside the span.
-        **parameters: see there.
-
-    Returns:
-        (M, N) for the M nodes of the span.
+        span: the first node and the one after the last; ``nodes`` lie inside.
     """
     first, last = span
     num_nodes, length = len(edges[0]) - 1, last - first
@@ -150,7 +123,7 @@ def largest_of_range(
     values = np.empty((length, count), np.float32)
     found = np.zeros(length, np.int32)
     threads = threads or torch.get_num_threads()
-    kernel = _compiled(kind)
+    kernel = _compile_kernel(kind)
     idle: SimpleQueue[tuple[Array, Array, Array]] = SimpleQueue()
     for _ in range(threads):
         idle.put(_work_arrays(num_nodes, kind))
@@ -173,7 +146,7 @@ def largest_of_range(
 
 
 def _chunks(first_node: int, last_node: int, nodes: Array | None) -> list[tuple[int, int]]:
-    """First row and the row after the last, of pieces that one thread computes at a time.
+    """Return pieces of rows (first, one after the last) that one thread computes at a time.
 
     >>> _chunks(0, 9, np.array([2, 3, 7]))
     [(2, 4), (7, 8)]
@@ -188,12 +161,12 @@ def _chunks(first_node: int, last_node: int, nodes: Array | None) -> list[tuple[
 
 
 def _breaks(nodes: Array) -> Array:
-    """Where ascending positions are not consecutive."""
+    """Return where ascending positions are not consecutive."""
     return np.flatnonzero(np.diff(nodes) != 1) + 1
 
 
 def _compact(columns: Array, values: Array, found: Array, num_nodes: int) -> sp.csr_array:
-    """The first ``found[v]`` of the entries of each row v as a matrix."""
+    """Return the first ``found[v]`` entries of each row v as a CSR matrix."""
     length, count = columns.shape
     indptr = np.zeros(length + 1, np.int32)
     np.cumsum(found, out=indptr[1:])
@@ -204,12 +177,12 @@ def _compact(columns: Array, values: Array, found: Array, num_nodes: int) -> sp.
 
 
 def _ring(num_nodes: int, kind: str) -> int:
-    """Places of the queue: a power of two above N, or above 2·N where rounds are apart."""
+    """Return the size of the queue: a power of two above N, or above 2·N for separate rounds."""
     return 1 << (num_nodes * (_FLOATS[kind] - 1)).bit_length()
 
 
 def _work_arrays(num_nodes: int, kind: str) -> tuple[Array, Array, Array]:
-    """What one thread needs: the mass at each node, the queue, the list of nodes reached."""
+    """Return the arrays of one thread: mass at each node, queue, list of reached nodes."""
     return (
         np.zeros((num_nodes, _FLOATS[kind])),
         np.empty(_ring(num_nodes, kind), np.int32),
@@ -218,17 +191,15 @@ def _work_arrays(num_nodes: int, kind: str) -> tuple[Array, Array, Array]:
 
 
 def prepare_push(kind: str) -> None:
-    """Have :func:`largest_entries` compiled, which happens at the first row it ever computes."""
+    """Compile :func:`largest_entries`."""
     largest_entries(sp.csr_array((1, 1), dtype=np.float32), kind, threads=1)
 
 
 @cache
-def _compiled(kind: str) -> Any:
-    """The kernel as machine code that runs without Python's lock.
+def _compile_kernel(kind: str) -> Any:
+    """Return the compiled kernel, which releases the GIL.
 
-    numba is imported and compiles here, because few need it: together about a second. The rows are
-    shared out to threads of ours, for numba's own take longer to compile, stand on one of three
-    threading layers and cannot report progress.
+    Rows are distributed by our own threads: numba's take longer to compile and report no progress.
     """
     import numba
 
@@ -236,7 +207,7 @@ def _compiled(kind: str) -> Any:
 
 
 def _kernel(kind: str, compiled: Callable[[Any], Any]) -> Any:
-    """A function that fills some rows, made of the three below."""
+    """Return a function that fills some rows."""
     spread = compiled({"ppr": _spread_ppr, "heat": _spread_heat}[kind])
     keep = compiled(_keep_largest)
 
@@ -283,9 +254,9 @@ def _spread_ppr(
     queue: Array,
     reached: Array,
 ) -> int:
-    """Push until no residual exceeds the threshold; the number of nodes reached.
+    """Push until no residual exceeds the threshold; return the number of reached nodes.
 
-    A node stands in the queue exactly while its residual exceeds the threshold.
+    A node is in the queue exactly while its residual exceeds the threshold.
     """
     wrap = queue.size - 1
     teleport = theta[0]
@@ -323,7 +294,7 @@ def _spread_heat(
     queue: Array,
     reached: Array,
 ) -> int:
-    """One round for each θ_k; the number of nodes reached."""
+    """Run one round for each θ_k; return the number of reached nodes."""
     wrap = queue.size - 1
     mass[node, 1] = 1.0
     queue[0] = node
@@ -352,9 +323,9 @@ def _spread_heat(
 def _keep_largest(
     skipped: int, teleport: float, mass: Array, reached: Array, columns: Array, values: Array
 ) -> int:
-    """Write the largest estimates in descending order, clear all; how many were written.
+    """Write the largest estimates in descending order and clear all; return how many were written.
 
-    What is nearest was reached first and is mostly largest, so few insertions move anything.
+    Insertion sort: near nodes come first and are mostly the largest.
     """
     most, kept = columns.size, 0
     for u in reached:
@@ -362,20 +333,20 @@ def _keep_largest(
         mass[u] = 0.0
         if u == skipped:
             continue
-        place = kept
+        slot = kept
         if kept == most:
-            place -= 1
-            least = values[place]
-            if value < least or (value == least and u > columns[place]):
+            slot -= 1
+            least = values[slot]
+            if value < least or (value == least and u > columns[slot]):
                 continue
         else:
             kept += 1
-        while place > 0 and (
-            values[place - 1] < value or (values[place - 1] == value and columns[place - 1] > u)
+        while slot > 0 and (
+            values[slot - 1] < value or (values[slot - 1] == value and columns[slot - 1] > u)
         ):
-            values[place] = values[place - 1]
-            columns[place] = columns[place - 1]
-            place -= 1
-        values[place] = value
-        columns[place] = u
+            values[slot] = values[slot - 1]
+            columns[slot] = columns[slot - 1]
+            slot -= 1
+        values[slot] = value
+        columns[slot] = u
     return kept

@@ -1,4 +1,4 @@
-"""Which statistics describe a node, how each is scaled, and what they are called."""
+"""Settings of the statistics, and the names of statistics."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ STATISTICS = (
     *("neighbor_attributes", "neighbor_class_counts", "neighbor_class_means"),
     "neighbor_adjacency",
 )
-"""The paper's four, the adjacency rows, and what neighbours have of those on average: statistics
-of two steps."""
+"""The paper's four, adjacency rows, and means of these over neighbours (two-hop statistics)."""
+
 
 FORMS = ("dense", "implicit", "topk", "sketch")
 """Forms of diffusion that may be set beside ``auto``."""
@@ -100,7 +100,7 @@ class StatisticsSettings:
 
 
 def statistic_names(settings: StatisticsSettings) -> list[str]:
-    """The names of the statistics a model with these settings encodes, one per direction.
+    """Return the names of the statistics that a model with these settings encodes, per direction.
 
     >>> chosen = ("attributes", "diffusion")
     >>> statistic_names(StatisticsSettings(statistics=chosen, neighbors="both"))
@@ -116,7 +116,7 @@ def statistic_names(settings: StatisticsSettings) -> list[str]:
 
 
 def base_name(name: str) -> str:
-    """The statistic behind a name that may carry a direction.
+    """Return a statistic's name without its direction.
 
     >>> base_name("class_means_out")
     'class_means'
@@ -125,7 +125,7 @@ def base_name(name: str) -> str:
 
 
 def averaged_statistic(name: str) -> str | None:
-    """The statistic whose mean over neighbours a name stands for; None where it is no such mean.
+    """Return the statistic that a ``neighbor_*`` name averages over neighbours; None for others.
 
     >>> averaged("neighbor_class_means"), averaged("class_means")
     ('class_means', None)
@@ -134,7 +134,7 @@ def averaged_statistic(name: str) -> str | None:
 
 
 def mode_of(name: str, neighbors: str) -> str:
-    """The single neighbour mode in which a statistic is read."""
+    """Return the single neighbour mode of a statistic."""
     if name == "attributes":
         return "out"  # attributes have no neighbours: one form serves every mode
     if neighbors == "both":
