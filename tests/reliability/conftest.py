@@ -27,7 +27,9 @@ from hypothesis import HealthCheck, Phase
 from hypothesis.strategies import SearchStrategy
 
 SERVER = Path(__file__).with_name("server.py")
-SOURCE = Path(__file__).parents[2] / "src"
+ROOT = Path(__file__).parents[2]
+SOURCES = os.pathsep.join([str(ROOT / "src"), str(ROOT / "lab" / "src")])
+"""Both packages of this checkout."""
 KILLED = (-signal.SIGKILL, -signal.SIGXFSZ)
 """The exit codes of those that are killed: by us, or because a file grew beyond its room."""
 LEAST_ROOM = 2048
@@ -220,7 +222,7 @@ class Commands:
 def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
     """Runs ``hpgmn …`` in processes of their own, without the time that a start takes."""
     program = [sys.executable, str(SERVER)]
-    environment = os.environ | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": SOURCES, "OMP_NUM_THREADS": "1"}
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(program, env=environment, text=True, **pipes) as process:
         assert process.stdout is not None

@@ -40,7 +40,13 @@ def model(graph: Graph, folder: Path) -> tuple[Path, Read]:
     def read(path: Path) -> Any:
         found = SavedModel.read(path)
         parts = [(s, n, v.numpy().tobytes()) for s, p in found.done.items() for n, v in p.items()]
-        return parts, found.train_labels.tolist(), found.about, found.temperatures, found.replicas
+        return (
+            parts,
+            found.train_labels.tolist(),
+            found.metadata,
+            found.temperatures,
+            found.replicas,
+        )
 
     return folder / "model.safetensors", read
 

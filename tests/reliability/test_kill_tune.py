@@ -32,7 +32,7 @@ WORDS += ("--trials", str(TRIALS), *(word for one in FIXED for word in ("--set",
 BEFORE = """
 import functools
 import optuna
-from hpgmn.runs import tune as tuning
+from hpgmn.runs import tuning
 optuna.samplers.TPESampler = functools.partial(optuna.samplers.TPESampler, n_startup_trials=2)
 tuning.RECALLED_BEST, tuning.RECALLED_LATEST = 3, 4
 tuning.JUDGED_EPOCHS, tuning.SPARED_EPOCHS, tuning.SPARED_TRIALS = 4, 4, 3

@@ -328,7 +328,7 @@ def test_temperatures_are_kept_and_chosen_with_their_replicas(
     found = SavedModel.read(tmp_path / "m.safetensors")
     assert found.temperatures == expected
     assert found.mean_temperatures == pytest.approx(expected, rel=1e-5)  # one seed on each split
-    assert not {"temperatures", "mean_temperatures"} & set(found.about)
+    assert not {"temperatures", "mean_temperatures"} & set(found.metadata)
     assert found.choose([1]).temperatures == expected[1:]
     assert found.choose([1]).mean_temperatures == found.mean_temperatures[1:]
     scale = torch.tensor(expected).view(2, 1, 1)

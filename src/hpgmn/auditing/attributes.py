@@ -87,15 +87,15 @@ def attribute_columns(graph: Graph, split: Split | None) -> AttributeColumns:
     """
     zero, constant = _constant_columns(graph)
     train, val = (np.empty(0, np.int64),) * 2 if split is None else judged(graph, split)
-    found: list[Giveaway] = []
+    leaks: list[Giveaway] = []
     if train.size and val.size and np.unique(graph.y[train]).size > 1:
-        found = giveaways(graph, train, val)
+        leaks = giveaways(graph, train, val)
     return AttributeColumns(
         count=graph.num_features,
         zero=zero,
         constant=constant,
         without=_empty_rows(graph),
-        giveaways=tuple(found),
+        giveaways=tuple(leaks),
         judged_nodes=int(train.size + val.size),
         is_sampled=split is not None and train.size + val.size < _labelled(graph, split),
     )
@@ -140,7 +140,7 @@ def giveaways(graph: Graph, train: Array, val: Array) -> list[Giveaway]:
     chance_f1 = np.zeros(classes)
     chance_f1[default] = 2 * chance / (1 + chance)
     rows = sp.csc_array(graph.x[np.concatenate([train, val])])  # stored by column, if dense too
-    found = []
+    result = []
     for column in range(graph.num_features):
         entries = slice(rows.indptr[column], rows.indptr[column + 1])
         if entries.start == entries.stop:
@@ -159,8 +159,8 @@ def giveaways(graph: Graph, train: Array, val: Array) -> list[Giveaway]:
         name = str(column if graph.feature_names is None else graph.feature_names[column])
         label = None if predicts_all else str(graph.class_names[best])
         is_copy = bool(hits.all()) if predicts_all else _is_indicator(values, train, val, y == best)
-        found.append(Giveaway(column, name, accuracy, chance, label, float(f1[best]), is_copy))
-    return sorted(found, key=lambda one: (one.of_class is not None, -one.accuracy, one.column))
+        result.append(Giveaway(column, name, accuracy, chance, label, float(f1[best]), is_copy))
+    return sorted(result, key=lambda row: (row.of_class is not None, -row.accuracy, row.column))
 
 
 def votes(train_values: Array, train_labels: Array, values: Array, default: int) -> Array:
@@ -177,8 +177,8 @@ def votes(train_values: Array, train_labels: Array, values: Array, default: int)
     table = np.bincount(bins * classes + train_labels, minlength=(cuts.size + 1) * classes)
     table = table.reshape(-1, classes)
     guesses = np.where(table.any(axis=1), table.argmax(axis=1), default)
-    found: Array = guesses[np.searchsorted(cuts, values, side="right")]
-    return found
+    predicted: Array = guesses[np.searchsorted(cuts, values, side="right")]
+    return predicted
 
 
 def _f1(guess: Array, truth: Array, classes: int) -> Array:

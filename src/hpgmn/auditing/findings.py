@@ -98,7 +98,7 @@ def findings(measures: Measures, useful: Usefulness | None, untrained: str) -> t
         untrained: why nothing was trained; empty if it was not requested.
     """
     twins = list(_twins(measures.twins))
-    found = [
+    result = [
         *_known_data(measures.known_data),
         *twins,
         *_giveaways(measures.columns.giveaways),
@@ -109,7 +109,7 @@ def findings(measures: Measures, useful: Usefulness | None, untrained: str) -> t
         *_structure(measures.structure),
         *_columns(measures.columns, measures.structure.nodes),
     ]
-    return tuple(sorted(found, key=lambda finding: SEVERITIES.index(finding.severity)))
+    return tuple(sorted(result, key=lambda finding: SEVERITIES.index(finding.severity)))
 
 
 def _known_data(known: KnownData | None) -> Iterator[Finding]:
@@ -159,7 +159,7 @@ def _giveaways(giveaways: tuple[Giveaway, ...]) -> Iterator[Finding]:
         yield Finding(
             _leak_severity(whole),
             "giveaway",
-            f"{_listed([one.name for one in whole], 'Attribute column')} alone: accuracy "
+            f"{_listed([row.name for row in whole], 'Attribute column')} alone: accuracy "
             f"{whole[0].accuracy:.1%} on validation nodes (largest class: {whole[0].chance:.1%}).",
             _LEAK,
         )
@@ -169,8 +169,8 @@ def _giveaways(giveaways: tuple[Giveaway, ...]) -> Iterator[Finding]:
         yield Finding(
             _leak_severity(single),
             "giveaway",
-            f"{_listed([one.name for one in single], 'Attribute column')} alone: F1 up to "
-            f"{max(one.f1 for one in single):.2f} on validation nodes for "
+            f"{_listed([row.name for row in single], 'Attribute column')} alone: F1 up to "
+            f"{max(row.f1 for row in single):.2f} on validation nodes for "
             f"{_listed(_quoted(classes), 'class', 'classes')}.",
             _LEAK,
         )
@@ -219,14 +219,14 @@ def _missing_classes(missing: tuple[MissingClass, ...], classes: ClassBalance) -
     for part, part_name in _PARTS.items():
         # Classes of one or two nodes cannot be in all parts; their size is a finding already.
         lacking = [
-            one
-            for one in missing
-            if one.part == part and (part == "train" or classes.counts[one.name] >= len(_PARTS))
+            row
+            for row in missing
+            if row.part == part and (part == "train" or classes.counts[row.name] >= len(_PARTS))
         ]
         if not lacking:
             continue
-        splits = sorted({number for one in lacking for number in one.splits})
-        names = _quoted(list(dict.fromkeys(one.name for one in lacking)))
+        splits = sorted({number for row in lacking for number in row.splits})
+        names = _quoted(list(dict.fromkeys(row.name for row in lacking)))
         yield Finding(
             "warning" if part == "train" else "info",
             "missing-class",
@@ -260,7 +260,7 @@ def _usefulness(useful: Usefulness | None, untrained: str, *, has_twins: bool) -
             "Compare with a model without edges", command="train", option="model", value="hpgmn,mlp"
         )
     *others, together = useful.contributions
-    best = max(others[1:], key=lambda one: one.score, default=together)  # no label estimator
+    best = max(others[1:], key=lambda row: row.score, default=together)  # no label estimator
     if best.score > together.score + CLEARLY_BETTER:
         message += f" '{best.name}' alone: {100 * best.score:.1f}, all: {100 * together.score:.1f}."
         remedy |= Remedy("Use one statistic", setting="statistics", value=best.name)

@@ -91,8 +91,8 @@ def audit(
         report: called after each of their epochs.
         should_stop: polled after each epoch; True raises KeyboardInterrupt.
 
-    >>> found = audit(Graph([[1.0], [2.0], [3.0]], [[0, 0], [1, 1]], [0, 1, -1]), training=False)
-    >>> found.structure.repeated_edges, found.classes.unlabelled
+    >>> result = audit(Graph([[1.0], [2.0], [3.0]], [[0, 0], [1, 1]], [0, 1, -1]), training=False)
+    >>> result.structure.repeated_edges, result.classes.unlabelled
     (1, 1)
     """
     whole, chosen = _with_split(graph, split)
@@ -123,10 +123,10 @@ def _with_split(graph: Graph, number: int) -> tuple[Graph, Split | None]:
     """Return the graph with splits, random ones if it has none, and the numbered split."""
     if graph.splits is None:
         try:
-            made = graph.with_splits(random_splits(graph, stratified=True))
+            divided = graph.with_splits(random_splits(graph, stratified=True))
         except GraphError:  # too few labels
             return graph, None
-        return made, made.split(number)
+        return divided, divided.split(number)
     return graph, graph.split(number)
 
 
@@ -144,7 +144,7 @@ def _usefulness(
     reason = cannot_train(graph, split)
     if reason is not None or split is None:
         return None, reason or ""
-    found = usefulness(
+    result = usefulness(
         graph,
         split,
         twins=like_train_nodes(graph, split) if has_twins else None,
@@ -152,7 +152,7 @@ def _usefulness(
         report=report,
         should_stop=should_stop,
     )
-    return found, ""
+    return result, ""
 
 
 def _plain(value: Any) -> Any:

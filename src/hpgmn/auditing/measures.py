@@ -163,7 +163,7 @@ def missing_classes(graph: Graph) -> tuple[MissingClass, ...]:
     if graph.splits is None:
         return ()
     present = np.unique(graph.y[graph.y >= 0])
-    found = []
+    missing = []
     for part in PARTS:
         masks = [getattr(split, part) & (graph.y >= 0) for split in graph.splits]
         counts = np.stack(
@@ -172,8 +172,8 @@ def missing_classes(graph: Graph) -> tuple[MissingClass, ...]:
         lacks = counts.any(axis=1, keepdims=True) & (counts == 0)  # (S, C)
         for label in present[lacks[:, present].any(axis=0)]:
             splits = tuple(int(number) for number in np.flatnonzero(lacks[:, label]))
-            found.append(MissingClass(str(graph.class_names[label]), part, splits))
-    return tuple(found)
+            missing.append(MissingClass(str(graph.class_names[label]), part, splits))
+    return tuple(missing)
 
 
 @dataclass(frozen=True)
@@ -223,10 +223,10 @@ def twins(graph: Graph, split: Split | None) -> tuple[Twins, ...]:
 
 def like_train_nodes(graph: Graph, split: Split) -> Array:
     """Return (N,) which nodes have a twin of any kind in train."""
-    found = np.zeros(graph.num_nodes, bool)
+    has_twin = np.zeros(graph.num_nodes, bool)
     for _, groups in _groups(graph):
-        found |= _in_train_group(groups, split.train & (groups >= 0) & (graph.y >= 0))[0]
-    return found
+        has_twin |= _in_train_group(groups, split.train & (groups >= 0) & (graph.y >= 0))[0]
+    return has_twin
 
 
 def _groups(graph: Graph) -> Iterator[tuple[str, Array]]:
@@ -251,7 +251,7 @@ def equal_rows(rows: Iterator[bytes | None]) -> Array:
     """
     known: dict[bytes, int] = {}  # of digests: the rows may be as large as the graph
     digests = (None if row is None else blake2b(row, digest_size=16).digest() for row in rows)
-    numbers = [-1 if one is None else known.setdefault(one, len(known)) for one in digests]
+    numbers = [-1 if digest is None else known.setdefault(digest, len(known)) for digest in digests]
     return np.asarray(numbers, dtype=np.int64)
 
 
@@ -306,9 +306,9 @@ def known_data(graph: Graph) -> KnownData | None:
 
     Sound datasets are not compared with defective ones: texas is not the copy.
     """
-    own = DATASETS.get(graph.name)
-    is_sound = own is not None and own.num_nodes == graph.num_nodes and not own.is_defective
-    found = []
+    entry = DATASETS.get(graph.name)
+    is_sound = entry is not None and entry.num_nodes == graph.num_nodes and not entry.is_defective
+    matches = []
     for other in DATASETS.values():
         skip = other.name == graph.name or (is_sound and other.is_defective)
         if skip or other.num_nodes != graph.num_nodes:
@@ -322,8 +322,8 @@ def known_data(graph: Graph) -> KnownData | None:
             logger.warning("Skipping dataset '%s' in the audit. %s", other.name, error)
             continue
         if same:
-            found.append(KnownData(other.name, same))
-    return max(found, key=lambda one: len(one.same), default=None)
+            matches.append(KnownData(other.name, same))
+    return max(matches, key=lambda match: len(match.same), default=None)
 
 
 def _equal_parts(graph: Graph, other: Graph) -> tuple[str, ...]:
@@ -340,8 +340,8 @@ def _equal_parts(graph: Graph, other: Graph) -> tuple[str, ...]:
     return tuple(same)
 
 
-def _is_equal(one: Any, other: Any) -> bool:
+def _is_equal(first: Any, second: Any) -> bool:
     """Whether two matrices of one shape are equal, dense or sparse."""
-    different = one != other
+    different = first != second
     count = different.nnz if hasattr(different, "nnz") else different.sum()
     return int(count) == 0

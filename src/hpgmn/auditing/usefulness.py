@@ -161,15 +161,15 @@ def usefulness(
         if not logits:  # every fit has the same estimator
             logits[ESTIMATOR] = _of(_estimator(graph, fitted, (train, val), device), val)
         logits[statistics[0] if len(statistics) == 1 else TOGETHER] = _of(fitted.logits, val)
-    values = {name: _values(own, truth, metric) for name, own in logits.items()}
+    values = {name: _values(model_logits, truth, metric) for name, model_logits in logits.items()}
     baseline = max((ESTIMATOR, STATISTICS[0]), key=lambda name: values[name].score)
     contributions = tuple(
         Contribution(
             name,
-            one.score,
-            None if name == baseline else interval(one, values[baseline]),
+            value.score,
+            None if name == baseline else interval(value, values[baseline]),
         )
-        for name, one in values.items()
+        for name, value in values.items()
     )
     without_twins = None
     if twins is not None:
@@ -227,11 +227,11 @@ class _Values:
 
 def interval(first: _Values, second: _Values) -> Difference:
     """Return first minus second with a 95 % interval (paired t; DeLong's variance for ROC-AUC)."""
-    apart = [one - other for one, other in zip(first.groups, second.groups, strict=True)]
-    variance = sum(float(one.var(ddof=1)) / one.size for one in apart)
-    count = sum(one.size for one in apart)
+    differences = [a - b for a, b in zip(first.groups, second.groups, strict=True)]
+    variance = sum(float(difference.var(ddof=1)) / difference.size for difference in differences)
+    count = sum(difference.size for difference in differences)
     half = float(stats.t.ppf(0.975, count - 1)) * math.sqrt(variance)
-    mean = round(float(apart[0].mean()), 12) + 0.0  # without rounding errors and -0
+    mean = round(float(differences[0].mean()), 12) + 0.0  # without rounding errors and -0
     return Difference(mean, mean - half, mean + half, count, "validation nodes")
 
 
@@ -241,23 +241,23 @@ def _among(kept: Array, pair: tuple[Array, Array], truth: Array, metric: str) ->
     is_one_sided = metric == "roc_auc" and np.bincount(truth, minlength=2).min() < 2
     if truth.size < FEWEST_NODES or is_one_sided:
         return None
-    first, second = (_values(own[:, kept], truth, metric) for own in pair)
+    first, second = (_values(logits[:, kept], truth, metric) for logits in pair)
     return interval(first, second)
 
 
 def _of(logits: Tensor, val: Array) -> Array:
     """Return (R, nodes, C) logits of the validation nodes."""
-    own: Array = logits[:, torch.from_numpy(val)].numpy()
-    return own
+    selected: Array = logits[:, torch.from_numpy(val)].numpy()
+    return selected
 
 
-def _values(own: Array, truth: Array, metric: str) -> _Values:
+def _values(logits: Array, truth: Array, metric: str) -> _Values:
     """Return what each node adds to the score of (R, nodes, C) logits."""
     if metric == "accuracy":
-        return _Values(((own.argmax(axis=-1) == truth).mean(axis=0),))
-    ranks = own[..., 1] - own[..., 0]  # (R, nodes)
-    above = [placements(one[truth == 1], one[truth == 0]) for one in ranks]
-    below = [placements(-one[truth == 0], -one[truth == 1]) for one in ranks]
+        return _Values(((logits.argmax(axis=-1) == truth).mean(axis=0),))
+    ranks = logits[..., 1] - logits[..., 0]  # (R, nodes)
+    above = [placements(seed_ranks[truth == 1], seed_ranks[truth == 0]) for seed_ranks in ranks]
+    below = [placements(-seed_ranks[truth == 0], -seed_ranks[truth == 1]) for seed_ranks in ranks]
     return _Values((np.mean(above, axis=0), np.mean(below, axis=0)))
 
 
@@ -270,8 +270,8 @@ def placements(scores: Array, others: Array) -> Array:
     ordered = np.sort(others)
     below = np.searchsorted(ordered, scores, side="left")
     through = np.searchsorted(ordered, scores, side="right")
-    found: Array = (below + through) / (2 * others.size)
-    return found
+    shares: Array = (below + through) / (2 * others.size)
+    return shares
 
 
 def _metric(train_labels: Array, val_labels: Array, classes: int) -> str:

@@ -39,7 +39,7 @@ class Score:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Score:
-        """The score of some runs; a single run has no spread, so its std is 0.
+        """Summarise the values of runs; the std of a single run is 0.
 
         >>> Score.of([0.5, 0.75, 1.0])
         Score(mean=0.75, std=0.25, values=(0.5, 0.75, 1.0))
@@ -52,26 +52,24 @@ class Score:
 def scores(
     logits: Tensor, y: Array, masks: Sequence[Array], metric: str, positive: int = 1
 ) -> list[float]:
-    """The score of each run on its own nodes.
+    """Score each run on its masked nodes.
 
     Args:
         logits: (R, N, C).
         y: (N,) true labels.
-        masks: R masks of the nodes to score.
-        metric: the metric's name.
-        positive: which of two classes it looks for, see :func:`hpgmn.base.metrics.metric`.
+        positive: the positive class of two, see :func:`hpgmn.base.metrics.metric`.
     """
     labels = torch.from_numpy(y).clamp(min=0)
     function = metric_of(metric, positive)
-    found = []
-    for own, mask in zip(logits, masks, strict=True):
+    values = []
+    for run_logits, mask in zip(logits, masks, strict=True):
         valid = torch.from_numpy(np.asarray(mask))
-        found.append(float(function(own[None], labels[None], valid[None])))
-    return found
+        values.append(float(function(run_logits[None], labels[None], valid[None])))
+    return values
 
 
 def ensemble_size(splits: int, seeds: int) -> int:
-    """How many seeds are averaged: all of a split; of a single split as many as papers train.
+    """Return how many seeds are averaged: all of a split, of a single split at most ENSEMBLE.
 
     >>> ensemble_size(10, 7), ensemble_size(1, 25), ensemble_size(1, 3)
     (7, 5, 3)
@@ -89,19 +87,14 @@ def ensemble_scores(
     seeds: int,
     size: int,
 ) -> list[float]:
-    """The score of class probabilities averaged over seeds, group by group.
+    """Score class probabilities averaged over seeds; return one score per group, split by split.
 
     Args:
         logits: (R, N, C), split by split with the seeds inside.
         y: (N,) true labels.
-        masks: R masks of the nodes to score, equal for the seeds of a split.
-        metric: the metric's name.
-        positive: which of two classes it looks for.
-        seeds: how many seeds each split has.
-        size: how many consecutive seeds of a split are averaged; what is left over is left out.
-
-    Returns:
-        One score per group, split by split.
+        masks: R masks, equal for the seeds of a split.
+        seeds: number of seeds of each split.
+        size: consecutive seeds of a split averaged in a group; an incomplete group is dropped.
     """
     first = [
         start + offset
@@ -109,18 +102,18 @@ def ensemble_scores(
         for offset in range(0, seeds - size + 1, size)
     ]
     # One group at a time: the probabilities of all replicas may take gigabytes.
-    means = [logits[place : place + size].double().softmax(dim=-1).mean(dim=0) for place in first]
+    means = [logits[start : start + size].double().softmax(dim=-1).mean(dim=0) for start in first]
     stacked = torch.stack(means)
     if metric in RANKING_METRICS and stacked.shape[-1] > 2:
         stacked = stacked.log()  # logits again: of two classes any rising function ranks alike
-    return scores(stacked, y, [masks[place] for place in first], metric, positive)
+    return scores(stacked, y, [masks[start] for start in first], metric, positive)
 
 
 WANTED_ACCURACIES = (0.8, 0.9, 0.95, 0.99)
-"""For these the validation nodes tell from which confidence on to answer."""
+"""A confidence threshold is fitted on the validation nodes for each of these."""
 
 FEWEST_ANSWERED = 20
-"""Such a threshold answers at least so many of them."""
+"""Fewest validation nodes above a threshold."""
 
 
 def calibration_report(
@@ -133,55 +126,52 @@ def calibration_report(
     seeds: int = 1,
     mean_temperatures: Sequence[float] | None = None,
 ) -> dict[str, Any]:
-    """What ``metrics.json`` says of the probabilities, before and after their temperature.
+    """Return the calibration section of ``metrics.json``, before and after temperature scaling.
+
+    Errors are of each run; reliability bins, coverage and thresholds are of the average over the
+    seeds of a split, pooled over splits. Non-finite logits or missing test nodes leave parts out.
 
     Args:
         logits: (R, N, C), the seeds of a split one after the other.
         temperatures: R.
         y: (N,) true labels.
-        val: R masks of the validation nodes, which tell thresholds for wanted accuracies.
-        test: R masks of the test nodes, on which everything else is measured.
-        seeds: how many seeds each split has.
+        val: R masks; thresholds are fitted on these nodes.
+        test: R masks; everything else is measured on these nodes.
+        seeds: number of seeds of each split.
         mean_temperatures: R, of the average over the seeds of each run's split; None for
             ``temperatures``.
-
-    Returns:
-        The temperature of each run; calibration error, log loss and Brier score of each run and
-        their mean; bins of confidence, coverage and thresholds of what ``hpgmn predict`` answers,
-        the average over the seeds of a split, the nodes of all splits together.
-        Without test nodes, or with logits that are not finite, what they tell is left out.
     """
-    found: dict[str, Any] = {"temperature": list(temperatures)}
-    if not logits.isfinite().all():  # JSON knows no NaN
-        return found
+    report: dict[str, Any] = {"temperature": list(temperatures)}
+    if not logits.isfinite().all():  # JSON has no NaN
+        return report
     means, scales = _means(logits, mean_temperatures or temperatures, seeds)
     confidence, right = _confidences(means, scales, y, val[::seeds])
-    found["thresholds"] = [
-        {"wanted_accuracy": wanted, **(asdict(own) if own else {"threshold": None})}
-        for wanted in WANTED_ACCURACIES
-        for own in [threshold_for_accuracy(confidence, right, wanted, fewest=FEWEST_ANSWERED)]
+    report["thresholds"] = [
+        {"wanted_accuracy": target, **(asdict(threshold) if threshold else {"threshold": None})}
+        for target in WANTED_ACCURACIES
+        for threshold in [threshold_for_accuracy(confidence, right, target, fewest=FEWEST_ANSWERED)]
     ]
     if not all(mask.any() for mask in test):
-        return found
+        return report
     for name, scale in (("before", [1.0] * len(test)), ("after", list(temperatures))):
         rows = [
-            _probability_errors(own[torch.from_numpy(np.asarray(mask))], by, y[mask])
-            for own, by, mask in zip(logits, scale, test, strict=True)
+            _probability_errors(run_logits[torch.from_numpy(np.asarray(mask))], divisor, y[mask])
+            for run_logits, divisor, mask in zip(logits, scale, test, strict=True)
         ]
         for key in rows[0]:
             values = [row[key] for row in rows]
-            found[f"{key}_{name}"] = values
-            found[f"{key}_{name}_mean"] = float(np.mean(values))
+            report[f"{key}_{name}"] = values
+            report[f"{key}_{name}_mean"] = float(np.mean(values))
     confidence, right = _confidences(means, scales, y, test[::seeds])
-    found["reliability"] = [asdict(own) for own in reliability(confidence, right)]
-    found["coverage"] = [asdict(own) for own in coverage_curve(confidence, right)]
-    return found
+    report["reliability"] = [asdict(bin_) for bin_ in reliability(confidence, right)]
+    report["coverage"] = [asdict(point) for point in coverage_curve(confidence, right)]
+    return report
 
 
 def _means(
     logits: Tensor, temperatures: Sequence[float], seeds: int
 ) -> tuple[Sequence[Tensor], Sequence[float]]:
-    """Of each split the average over its seeds, as logits, with its temperature."""
+    """Average the seeds of each split, as logits; return them with their temperatures."""
     if seeds == 1:
         return list(logits), temperatures
     starts = range(0, logits.shape[0], seeds)
@@ -189,7 +179,7 @@ def _means(
 
 
 def _probability_errors(logits: Tensor, temperature: float, labels: Array) -> dict[str, float]:
-    """How far the probabilities of some nodes are from what came true."""
+    """Compute calibration error, log loss and Brier score of some nodes."""
     log_chances = (logits.double() / temperature).log_softmax(dim=-1).numpy()
     chances = np.exp(log_chances)
     confidence, right = chances.max(axis=1), chances.argmax(axis=1) == labels
@@ -204,10 +194,10 @@ def _probability_errors(logits: Tensor, temperature: float, labels: Array) -> di
 def _confidences(
     logits: Sequence[Tensor], temperatures: Sequence[float], y: Array, masks: Sequence[Array]
 ) -> tuple[Array, Array]:
-    """Confidence, and whether the answer is right, of the masks' nodes, all runs together."""
+    """Return confidence and correctness of the masked nodes, pooled over runs."""
     confidence, right = [], []
-    for own, temperature, mask in zip(logits, temperatures, masks, strict=True):
-        chosen = own[torch.from_numpy(np.asarray(mask))].double()
+    for run_logits, temperature, mask in zip(logits, temperatures, masks, strict=True):
+        chosen = run_logits[torch.from_numpy(np.asarray(mask))].double()
         confidence.append((chosen / temperature).softmax(dim=-1).amax(dim=-1).numpy())
         right.append(chosen.argmax(dim=-1).numpy() == y[mask])
     return np.concatenate(confidence), np.concatenate(right)
@@ -216,18 +206,14 @@ def _confidences(
 def class_report(
     predicted: Array, y: Array, masks: Sequence[Array], class_names: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Precision, recall, F1 and support of each class, the nodes of all runs together.
+    """Return precision, recall, F1 and support of each class, pooled over runs; None for 0 / 0.
 
     Args:
         predicted: (R, N) predicted classes.
         y: (N,) true labels.
         masks: R masks of the nodes to score.
-        class_names: C names.
-
-    Returns:
-        One mapping per class; a share of nothing (0 of 0) is None.
     """
-    guess = np.concatenate([own[mask] for own, mask in zip(predicted, masks, strict=True)])
+    guess = np.concatenate([row[mask] for row, mask in zip(predicted, masks, strict=True)])
     truth = np.concatenate([y[mask] for mask in masks])
     rows = []
     for number, name in enumerate(class_names):
@@ -246,10 +232,9 @@ def class_report(
 
 
 def independent_values(values: Sequence[float], splits: int, seeds: int) -> list[float]:
-    """One value per independent run, out of scores listed split by split with the seeds inside.
+    """Average dependent scores, listed split by split with the seeds inside.
 
-    The seeds of one split share its nodes, so they are not independent runs of the protocol: they
-    are averaged, and the splits are the runs. With one split only, the seeds are all there is.
+    The seeds of a split share its nodes, so they are averaged; a single split keeps its seeds.
 
     >>> independent_values([80.0, 82.0, 90.0, 94.0], splits=2, seeds=2)
     [81.0, 92.0]
@@ -264,13 +249,12 @@ def independent_values(values: Sequence[float], splits: int, seeds: int) -> list
 
 @dataclass(frozen=True)
 class Difference:
-    """By how much one model is better than another on the same runs.
+    """The mean difference between two models on the same runs.
 
     Attributes:
-        mean: the mean difference.
         low: lower end of its 95 % interval; None for a single value.
         high: upper end.
-        count: how many independent values it rests on.
+        count: number of independent values.
         over: what they are over, "splits" or "seeds".
     """
 
@@ -288,24 +272,20 @@ def paired_difference(
     splits: int,
     test_per_train: float,
 ) -> Difference:
-    """First - second over the same splits, with an interval corrected for overlapping splits.
+    """Return first - second over the same splits, with a 95 % interval.
 
-    The train nodes of random splits overlap, so the differences are not independent and Student's
-    interval would be too narrow. Nadeau and Bengio (Inference for the Generalization Error,
-    Machine Learning 52, 2003) replace the factor 1/n of the variance by 1/n + test/train:
-    mean ± t₀.₉₇₅,ₙ₋₁ · √((1/n + test/train) · s²). The seeds of a split are averaged first.
-
-    With one split only, the values are its seeds, which come in no order: the interval is Welch's
-    for two samples, and speaks of that split alone.
+    The train nodes of random splits overlap, so the interval is corrected after Nadeau and Bengio
+    (Inference for the Generalization Error, Machine Learning 52, 2003):
+    mean ± t₀.₉₇₅,ₙ₋₁ · √((1/n + test/train) · s²). The seeds of a split are averaged first; of a
+    single split they are two unpaired samples, with Welch's interval.
 
     Args:
         first: scores split by split, seeds inside.
-        second: scores of the other model on the same splits; its number of seeds may differ.
-        splits: how many splits.
+        second: of the other model on the same splits; its number of seeds may differ.
         test_per_train: number of test nodes divided by that of train nodes.
 
-    >>> found = paired_difference([3, 4, 5], [1, 3, 2], splits=3, test_per_train=0.4)
-    >>> round(found.mean, 3), round(found.low, 3), round(found.high, 3)
+    >>> result = paired_difference([3, 4, 5], [1, 3, 2], splits=3, test_per_train=0.4)
+    >>> round(result.mean, 3), round(result.low, 3), round(result.high, 3)
     (2.0, -1.685, 5.685)
     """
     ours, theirs = (

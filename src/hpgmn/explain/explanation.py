@@ -129,16 +129,16 @@ class Explanation:
         return text
 
     def _sections(self) -> list[Section]:
-        found = []
+        sections: list[Section] = []
         if self.statistics:
             rows = [(STATISTICS[name], _signed(value)) for name, value in self.statistics.items()]
             assert self.baseline is not None
             start = f"{100 * math.exp(self.baseline):.0f} %"
             heading = f"Contribution to the log-probability (mean train node: {start})"
-            found.append((heading, rows))
+            sections.append((heading, rows))
         if self.patterns:
             rows = [_pattern_row(pattern) for pattern in self.patterns]
-            found.append(("Attention to memory patterns", rows))
+            sections.append(("Attention to memory patterns", rows))
         if self.neighbors:
             rows = [
                 (_with_class(neighbor), _points(neighbor.support))
@@ -146,11 +146,11 @@ class Explanation:
             ]
             count = len(self.neighbors)
             more = f", {len(rows)} of {count}" if count > len(rows) else ""
-            found.append((f"Effect of each neighbour on the probability{more}", rows))
-        return found
+            sections.append((f"Effect of each neighbour on the probability{more}", rows))
+        return sections
 
     def _endings(self) -> list[str]:
-        removals = {one.neighbors: one for one in (self.turning, self.without) if one is not None}
+        removals = {r.neighbors: r for r in (self.turning, self.without) if r is not None}
         lines = [_without_line(removals[removed]) for removed in sorted(removals, key=len)]
         return [*lines, *self.notes]
 
@@ -212,22 +212,22 @@ class ModelExplanation:
         return text
 
     def _sections(self) -> list[Section]:
-        found = []
+        sections: list[Section] = []
         if self.statistics:
             rows = [
                 (STATISTICS[name].replace("it has", "a node has"), f"{value:.2f}")
                 for name, value in self.statistics.items()
             ]
             heading = f"Mean absolute contribution over {self.sampled} nodes"
-            found.append((heading, rows))
+            sections.append((heading, rows))
         if self.patterns:
             used = self._distinct()
             more = f", the {_SHOWN} most used" if len(used) > _SHOWN else ""
             rows = [_pattern_row(pattern) for pattern in used[:_SHOWN]]
-            found.append((f"Memory patterns{more}", rows))
+            sections.append((f"Memory patterns{more}", rows))
         if self.redundant:
             rows = [(", ".join(str(number) for number in group), "") for group in self.redundant]
-            found.append(("Redundant patterns", rows))
+            sections.append(("Redundant patterns", rows))
         if self.label_next:
             rows = [
                 (
@@ -236,8 +236,8 @@ class ModelExplanation:
                 )
                 for rank, candidate in enumerate(self.label_next, start=1)
             ]
-            found.append(("Nodes to label next", rows))
-        return found
+            sections.append(("Nodes to label next", rows))
+        return sections
 
     def _distinct(self) -> list[Pattern]:
         """Return the used patterns, of redundant ones only the most used."""

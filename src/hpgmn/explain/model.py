@@ -100,7 +100,7 @@ class Overview:
             "seeds": self.seeds,
             "class_names": list(self.class_names),
             **self.explanation.as_dict(),
-            "statistics_by_class": [dataclasses.asdict(one) for one in self.shares_by_class],
+            "statistics_by_class": [dataclasses.asdict(row) for row in self.shares_by_class],
             "map": None if self.memory_map is None else dataclasses.asdict(self.memory_map),
         }
 
@@ -146,12 +146,12 @@ def model_overview(
     unused: tuple[int, ...] = ()
     memory = None
     if first.attention is not None:
-        found = describe_patterns(first, probabilities)
+        description = describe_patterns(first, probabilities)
         patterns = tuple(
-            found.explanation(first.graph, k, float(found.usage[k]), names)
-            for k in np.argsort(-found.usage, kind="stable").tolist()
+            description.explanation(first.graph, k, float(description.usage[k]), names)
+            for k in np.argsort(-description.usage, kind="stable").tolist()
         )
-        redundant, unused = tuple(map(tuple, found.redundant())), tuple(found.unused)
+        redundant, unused = tuple(map(tuple, description.redundant())), tuple(description.unused)
         memory = memory_map(first, probabilities)
         notes.append(
             f"Unused: mean attention below {UNUSED_BELOW:g}/K. Redundant: patterns whose attention "

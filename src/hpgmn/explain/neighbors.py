@@ -113,8 +113,8 @@ def _support(
     keep_diffusion: bool = False,
 ) -> Array:
     sets = [np.empty(0, np.int64), *near[:, None]]
-    found = probabilities_without(replicas, node, sets, keep_diffusion=keep_diffusion)[:, label]
-    return np.asarray(found[0] - found[1:])
+    values = probabilities_without(replicas, node, sets, keep_diffusion=keep_diffusion)[:, label]
+    return np.asarray(values[0] - values[1:])
 
 
 def _ranked(near: Array, support: Array) -> tuple[Array, Array]:
@@ -157,12 +157,12 @@ def probabilities_without(
         keep_diffusion: whether the node's diffusion row stays as it is, to save time.
     """
     if replicas[0].reads_statistics:
-        found = _from_statistics(replicas, node, removed, keep_diffusion)
+        outputs = _from_statistics(replicas, node, removed, keep_diffusion)
     else:
-        found = torch.stack(
+        outputs = torch.stack(
             [torch.stack([_rerun(replica, node, gone) for gone in removed]) for replica in replicas]
         )
-    return np.asarray(mean_log_probabilities(replicas, found).exp().cpu().numpy())
+    return np.asarray(mean_log_probabilities(replicas, outputs).exp().cpu().numpy())
 
 
 def _from_statistics(

@@ -54,19 +54,19 @@ def statistics_without(
     """
     index = torch.full((1, len(removed)), node, device=replica.task.device)
     shared = {} if shared is None else shared
-    found: dict[str, Statistic] = {}
+    statistics: dict[str, Statistic] = {}
     for name in replica.module.names:
         is_diffusion = base_name(name) == "diffusion"
         if name not in replica.modes or (is_diffusion and keep_diffusion):
-            found[name] = replica.stage.inputs[name].some(index)
+            statistics[name] = replica.stage.inputs[name].some(index)
         elif is_diffusion:
             key = name, replica.task.settings[0]
             if key not in shared:
                 shared[key] = _diffusion(replica, name, node, removed)
-            found[name] = shared[key]
+            statistics[name] = shared[key]
         else:
-            found[name] = _of_neighbors(replica, name, node, removed)
-    return found
+            statistics[name] = _of_neighbors(replica, name, node, removed)
+    return statistics
 
 
 def _of_neighbors(
@@ -138,19 +138,19 @@ def _diffusion(replica: ReplicaView, name: str, node: int, removed: Sequence[Arr
     settings, statistics = replica.task.settings[0], replica.task.statistics
     adjacency = statistics.adjacency(replica.modes[name])
     rows = [diffusion_row(replica, name, _cut(adjacency, node, gone), node) for gone in removed]
-    found = np.stack(rows).astype(np.float32)
+    matrix = np.stack(rows).astype(np.float32)
     if settings.diffusion_form == "sketch":
-        return DenseRows(torch.from_numpy(_sketched(replica, found, node)).to(replica.task.device))
+        return DenseRows(torch.from_numpy(_sketched(replica, matrix, node)).to(replica.task.device))
     if settings.diffusion_scaling == "unit":
-        found *= inverse_or_zero(np.sqrt(np.square(found).sum(axis=1)))[:, None]
-    return statistics.reindex(DenseRows(torch.from_numpy(found).to(replica.task.device)))
+        matrix *= inverse_or_zero(np.sqrt(np.square(matrix).sum(axis=1)))[:, None]
+    return statistics.reindex(DenseRows(torch.from_numpy(matrix).to(replica.task.device)))
 
 
 def _cut(adjacency: sp.csr_array, node: int, gone: Array) -> sp.csr_array:
     """Return the adjacency without the edges between a node and some others."""
     matrix = adjacency.copy()
-    own = slice(matrix.indptr[node], matrix.indptr[node + 1])
-    matrix.data[own][np.isin(matrix.indices[own], gone)] = 0
+    row = slice(matrix.indptr[node], matrix.indptr[node + 1])
+    matrix.data[row][np.isin(matrix.indices[row], gone)] = 0
     for other in gone:
         there = slice(matrix.indptr[other], matrix.indptr[other + 1])
         matrix.data[there][matrix.indices[there] == node] = 0
@@ -206,11 +206,12 @@ def _sketched(replica: ReplicaView, rows: Array, node: int) -> Array:
     settings = replica.task.settings[0]
     dim = settings.diffusion_dim
     omega = signs(node_keys(replica.graph), 0, dim).numpy()
-    found = rows @ omega
+    projected = rows @ omega
     if not settings.diffusion_self_entry:
-        found -= omega[node] * (found @ omega[node])[:, None] / dim
+        projected -= omega[node] * (projected @ omega[node])[:, None] / dim
         alone = np.delete(rows, node, axis=1).sum(axis=1) == 0
-        found[alone] = 0
+        projected[alone] = 0
     if settings.diffusion_scaling == "unit":
-        return np.asarray(found * inverse_or_zero(np.sqrt(np.square(found).sum(axis=1)))[:, None])
-    return np.asarray(found / np.float32(math.sqrt(dim)))
+        scale = inverse_or_zero(np.sqrt(np.square(projected).sum(axis=1)))
+        return np.asarray(projected * scale[:, None])
+    return np.asarray(projected / np.float32(math.sqrt(dim)))

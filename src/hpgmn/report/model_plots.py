@@ -218,7 +218,7 @@ def _class_profiles(
     patterns: Sequence[Mapping[str, Any]], classes: Sequence[str]
 ) -> tuple[Array, list[str]]:
     """Return (K, C) class shares and their labels; beyond 30 classes the smallest are merged."""
-    shares = np.array([[float(one["classes"][label]) for label in classes] for one in patterns])
+    shares = np.array([[float(row["classes"][label]) for label in classes] for row in patterns])
     labels = [short(label) for label in classes]
     if len(labels) <= MOST_CLASSES:
         return shares, labels

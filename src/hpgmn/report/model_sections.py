@@ -261,24 +261,24 @@ def _memory(content: Mapping[str, Any]) -> dict[str, Any]:
         notes.insert(0, f"The {num_merged} classes with the smallest shares are merged.")
     modes = list(patterns[0]["neighborhood"])
     neighbor_heads = [f"Classes of {DIRECTIONS.get(mode, mode)}" for mode in modes]
-    numbers = {one["number"]: str(one["number"]) for one in patterns}
+    numbers = {row["number"]: str(row["number"]) for row in patterns}
     numbers |= {k: f"{k} ({mark})" for k, mark in marks.items()}
     rows = [
         [
-            numbers[one["number"]],
-            f"{one['attention']:.1%}",
-            model_plots.largest_shares(one["classes"]) or MISSING,
-            *(model_plots.largest_shares(one["neighborhood"][mode]) or MISSING for mode in modes),
-            ", ".join(short(node) for node in one["typical_nodes"]),
+            numbers[row["number"]],
+            f"{row['attention']:.1%}",
+            model_plots.largest_shares(row["classes"]) or MISSING,
+            *(model_plots.largest_shares(row["neighborhood"][mode]) or MISSING for mode in modes),
+            ", ".join(short(node) for node in row["typical_nodes"]),
         ]
-        for one in patterns
+        for row in patterns
     ]
     profiles = None
     if len(classes) <= plots.MOST_CELLS_WITH_TEXT:
         profiles = Table(
             "Classes of each pattern's nodes",
             ["Pattern", *classes],
-            [[one["number"], *(f"{one['classes'][c]:.0%}" for c in classes)] for one in patterns],
+            [[row["number"], *(f"{row['classes'][c]:.0%}" for c in classes)] for row in patterns],
         )
     figure = model_plots.pattern_heatmap(shown, classes, marks, len(patterns), "patterns")
     head = ["Pattern", "Attention", "Classes of its nodes", *neighbor_heads, "Typical nodes"]

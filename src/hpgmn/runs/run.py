@@ -181,7 +181,7 @@ class Run:
         except HPGMNError as error:
             remedy = error.remedy | "Name the graph" if error.remedy else Remedy("Name the graph")
             raise type(error)(error.message, remedy) from None
-        if graph.fingerprint != self.model.about["fingerprint"]:
+        if graph.fingerprint != self.model.metadata["fingerprint"]:
             raise HPGMNError(
                 f"{self.spec.graph} is no longer the graph the model was trained on.",
                 Remedy("Restore it") | "Name the graph to use it nevertheless",
@@ -189,7 +189,7 @@ class Run:
         return graph
 
     def _preparation(self) -> dict[str, Any]:
-        fitted = self.model.about.get("preparation")  # earlier versions: none
+        fitted = self.model.metadata.get("preparation")  # earlier versions: none
         return {"preparation": fitted, "prepare": fitted is not None}
 
     def load_graph(
@@ -221,7 +221,10 @@ class Run:
             earlier_ids=self.model.node_ids,
             log=notify,
         )
-        if graph.fingerprint == self.model.about["fingerprint"] and self.spec.protocol is not None:
+        if (
+            graph.fingerprint == self.model.metadata["fingerprint"]
+            and self.spec.protocol is not None
+        ):
             return load(source, self.spec.protocol)
         return graph
 
@@ -332,7 +335,7 @@ class Run:
                 f"{', '.join(model.class_names)}.",
                 "Give them in the same order",
             )
-        is_trained = loaded.fingerprint == model.about["fingerprint"]
+        is_trained = loaded.fingerprint == model.metadata["fingerprint"]
         masks = self._test_masks(loaded) if is_trained else self._unseen_masks(loaded)
         logits = model.logits(loaded, self.device)
         metrics = list(dict.fromkeys([self.spec.metric, *METRICS]))  # that of the run first

@@ -28,12 +28,12 @@ MOST_TENSORS = 20_000
 """A file with more is refused: the time that safetensors takes grows faster than their number."""
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-    """Write tensors and a JSON description into one file; the write is atomic."""
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
+    """Write tensors and metadata (as JSON) into one file, atomically."""
     ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with atomic_write(path) as draft:
         try:
-            described = {**about, _CHECKSUM: _checksum(ready, about)}
+            described = {**metadata, _CHECKSUM: _checksum(ready, metadata)}
             # One entry: the order of several is not deterministic in safetensors.
             draft.touch()
             mode = draft.stat().st_mode  # by the umask; safetensors makes files private
@@ -51,15 +51,15 @@ def read_tensors(
     try:
         _require_reasonable_size(path)
         with safe_open(str(path), framework="pt", device=str(device)) as file:
-            metadata = file.metadata() or {}
-            about = parse_json(metadata["about"])
-            if not isinstance(about, dict) or len(metadata) > 1:
+            header = file.metadata() or {}
+            metadata = parse_json(header["about"])
+            if not isinstance(metadata, dict) or len(header) > 1:
                 raise ValueError("unknown metadata")
             names = list(file.keys())
             tensors = {name: file.get_tensor(name) for name in names}
-        check_format(path, about.get("format"), RUN_FORMAT)
-        _verify_checksum(tensors, about)
-        return tensors, about
+        check_format(path, metadata.get("format"), RUN_FORMAT)
+        _verify_checksum(tensors, metadata)
+        return tensors, metadata
     except FileNotFoundError:
         raise HPGMNError(
             f"The file {path} does not exist.", Remedy("Check the path") | "Train again"
@@ -102,18 +102,18 @@ def _require_reasonable_size(path: Path) -> None:
         raise TooLargeError(f"it declares {count:,} tensors")
 
 
-def _verify_checksum(tensors: Mapping[str, Tensor], about: dict[str, Any]) -> None:
-    """Remove the checksum from a description and verify it; format 1 has none."""
-    if _CHECKSUM not in about and about.get("format", 1) == 1:
+def _verify_checksum(tensors: Mapping[str, Tensor], metadata: dict[str, Any]) -> None:
+    """Remove the checksum from the metadata and verify it; format 1 has none."""
+    if _CHECKSUM not in metadata and metadata.get("format", 1) == 1:
         return
-    if about.pop(_CHECKSUM, None) != _checksum(tensors, about):
+    if metadata.pop(_CHECKSUM, None) != _checksum(tensors, metadata):
         raise _ChangedError("its checksum differs")
 
 
-def _checksum(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> int:
-    """Return a CRC-32 of tensors and description; takes about half a second per gigabyte."""
-    is_typed = about.get("format", 1) != 1
-    checksum = zlib.crc32(json.dumps(about, sort_keys=True).encode())
+def _checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> int:
+    """Return a CRC-32 of tensors and metadata; takes about half a second per gigabyte."""
+    is_typed = metadata.get("format", 1) != 1
+    checksum = zlib.crc32(json.dumps(metadata, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
         kind = f" {tensor.dtype}" if is_typed else ""
         checksum = zlib.crc32(f"{name}{tuple(tensor.shape)}{kind}".encode(), checksum)
@@ -131,7 +131,7 @@ def write_state(path: Path, state: TrainState, identity: str) -> None:
         tensors[f"best_loss/{stage}"] = state.best_loss[stage]
         tensors[f"best_epoch/{stage}"] = state.best_epoch[stage]
         tensors |= {f"history/{stage}/{key}": rows for key, rows in state.history[stage].items()}
-    about: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         "format": RUN_FORMAT,
         "identity": identity,
         "stages": list(state.done),
@@ -147,12 +147,12 @@ def write_state(path: Path, state: TrainState, identity: str) -> None:
             tensors[f"current/{part}"] = getattr(current, part)
         for key, rows in current.history.items():
             tensors[f"current/history/{key}"] = torch.stack(rows)
-        about["current"] = {
+        metadata["current"] = {
             "name": current.name,
             "epoch": current.epoch,
             "live": current.live,
         }
-    write_tensors(path, tensors, about)
+    write_tensors(path, tensors, metadata)
 
 
 def require_identity(stored: object, identity: str, folder: Path) -> None:
@@ -173,8 +173,8 @@ def read_seconds(path: Path) -> float:
 
 def read_state(path: Path, identity: str, device: torch.device | str = "cpu") -> TrainState:
     """Read a training state to resume; refuse that of another training."""
-    tensors, about = read_tensors(path, device)
-    require_identity(about.get("identity"), identity, path.parent)
+    tensors, metadata = read_tensors(path, device)
+    require_identity(metadata.get("identity"), identity, path.parent)
 
     def below(prefix: str) -> Parameters:
         return {
@@ -184,19 +184,19 @@ def read_state(path: Path, identity: str, device: torch.device | str = "cpu") ->
         }
 
     with _report_damage(path):
-        state = TrainState(seconds=_seconds_in(about))
-        for stage in about["stages"]:
+        state = TrainState(seconds=_seconds_in(metadata))
+        for stage in metadata["stages"]:
             state.done[stage] = below(f"done/{stage}/")
             state.best_score[stage] = tensors[f"best_score/{stage}"]
             state.best_loss[stage] = tensors[f"best_loss/{stage}"]
             state.best_epoch[stage] = tensors[f"best_epoch/{stage}"]
             state.history[stage] = {key: tensors[f"history/{stage}/{key}"].cpu() for key in HISTORY}
-        if about["current"] is not None:
-            if about.get("format", 1) == 1:  # did not record it
+        if metadata["current"] is not None:
+            if metadata.get("format", 1) == 1:  # did not record it
                 unknown = torch.zeros_like(tensors["current/best_epoch"], dtype=torch.bool)
                 tensors.setdefault("current/overflowed", unknown)
             state.current = StageState(
-                **about["current"],
+                **metadata["current"],
                 parameters=below("current/parameters/"),
                 first=below("current/first/"),
                 second=below("current/second/"),
@@ -220,8 +220,8 @@ def _report_damage(path: Path) -> Iterator[None]:
         raise damaged_file(path, f"{type(error).__name__}: {error}") from None
 
 
-def _seconds_in(about: Mapping[str, Any]) -> dict[str, float]:
-    seconds: dict[str, float] = about["seconds"]
+def _seconds_in(metadata: Mapping[str, Any]) -> dict[str, float]:
+    seconds: dict[str, float] = metadata["seconds"]
     if not {"statistics", "training"} <= set(seconds):
         raise ValueError("missing seconds of statistics and training")
     if not all(math.isfinite(value) and value >= 0 for value in seconds.values()):

@@ -18,7 +18,7 @@ from hpgmn.base.randomness import Noise, step_key
 
 logger = logging.getLogger(__name__)
 
-Made = TypeVar("Made")
+Recording = TypeVar("Recording")
 
 WARM_UP = 2
 """Runs before a recording: libraries initialise themselves in the first."""
@@ -53,7 +53,7 @@ class Replay:
         # Allocated before the recording, whose own memory each replay overwrites.
         self._records = torch.full((len(noise_steps), *shape), float("nan"), device=device)
 
-        def once() -> None:
+        def run_epoch() -> None:
             self._count += 1
             here = self._count.view(1)
             drawn = self._table.index_select(0, here)[0]
@@ -61,11 +61,11 @@ class Replay:
             values = epoch(self._count, noises)
             self._records.index_copy_(0, here, values.unsqueeze(0))
 
-        self._again = recorded(once)
+        self._replay = recorded(run_epoch)
 
     def next(self) -> Tensor:
         """Run the next epoch; return its values, available once the GPU has caught up."""
-        self._again()
+        self._replay()
         self._done += 1
         return self._records[self._done]
 
@@ -89,10 +89,10 @@ class StepReplay:
         self._key = torch.zeros((), dtype=torch.int64, device=keys.device)
         self._loss = torch.zeros(keys.shape[0], device=keys.device)
 
-        def once() -> None:
+        def run_step() -> None:
             self._loss.copy_(step(self._batch, Noise(keys, self._key)))
 
-        self._again = recorded(once)
+        self._replay = recorded(run_step)
 
     def fits(self, batch: Sequence[Tensor]) -> bool:
         """Whether a batch has the size that was recorded."""
@@ -104,7 +104,7 @@ class StepReplay:
         for recorded_tensor, tensor in zip(self._batch, batch, strict=True):
             recorded_tensor.copy_(tensor)
         self._key.fill_(step_key(number))
-        self._again()
+        self._replay()
         return self._loss.clone()
 
 
@@ -116,7 +116,7 @@ def recorded(work: Callable[[], None]) -> Callable[[], None]:
     return graph.replay
 
 
-def attempt(make: Callable[[], Made]) -> Made | None:
+def attempt(make: Callable[[], Recording]) -> Recording | None:
     """Return a recording, or None (logged) if the work cannot be recorded."""
     try:
         return make()

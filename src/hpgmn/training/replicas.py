@@ -64,7 +64,6 @@ class Fitted:
     """The result of a training, replica by replica.
 
     Attributes:
-        replicas: R of them.
         done: the best parameters of each stage, each (R, …), in host memory; empty if the
             replicas' shapes differ, as in a search.
         logits: (R, N, C) of the training graph.
@@ -147,9 +146,9 @@ def group_by_shape(
         extra: what else must agree, such as the model's name.
     """
     groups: dict[Hashable, list[int]] = {}
-    for place, values in enumerate(settings):
-        shape = place if values is None else _shape_of(values)
-        groups.setdefault((shape, None if extra is None else extra[place]), []).append(place)
+    for position, values in enumerate(settings):
+        shape = position if values is None else _shape_of(values)
+        groups.setdefault((shape, None if extra is None else extra[position]), []).append(position)
     return list(groups.values())
 
 
@@ -185,11 +184,11 @@ def replica_groups(
         for values, size in zip(settings, train_sizes, strict=True)
     ]
     groups = []
-    for places in group_by_shape(settings, steps):
-        most = replicas_at_once(graph, entry, settings[places[0]], device, memory_share)
-        number = -(-len(places) // most)  # groups of nearly equal size
-        size = -(-len(places) // number)
-        groups += [places[first : first + size] for first in range(0, len(places), size)]
+    for positions in group_by_shape(settings, steps):
+        most = replicas_at_once(graph, entry, settings[positions[0]], device, memory_share)
+        number = -(-len(positions) // most)  # groups of nearly equal size
+        size = -(-len(positions) // number)
+        groups += [positions[first : first + size] for first in range(0, len(positions), size)]
     return groups
 
 
@@ -213,34 +212,29 @@ def fit_replicas(
     Ctrl-C saves the state after the epoch and raises KeyboardInterrupt.
 
     Args:
-        graph: the graph.
-        entry: the model.
-        replicas: what to train.
         masks: train and validation mask of each replica.
-        device: "cpu" or "cuda".
         metric: selects epochs.
         positive: the positive class of the metric, see :func:`hpgmn.base.metrics.metric`.
         folder: where states are saved, and read if there are any; None saves nothing.
         identity: identifies this training; a state of another one is refused.
         report: called after each epoch.
         should_stop: called after each epoch; True acts like Ctrl-C.
-        memory_share: this process's share of the memory, where several train at once; it decides
-            how many replicas are trained together.
+        memory_share: share of the memory to use, which limits the replicas trained together.
     """
-    place = torch.device(device)
+    torch_device = torch.device(device)
 
     def work(interrupted: Event) -> Fitted:
         def stop() -> bool:
             return interrupted.is_set() or should_stop()
 
-        with torch.cuda.device(place) if place.type == "cuda" else nullcontext():
-            task = make_task(graph, replicas, masks, place)
+        with torch.cuda.device(torch_device) if torch_device.type == "cuda" else nullcontext():
+            task = make_task(graph, replicas, masks, torch_device)
             sizes = (task.train_labels >= 0).sum(axis=1).tolist()
             plan = _plan(
                 folder,
                 identity,
                 len(replicas),
-                lambda: replica_groups(graph, entry, replicas, place, sizes, memory_share),
+                lambda: replica_groups(graph, entry, replicas, torch_device, sizes, memory_share),
             )
             return _fit(task, entry, plan, (metric, positive), folder, identity, report, stop)
 
@@ -270,9 +264,9 @@ def _fit(
     should_stop: Callable[[], bool],
 ) -> Fitted:
     results: list[tuple[list[int], TrainState, Tensor]] = []
-    for number, places in enumerate(plan):
+    for number, positions in enumerate(plan):
         path = None if folder is None else folder / f"state-{number:03d}.safetensors"
-        part = task.subset(places)
+        part = task.subset(positions)
         state = (
             read_state(path, identity, task.device) if path is not None and path.exists() else None
         )
@@ -283,7 +277,7 @@ def _fit(
             )
             if path is not None:
                 write_state(path, state, identity)
-            results.append((places, state, logits(part, entry, state.done).cpu()))
+            results.append((positions, state, logits(part, entry, state.done).cpu()))
     fitted = _join(list(task.replicas), results)
     fitted.statistics = task.statistics
     return fitted
@@ -320,8 +314,10 @@ def _is_partition(plan: Any, replicas: int) -> bool:
     """Whether a plan is a list of non-empty lists that hold every position once."""
     if not isinstance(plan, list) or not all(isinstance(part, list) and part for part in plan):
         return False
-    places = [place for part in plan for place in part]
-    return all(type(place) is int for place in places) and sorted(places) == list(range(replicas))
+    members = [member for part in plan for member in part]
+    return all(type(member) is int for member in members) and (
+        sorted(members) == list(range(replicas))
+    )
 
 
 class EpochMonitor:
@@ -392,7 +388,7 @@ class EpochMonitor:
 
 def _join(replicas: list[Replica], results: list[tuple[list[int], TrainState, Tensor]]) -> Fitted:
     """Join the results of the groups in the order of the replicas."""
-    order = [place for places, _, _ in results for place in places]
+    order = [position for positions, _, _ in results for position in positions]
     back = torch.tensor(order).argsort()
 
     def join(tensors: list[Tensor]) -> Tensor:

@@ -34,18 +34,18 @@ _TIED = ("diffusion", "adjacency", "neighbor_adjacency")  # their columns are th
 
 def _inconsistency(
     tensors: Mapping[str, Tensor],
-    about: Mapping[str, Any],
+    metadata: Mapping[str, Any],
     replicas: int,
     node_ids: Array | None,
     scales: Sequence[Sequence[float]],
-    own: bool,
+    any_dtype: bool,
 ) -> str | None:
-    """Return what is inconsistent in a file, or None; a user's own model may have any dtype."""
-    nodes, classes = int(about["num_nodes"]), list(about["class_names"])
+    """Return what is inconsistent in a file, or None; custom models may have any dtype."""
+    nodes, classes = int(metadata["num_nodes"]), list(metadata["class_names"])
     for name, value in tensors.items():
         if len(value) != replicas or not replicas:
-            return f"{name} is of {len(value)} runs, the description of {replicas}"
-        if "/" in name and not own and value.dtype != torch.float32:
+            return f"{name} is of {len(value)} runs, the metadata of {replicas}"
+        if "/" in name and not any_dtype and value.dtype != torch.float32:
             return f"{name} is of type {value.dtype}"
         if not value.isfinite().all():
             return f"{name} is not finite"
@@ -69,8 +69,8 @@ def require_finite(logits: Tensor, graph: Graph, nodes: Array | None = None) -> 
     wrong = ~logits.isfinite().all(dim=-1).all(dim=0)
     if not wrong.any():
         return
-    place = int(torch.nonzero(wrong)[0])
-    node = place if nodes is None else int(nodes[place])
+    row = int(torch.nonzero(wrong)[0])
+    node = row if nodes is None else int(nodes[row])
     name = node if graph.node_ids is None else graph.node_ids[node]
     top = float(np.abs(graph.x[[node]]).max())
     raise HPGMNError(
@@ -84,8 +84,6 @@ class ModelOnGraph:
     """A trained model on one graph; statistics and outputs are computed once.
 
     Args:
-        entry: the model.
-        task: the graph's statistics, the replicas and the train labels.
         parameters: those of every stage; the attribute holds them on the task's device.
         logits: (R, N, C) where they are known already.
     """
@@ -108,9 +106,9 @@ class ModelOnGraph:
     @cached_property
     def logits(self) -> Tensor:
         """(R, N, C) on the CPU."""
-        found = logits(self.task, self.entry, self.parameters).cpu()
-        require_finite(found, self.task.graph)
-        return found
+        values = logits(self.task, self.entry, self.parameters).cpu()
+        require_finite(values, self.task.graph)
+        return values
 
     @cached_property
     def label_logits(self) -> Tensor | None:
@@ -128,9 +126,9 @@ class ModelOnGraph:
             return self.label_logits.cpu()
         return estimator_logits(self.task, self.parameters["estimator"]).cpu()
 
-    def choose(self, places: Sequence[int]) -> ModelOnGraph:
+    def choose(self, positions: Sequence[int]) -> ModelOnGraph:
         """Select replicas; outputs computed so far are kept."""
-        chosen = list(places)
+        chosen = list(positions)
         parameters = {
             stage: {name: value[chosen] for name, value in values.items()}
             for stage, values in self.parameters.items()
@@ -148,11 +146,9 @@ class SavedModel:
     """A trained model: R replicas, and the nodes of the graph they were trained on.
 
     Attributes:
-        entry: the model.
-        replicas: R of them.
         done: the best parameters of every stage.
         train_labels: (R, N), -1 outside the train nodes.
-        about: name, fingerprint, sizes and class names of the training graph.
+        metadata: name, fingerprint, sizes and class names of the training graph.
         node_ids: ids of the training graph's nodes, if it has any.
         temperatures: R, which divide logits before the softmax; 1 by default.
         mean_temperatures: the same for the average over the seeds of each replica's split.
@@ -162,7 +158,7 @@ class SavedModel:
     replicas: list[Replica]
     done: dict[str, Parameters]
     train_labels: Array
-    about: dict[str, Any]
+    metadata: dict[str, Any]
     node_ids: Array | None
     temperatures: list[float] = field(default_factory=list)
     mean_temperatures: list[float] = field(default_factory=list)
@@ -189,15 +185,12 @@ class SavedModel:
         """Create the model from a training on a graph.
 
         Args:
-            entry: the model.
-            fitted: the trained replicas.
-            graph: the training graph.
-            train: train masks, one per replica.
-            val: validation masks, to which temperatures are fitted; None fits none.
+            train: masks, one per replica.
+            val: masks of the nodes to which temperatures are fitted; None fits none.
         """
         require_finite(fitted.logits, graph)
         labels = np.stack([np.where(mask, graph.y, -1) for mask in train])
-        about = {
+        metadata = {
             "graph": graph.name,
             "fingerprint": graph.fingerprint,
             "num_nodes": graph.num_nodes,
@@ -210,7 +203,7 @@ class SavedModel:
             replace(replica, settings=fix_sketches(graph, replica.settings))
             for replica in fitted.replicas
         ]
-        model = cls(entry, replicas, fitted.done, labels, about, graph.node_ids)
+        model = cls(entry, replicas, fitted.done, labels, metadata, graph.node_ids)
         if fitted.statistics is not None:  # reused for explanations and the report
             task = TrainingTask(
                 fitted.statistics,
@@ -228,15 +221,15 @@ class SavedModel:
     def _fit_mean_temperatures(self, logits: Tensor, y: Array, val: Sequence[Array]) -> list[float]:
         """Fit the temperature of the average over the seeds of each replica's split."""
         by_split: dict[int, float] = {}
-        for place, replica in enumerate(self.replicas):
+        for position, replica in enumerate(self.replicas):
             if replica.split not in by_split:
                 mean = mean_logits(logits[self._seeds_of(replica.split)])[None]
-                by_split[replica.split] = fit_temperatures(mean, y, [val[place]])[0]
+                by_split[replica.split] = fit_temperatures(mean, y, [val[position]])[0]
         return [by_split[replica.split] for replica in self.replicas]
 
     def _seeds_of(self, split: int) -> list[int]:
         """Return the positions of the replicas of a split."""
-        return [place for place, replica in enumerate(self.replicas) if replica.split == split]
+        return [i for i, replica in enumerate(self.replicas) if replica.split == split]
 
     def write(self, path: Path) -> None:
         """Write the model as one safetensors file."""
@@ -253,7 +246,7 @@ class SavedModel:
                     Remedy("Train again with a lower learning rate", setting="lr"),
                 )
         tensors["train_labels"] = torch.from_numpy(self.train_labels.astype(np.int32))
-        about = self.about | {
+        metadata = self.metadata | {
             "format": RUN_FORMAT,
             "model": self.entry.name,
             "stages": list(self.done),
@@ -269,40 +262,39 @@ class SavedModel:
             "temperatures": self.temperatures,
             "mean_temperatures": self.mean_temperatures,
         }
-        write_tensors(path, tensors, about)
+        write_tensors(path, tensors, metadata)
 
     @classmethod
-    def read(cls, path: Path, own: str | None = None) -> SavedModel:
+    def read(cls, path: Path, expected: str | None = None) -> SavedModel:
         """Read a file of :meth:`write`; loading never executes code.
 
         Args:
-            path: the file.
-            own: ``package.module:Class`` of the user's own model, where the file holds one.
+            expected: ``package.module:Class`` of a custom model; a file with one requires it.
         """
-        tensors, about = read_tensors(path)
+        tensors, metadata = read_tensors(path)
         try:
-            return cls._of_file(path, tensors, about, own)
+            return cls._of_file(path, tensors, metadata, expected)
         except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
             raise damaged_file(path, f"{type(error).__name__}: {error}") from None
 
     @classmethod
     def _of_file(
-        cls, path: Path, tensors: dict[str, Tensor], about: dict[str, Any], own: str | None
+        cls, path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any], expected: str | None
     ) -> SavedModel:
-        name = about.pop("model")
-        if is_custom(name) and own is None:
+        name = metadata.pop("model")
+        if is_custom(name) and expected is None:
             raise HPGMNError(
                 f"{path} holds a model of your own, '{name}', and code is imported only when you "
                 "name it.",
                 Remedy("Name it", option="model", value=name),
             )
-        if own not in (None, name):
+        if expected not in (None, name):
             raise HPGMNError(
-                f"{path} holds the model '{name}', not '{own}'.",
+                f"{path} holds the model '{name}', not '{expected}'.",
                 Remedy("Name that model", option="model", value=name),
             )
         entry = find_model(name)
-        if entry.source != about.get("source", ""):
+        if entry.source != metadata.get("source", ""):
             raise HPGMNError(
                 f"The code of {name} has changed since the model in {path} was trained.",
                 Remedy("Restore it") | "Train again",
@@ -313,25 +305,27 @@ class SavedModel:
                 for name, value in tensors.items()
                 if name.startswith(f"{stage}/")
             }
-            for stage in about.pop("stages")
+            for stage in metadata.pop("stages")
         }
         replicas = [
             Replica(row["split"], row["seed"], make_settings(entry.settings, row["settings"]))
-            for row in about.pop("replicas")
+            for row in metadata.pop("replicas")
         ]
-        node_ids = about.pop("node_ids")
+        node_ids = metadata.pop("node_ids")
         labels = tensors["train_labels"].numpy().astype(np.int64)
         names = None if node_ids is None else np.asarray(node_ids)
-        scales = [about.pop(f"{kind}temperatures", []) for kind in ("", "mean_")]  # older: none
-        fault = _inconsistency(tensors, about, len(replicas), names, scales, is_custom(entry.name))
+        scales = [metadata.pop(f"{kind}temperatures", []) for kind in ("", "mean_")]  # older: none
+        fault = _inconsistency(
+            tensors, metadata, len(replicas), names, scales, is_custom(entry.name)
+        )
         if fault is not None:
             raise damaged_file(path, fault)
-        return cls(entry, replicas, done, labels, about, names, *scales)
+        return cls(entry, replicas, done, labels, metadata, names, *scales)
 
     @property
     def class_names(self) -> tuple[str, ...]:
         """The names of the classes the model knows."""
-        return tuple(self.about["class_names"])
+        return tuple(self.metadata["class_names"])
 
     def require_stages(self) -> None:
         """Refuse a model without its label estimator, which pseudo-labels need."""
@@ -348,23 +342,23 @@ class SavedModel:
                 ),
             )
 
-    def choose(self, places: Sequence[int]) -> SavedModel:
+    def choose(self, positions: Sequence[int]) -> SavedModel:
         """Select replicas.
 
         The temperature of an average belongs to the averaged seeds: with all seeds of a split it
         stays; with several, for which none was fitted, it is the mean of their own.
         """
-        chosen = list(places)
+        chosen = list(positions)
         done = {
             stage: {name: value[chosen] for name, value in parameters.items()}
             for stage, parameters in self.done.items()
         }
-        replicas = [self.replicas[place] for place in chosen]
+        replicas = [self.replicas[position] for position in chosen]
         labels = self.train_labels[chosen]
-        temperatures = [self.temperatures[place] for place in chosen]
-        means = [self._mean_temperature(self.replicas[place].split, chosen) for place in chosen]
+        temperatures = [self.temperatures[position] for position in chosen]
+        means = [self._mean_temperature(replica.split, chosen) for replica in replicas]
         model = SavedModel(
-            self.entry, replicas, done, labels, self.about, self.node_ids, temperatures, means
+            self.entry, replicas, done, labels, self.metadata, self.node_ids, temperatures, means
         )
         if self._latest is not None:
             model._latest = self._latest.choose(chosen)
@@ -373,10 +367,10 @@ class SavedModel:
     def _mean_temperature(self, split: int, chosen: Sequence[int]) -> float:
         """Return the temperature of the average over the chosen replicas of a split."""
         seeds = self._seeds_of(split)
-        kept = [place for place in seeds if place in chosen]
+        kept = [position for position in seeds if position in chosen]
         if kept == seeds:
             return self.mean_temperatures[seeds[0]]
-        return float(np.mean([self.temperatures[place] for place in kept]))
+        return float(np.mean([self.temperatures[position] for position in kept]))
 
     def on_graph(self, graph: Graph, device: torch.device | str = "cpu") -> ModelOnGraph:
         """Apply the model to a graph, the training graph or another; the latest one is kept."""
@@ -398,17 +392,15 @@ class SavedModel:
         """Return logits (R, M, C) of the nodes of a graph.
 
         Args:
-            graph: the training graph or another.
-            device: where to compute.
             nodes: ascending positions of the requested nodes; None for all.
         """
         if nodes is None:
             return self.on_graph(graph, device).logits
         task = self._task(graph, device, nodes)
         part = ModelOnGraph(self.entry, task, self.done)
-        found = logits(task, self.entry, part.parameters, torch.from_numpy(nodes)).cpu()
-        require_finite(found, graph, nodes)
-        return found
+        values = logits(task, self.entry, part.parameters, torch.from_numpy(nodes)).cpu()
+        require_finite(values, graph, nodes)
+        return values
 
     def probabilities(self, graph: Graph, device: torch.device | str = "cpu") -> Tensor:
         """Return class probabilities (R, M, C), calibrated by each replica's temperature."""
@@ -439,20 +431,20 @@ class SavedModel:
         self, graph: Graph, device: torch.device | str = "cpu", nodes: Array | None = None
     ) -> TrainingTask:
         self.require_stages()
-        if graph.num_features != self.about["num_features"]:
+        if graph.num_features != self.metadata["num_features"]:
             raise HPGMNError(
-                f"The model was trained on {self.about['num_features']} attributes; graph "
+                f"The model was trained on {self.metadata['num_features']} attributes; graph "
                 f"'{graph.name}' has {graph.num_features}.",
                 "Give the same columns in the same order",
             )
         columns = self.known_positions(graph)
         if columns is not None:
             self._require_known_nodes(graph, columns)
-        width = int(self.about["num_nodes"])
+        width = int(self.metadata["num_nodes"])
         # HP-GMN reads the rows of the requested nodes only, unless refinement labels all nodes.
         reads_all = self.entry.name != "hpgmn" or "refinement" in self.done
-        wanted = None if reads_all else nodes
-        statistics = LocalStatistics(graph, device, columns=columns, width=width, wanted=wanted)
+        rows = None if reads_all else nodes
+        statistics = LocalStatistics(graph, device, columns=columns, width=width, wanted=rows)
         known = np.arange(width) if columns is None else columns
         labels = np.where(known >= 0, self.train_labels[:, np.maximum(known, 0)], -1)
         nothing, classes = np.full_like(labels, -1), len(self.class_names)
@@ -463,11 +455,11 @@ class SavedModel:
 
         None for the training graph itself.
         """
-        if graph.fingerprint == self.about["fingerprint"]:
+        if graph.fingerprint == self.metadata["fingerprint"]:
             return None
         if self.node_ids is None or graph.node_ids is None:
             return np.full(graph.num_nodes, -1, np.int64)
-        positions = {node_id: place for place, node_id in enumerate(self.node_ids.tolist())}
+        positions = {node_id: number for number, node_id in enumerate(self.node_ids.tolist())}
         return np.asarray([positions.get(name, -1) for name in graph.node_ids.tolist()], np.int64)
 
     def _require_known_nodes(self, graph: Graph, columns: Array) -> None:

@@ -98,12 +98,12 @@ class BlockRows(Statistic):
         """Return the statistic of some nodes, the same ones for all replicas."""
         requested = nodes[0].cpu().numpy()
         block_of = np.searchsorted(self.starts, requested, side="right") - 1
-        places = [np.flatnonzero(block_of == number) for number in range(len(self.blocks))]
+        positions = [np.flatnonzero(block_of == number) for number in range(len(self.blocks))]
         parts = [
             block[requested[chosen] - start]
-            for block, chosen, start in zip(self.blocks, places, self.starts[:-1], strict=True)
+            for block, chosen, start in zip(self.blocks, positions, self.starts[:-1], strict=True)
         ]
-        order = np.concatenate(places).argsort()
+        order = np.concatenate(positions).argsort()
         if any(sp.issparse(block) for block in self.blocks):
             return SparseRows(SparseMatrix(_stack_sparse(parts, order), self.device).prepare())
         return DenseRows(to_device(torch.from_numpy(np.concatenate(parts)[order]), self.device))
@@ -147,9 +147,7 @@ class ShardTask:
     """Replicas of HP-GMN on the rows of one rank; they share labels and batches.
 
     Attributes:
-        rows: the nodes of this rank.
         replicas: seeds and settings of one split.
-        ranks: the processes that train together.
         inputs: the statistics of the rows.
         balanced: (C,) class weights over the train nodes of all ranks; None: all alike.
         order_replica: the replica whose random numbers order the batches of all.
@@ -207,7 +205,7 @@ class ShardTask:
 
     def subset(self, chosen: Sequence[int]) -> ShardTask:
         """Select replicas."""
-        return replace(self, replicas=tuple(self.replicas[place] for place in chosen))
+        return replace(self, replicas=tuple(self.replicas[position] for position in chosen))
 
     def keys(self, stage: str) -> Tensor:
         """(R,) the roots of the replicas' random numbers."""
@@ -255,7 +253,6 @@ def fit_shards(
     """Train on the rows of all ranks; every rank must call this.
 
     Args:
-        task: the rows of this rank.
         metric: selects epochs.
         positive: the positive class of the metric, see :func:`hpgmn.base.metrics.metric`.
         path: where rank 0 saves the state, which all ranks read; None saves nothing.
