@@ -183,10 +183,10 @@ def test_finished_units_are_not_done_again(
     with pytest.raises(HPGMNError, match="has no finished shards"):
         Shards(tmp_path)
     done = shard(graph, tmp_path, labels, SMALL, ranges=4, keep=True)
-    assert (done.found, done.starts) == (after, done.units)
+    assert (done.reused, done.starts) == (after, done.units)
     check_rows(done.shards, graph, labels, SMALL)
     again = shard(graph, tmp_path, labels, SMALL, ranges=4, keep=True)
-    assert (again.found, again.starts) == (done.units, done.units)
+    assert (again.reused, again.starts) == (done.units, done.units)
 
 
 class Elsewhere(LocalEngine):
@@ -255,7 +255,7 @@ def test_a_graph_folder_may_be_renamed(tmp_path: Path, make_graph: Callable[...,
     first = shard(tmp_path / "one.graph", tmp_path / "shards", graph.y, SMALL, ranges=2)
     (tmp_path / "one.graph").rename(tmp_path / "two.graph")
     again = shard(tmp_path / "two.graph", tmp_path / "shards", graph.y, SMALL, ranges=2)
-    assert (first.found, again.found) == (0, again.units)
+    assert (first.reused, again.reused) == (0, again.units)
 
 
 def test_a_graph_folder_that_was_changed_is_refused(
@@ -296,7 +296,7 @@ def test_damaged_files_are_made_anew(
     else:
         (tmp_path / "work" / "done" / "rows-class_counts-00001.json").write_text("{")
     done = shard(graph, tmp_path, labels, settings, ranges=4, keep=True)
-    assert (done.found, done.starts) == (13, done.units + 1)
+    assert (done.reused, done.starts) == (13, done.units + 1)
     check_rows(done.shards, graph, labels, settings)
 
 
@@ -381,6 +381,6 @@ def test_the_manifest_says_where_the_graph_is(
         assert noted.about == about | known | {"source": "name"}
         assert (noted.source, noted.fingerprint) == ("name", graph.fingerprint)
         again = shard(given, out, graph.y, SMALL, ranges=2)
-        assert (again.found, again.shards.source) == (again.units, "name")
+        assert (again.reused, again.shards.source) == (again.units, "name")
     monkeypatch.setattr("hpgmn.shards.build.COUNTED_EDGES", 10)
     assert note_origin(out, "name", graph).about["num_edges"] is None

@@ -16,7 +16,7 @@ from hpgmn.shards.files import (
     ShardedRows,
     SparseRowFile,
     SparseWriter,
-    are_whole,
+    are_complete,
     write_array,
 )
 
@@ -67,7 +67,7 @@ def test_sparse_rows_come_and_go(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.toarray(), matrix.toarray())
     assert (said["shape"], said["entries"]) == ([30, 7], matrix.nnz)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["rows.npz"]
-    assert are_whole(tmp_path / "out", {"rows.npz": said}, checked=True)
+    assert are_complete(tmp_path / "out", {"rows.npz": said}, checked=True)
 
 
 @pytest.mark.parametrize("rows", [0, 3, 12_345])
@@ -80,7 +80,7 @@ def test_blocks_make_one_file(tmp_path: Path, rows: int) -> None:
     found = np.load(tmp_path / "new" / "array.npy")
     assert found.dtype == np.float16
     np.testing.assert_array_equal(found, array.astype(np.float16))
-    assert are_whole(tmp_path / "new", {"array.npy": said}, checked=True)
+    assert are_complete(tmp_path / "new", {"array.npy": said}, checked=True)
 
 
 def test_an_error_leaves_nothing(tmp_path: Path) -> None:
@@ -110,14 +110,14 @@ def test_damage_is_seen(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-3] ^= 1
     path.write_bytes(content)
-    assert are_whole(tmp_path, said)
-    assert not are_whole(tmp_path, said, checked=True)
+    assert are_complete(tmp_path, said)
+    assert not are_complete(tmp_path, said, checked=True)
     path.write_bytes(content[:-8])
-    assert not are_whole(tmp_path, said)
+    assert not are_complete(tmp_path, said)
     with pytest.raises(HPGMNError, match="cut short"), RowFile(path) as file:
         file.span(0, 100)
     path.unlink()
-    assert not are_whole(tmp_path, said)
+    assert not are_complete(tmp_path, said)
 
 
 def test_what_is_no_array_of_plain_rows_is_refused(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_a_manifest_that_is_no_json_is_refused(folder: Path) -> None:
     with pytest.raises(HPGMNError, match=r"manifest\.json is missing, damaged"):
         Shards(folder)
     (folder / "manifest.json").write_text("{")
-    with pytest.raises(HPGMNError, match="Make the shards again with `hpgmn shard`"):
+    with pytest.raises(HPGMNError, match="Build the shards again with `hpgmn shard`"):
         Shards(folder)
 
 
@@ -180,6 +180,6 @@ def test_spoiled_content_is_found_by_its_checksum(folder: Path, make_graph: Any,
             shards.check(parts)
     graph = make_graph(sparse=True)
     with pytest.raises(
-        HPGMNError, match="Make the shards again with `hpgmn shard`, in a new folder"
+        HPGMNError, match="Build the shards again with `hpgmn shard`, in a new folder"
     ):
         shard(graph, folder, graph.y, SETTINGS, ranges=5)

@@ -133,7 +133,7 @@ def test_a_killed_process_leaves_what_it_has_finished(
     assert begun - before == 1
     place = tmp_path / "made.graph"
     done = shard(place, tmp_path / "shards", graph.y, SETTINGS, ranges=8, keep=True)
-    assert 0 < done.found == before < done.units
+    assert 0 < done.reused == before < done.units
     assert done.starts == done.units + begun - before
     check_rows(done.shards, graph, graph.y, SETTINGS)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from hpgmn.shards.files import are_whole
+from hpgmn.shards.files import are_complete
 from hpgmn_lab.bench import shards
 from hpgmn_lab.bench.process import ProcessFailed
 from hpgmn_lab.bench.records import Call
@@ -89,7 +89,7 @@ def test_fewer_train_nodes_have_the_same_rows(tmp_path: Path) -> None:
     files = json.loads((tmp_path / "fewer" / "manifest.json").read_text())["files"]
     assert files["rows-00000/y.npy"] == {"bytes": 1}
     own = {"rows-00000/train.npy": files["rows-00000/train.npy"]}
-    assert are_whole(tmp_path / "fewer", own, checked=True)
+    assert are_complete(tmp_path / "fewer", own, checked=True)
 
 
 def test_a_training_that_fails_says_why(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def shard(
     for name, about in done.shards.statistics.items():
         kind = "sparse" if about["is_sparse"] else about["dtype"]
         say(f"{name}: {about['width']:,} columns, {kind}")
-    before = f", {done.found} of them found finished" if done.found else ""
+    before = f", {done.reused} of them found finished" if done.reused else ""
     say(f"{out}: {len(done.shards)} ranges, {done.units} pieces of work{before}.")
 
 

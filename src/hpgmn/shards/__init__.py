@@ -1,8 +1,7 @@
-"""A graph cut into node ranges: its statistics as row shards, made by tasks of bounded memory.
+"""Statistics of large graphs as row shards, built by tasks of bounded memory.
 
-A task is a function of files: it reads what one range of nodes needs and writes that range's rows.
-So any engine may run it, here, in several processes or on a cluster, and what is finished stays
-finished. :func:`shard` does all of it, :class:`Shards` reads what it wrote.
+A task reads what one range of nodes needs and writes the rows of that range, so any engine may run
+it and finished tasks are kept. :func:`shard` writes shards, :class:`Shards` reads them.
 """
 
 from hpgmn.shards.build import Outcome, note_origin, shard

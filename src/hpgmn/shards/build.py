@@ -1,4 +1,4 @@
-"""From a graph to its row shards: the plan, all stages, the manifest."""
+"""Build row shards: plan, stages of units, manifest."""
 
 from __future__ import annotations
 
@@ -45,26 +45,24 @@ from hpgmn.statistics.settings import StatisticsSettings, base_name, statistic_n
 Progress = Callable[[str, int, int | None], None]
 
 TRIES = 6
-"""How often a task is begun, the first time included, whose process or machine is lost."""
+"""Attempts of a task whose process or machine dies."""
 
 COUNTED_EDGES = 100_000_000
-"""Up to so many edges are merged in memory, to count the distinct ones and their homophily."""
+"""Most edges that are merged in memory, to count distinct ones and homophily."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was done.
+    """The result of :func:`shard`.
 
     Attributes:
-        shards: to read what was written.
-        units: how many there are.
-        found: how many of them had been done before.
-        starts: how many were begun, by this call and earlier ones, where notes were kept.
+        reused: units that an earlier call had finished.
+        starts: units started, by this call and earlier ones.
     """
 
     shards: Shards
     units: int
-    found: int
+    reused: int
     starts: int
 
 
@@ -81,70 +79,59 @@ def shard(
     progress: Progress = lambda what, done, total: None,
     keep: bool = False,
 ) -> Outcome:
-    """Cut a graph into node ranges and compute its statistics as row shards.
-
-    What an earlier call with the same graph, labels and settings has finished is not done again.
+    """Cut a graph into node ranges and compute its statistics as row shards; resumes earlier calls.
 
     Args:
         graph: a graph folder, read in parts; or a graph, which is written as one first.
-        folder: where the shards go; all machines of the engine see it.
-        labels: (N,) the label of each node by which neighbours are counted and averaged, -1
-            unknown: labels of train nodes, and guesses for others.
-        settings: of the statistics; what else they hold is noted in the manifest.
-        ranges: R.
-        split: whose nodes the shards mark as train, val and test; ignored without splits.
-        memory: the most bytes that a task holds in blocks.
-        engine: who does the work; by default this process.
-        progress: told what is done, how many units of it, and how many there are.
-        keep: whether the edges in ranges stay beside the rows.
+        folder: the target, visible to all machines of the engine.
+        labels: (N,) labels or pseudo-labels by which neighbours are counted; -1 is unknown.
+        settings: of the statistics; other settings are stored in the manifest.
+        ranges: the number of node ranges.
+        split: the split whose train, val and test nodes are marked; ignored without splits.
+        memory: most bytes that a task holds in blocks.
+        engine: runs the tasks; by default this process.
+        progress: called with the stage, its finished units and all its units.
+        keep: whether to keep the edges in ranges.
     """
     folder = Path(folder).resolve()  # tasks may run in another working directory
     with lock_folder(folder):
-        plan = _prepared(graph, folder, labels, settings, ranges=ranges, split=split, memory=memory)
-        return _made(folder, plan, engine or LocalEngine(), progress, keep=keep)
+        plan = _prepare(graph, folder, labels, settings, ranges=ranges, split=split, memory=memory)
+        return _run_plan(folder, plan, engine or LocalEngine(), progress, keep=keep)
 
 
-def _made(folder: Path, plan: Plan, engine: Engine, progress: Progress, *, keep: bool) -> Outcome:
-    """Do all that is left to do of a plan."""
+def _run_plan(
+    folder: Path, plan: Plan, engine: Engine, progress: Progress, *, keep: bool
+) -> Outcome:
+    """Run the remaining units of a plan and write the manifest."""
     stages = plan.stages()
     every = [unit for stage in stages for unit in stage.units]
     if _is_finished(folder, plan):
         return Outcome(Shards(folder), len(every), len(every), len(starts(folder)))
     work = _Work(folder, plan, stages, progress)
-    engine.run(work.next_task, work.told, tries=TRIES)
+    engine.run(work.next_task, work.on_result, tries=TRIES)
     for draft in folder.rglob(f".*{DRAFT_SUFFIX}"):  # of tasks that were killed
         draft.unlink(missing_ok=True)
     begun = len(starts(folder))
     _write_manifest(folder, plan, stages)
     if not keep:
         shutil.rmtree(folder / WORK)
-    return Outcome(Shards(folder), len(every), work.found, begun)
+    return Outcome(Shards(folder), len(every), work.reused, begun)
 
 
 class _Work:
-    """The stages as tasks: those of a stage begin when all before them are done.
-
-    Args:
-        folder: that of the shards.
-        plan: what they are made from.
-        stages: all work.
-        progress: told what is done.
-
-    Attributes:
-        found: how many units had been done before.
-    """
+    """The stages as tasks: a stage starts when all before it are done."""
 
     def __init__(self, folder: Path, plan: Plan, stages: list[Stage], progress: Progress) -> None:
         self._folder, self._plan, self._progress = folder, plan, progress
-        passed = _passed(folder, plan, stages)
-        self.found = sum(len(stages[number].units) for number in passed)
-        self._stages = [stage for number, stage in enumerate(stages) if number not in passed]
+        superseded = _superseded_rounds(folder, plan, stages)
+        self.reused = sum(len(stages[number].units) for number in superseded)
+        self._stages = [stage for number, stage in enumerate(stages) if number not in superseded]
         self._stage: Stage | None = None
         self._left: list[Unit] = []
         self._running = 0
 
     def next_task(self) -> Task | None:
-        """One more task; None as long as those that run must end first, and at the end."""
+        """Return the next task; None while running tasks must finish first, and at the end."""
         while not self._left:
             if self._running:
                 return None
@@ -156,16 +143,16 @@ class _Work:
         self._running += 1
         return Task(unit.key, unit_task, (str(self._folder), unit), memory=self._plan.memory)
 
-    def told(self, ended: TaskResult) -> None:
-        """A task has ended."""
-        if ended.trace:
-            raise RuntimeError(f"A worker failed:\n{ended.trace}")
-        if ended.is_lost:
-            raise HPGMNError(f"{ended.reason} What is finished is kept.")
-        if ended.reason:
-            raise HPGMNError(ended.reason)
+    def on_result(self, result: TaskResult) -> None:
+        """Handle the result of a task."""
+        if result.trace:
+            raise RuntimeError(f"A worker failed:\n{result.trace}")
+        if result.is_lost:
+            raise HPGMNError(f"{result.reason} What is finished is kept.")
+        if result.reason:
+            raise HPGMNError(result.reason)
         self._running -= 1
-        self._tell()
+        self._report()
 
     def _begin_stage(self, stage: Stage) -> None:
         self._stage = stage
@@ -173,15 +160,15 @@ class _Work:
             if record(self._folder, self._plan, unit, checked=True) is None:
                 forget(self._folder, unit)  # of another plan, or damaged
                 self._left.append(unit)
-        self.found += len(stage.units) - len(self._left)
-        self._tell()
+        self.reused += len(stage.units) - len(self._left)
+        self._report()
 
     def _end_stage(self) -> None:
         if self._stage is not None and self._stage.chain and self._stage.units[0].step:
             _drop_round(self._folder, self._stage)
         self._stage = None
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         assert self._stage is not None
         every = len(self._stage.units)
         done = every - len(self._left) - self._running
@@ -190,19 +177,18 @@ class _Work:
 
 @dataclass(frozen=True)
 class _Source:
-    """A graph that is to be cut.
+    """A graph to be cut.
 
     Attributes:
-        place: its folder; None where it is in memory.
-        name: what it is called.
-        digest: tells it from others.
+        folder: its folder; None for a graph in memory.
+        digest: identifies its content.
         shape: the fields of a plan that describe it.
-        splits: how many it has.
-        edges_before: the number of edges that leave nodes before the given one.
-        origin: where it can be read again; None: nowhere.
+        splits: the number of splits.
+        edges_before: returns the number of edges that leave nodes before the argument.
+        origin: where it can be read again, or None.
     """
 
-    place: Path | None
+    folder: Path | None
     name: str
     digest: str
     shape: dict[str, Any]
@@ -211,7 +197,7 @@ class _Source:
     origin: str | None = None
 
 
-def _prepared(
+def _prepare(
     graph: Graph | str | Path,
     folder: Path,
     labels: Array,
@@ -221,7 +207,7 @@ def _prepared(
     split: int | None,
     memory: int,
 ) -> Plan:
-    """The plan and all that units read; an earlier call's plan must be the same."""
+    """Return the plan and write what units read; the plan of an earlier call must be the same."""
     if isinstance(graph, Graph):
         source = _in_memory(graph)
     elif (Path(graph) / "edges_indptr.npy").is_file():
@@ -230,7 +216,7 @@ def _prepared(
         path = Path(graph).resolve()
         graph = read_graph(path)
         source = dataclasses.replace(_in_memory(graph), origin=str(path))
-    labels = _checked_labels(labels, source.shape)
+    labels = _check_labels(labels, source.shape)
     if source.splits == 0:
         split = None
     elif split is not None and not 0 <= split < source.splits:
@@ -240,7 +226,7 @@ def _prepared(
         settings, (nodes, width), len(source.shape["class_names"]), sparse=source.shape["is_sparse"]
     )
     plan = Plan(
-        graph=str(source.place or (folder / WORK / "graph.graph").resolve()),
+        graph=str(source.folder or (folder / WORK / "graph.graph").resolve()),
         name=source.name,
         source=source.digest,
         starts=balanced_starts(source.edges_before, nodes, ranges),
@@ -273,7 +259,7 @@ def _prepared(
 
 
 def _origin(source: str | None, graph: Graph | None) -> dict[str, Any]:
-    """What the manifest says of the whole graph; of one that was never read little is known."""
+    """Return the manifest's facts about the whole graph; few are known of a graph read in parts."""
     is_counted = graph is not None and graph.num_listed_edges <= COUNTED_EDGES
     homophily = node_homophily(graph) if graph is not None and is_counted else math.nan
     return {
@@ -286,15 +272,11 @@ def _origin(source: str | None, graph: Graph | None) -> dict[str, Any]:
 
 
 def note_origin(folder: str | Path, source: str | None, graph: Graph) -> Shards:
-    """Write into finished shards what only their maker knows of the graph.
+    """Write facts about the whole graph into finished shards.
 
     Args:
-        folder: that of the shards.
-        source: where the graph can be read again: the name of a dataset or a path.
-        graph: the graph, read whole.
-
-    Returns:
-        The shards with it.
+        source: the name of a dataset or a path from which the graph can be read again.
+        graph: the whole graph.
     """
     shards = Shards(folder)
     about = shards.about | _origin(source, graph)
@@ -303,7 +285,7 @@ def note_origin(folder: str | Path, source: str | None, graph: Graph) -> Shards:
     return Shards(folder)
 
 
-def _checked_labels(labels: Array, shape: dict[str, Any]) -> Array:
+def _check_labels(labels: Array, shape: dict[str, Any]) -> Array:
     nodes, classes = shape["num_nodes"], len(shape["class_names"])
     if classes == 0:
         raise HPGMNError("The graph has no classes, so nothing can be learned. Give it labels.")
@@ -338,34 +320,36 @@ def _compare(folder: Path, plan: Plan) -> None:
 _ORIGIN = f"{WORK}/origin.json"
 
 
-def _in_folder(place: Path) -> _Source:
-    """A graph folder, known by the sizes of its arrays."""
+def _in_folder(folder: Path) -> _Source:
+    """Describe a graph folder by the sizes of its arrays."""
 
     def small(name: str, otherwise: Any) -> Any:
-        path = place / f"{name}.npy"
+        path = folder / f"{name}.npy"
         return small_array(path) if path.is_file() else otherwise
 
     def rows(name: str) -> RowFile:
-        return RowFile(place / f"{name}.npy")
+        return RowFile(folder / f"{name}.npy")
 
-    check_format(f"Graph folder '{place}'", int(small("format", GRAPH_FORMAT)), GRAPH_FORMAT)
-    refuse_changed(place)
-    is_sparse = not (place / "x.npy").is_file()
+    check_format(f"Graph folder '{folder}'", int(small("format", GRAPH_FORMAT)), GRAPH_FORMAT)
+    refuse_changed(folder)
+    is_sparse = not (folder / "x.npy").is_file()
     size = small("x_shape", None) if is_sparse else rows("x").shape
-    masks = rows("train_mask").shape if (place / "train_mask.npy").is_file() else (0, 0)
+    masks = rows("train_mask").shape if (folder / "train_mask.npy").is_file() else (0, 0)
     indptr = rows("edges_indptr")
     shape = {
         "num_nodes": int(size[0]),
         "num_features": int(size[1]),
         "num_edges": len(rows("edges_indices")),
         "is_directed": bool(small("directed", True)),
-        "is_weighted": (place / "edges_data.npy").is_file(),
+        "is_weighted": (folder / "edges_data.npy").is_file(),
         "is_sparse": is_sparse,
-        "class_names": tuple(str(one) for one in small("class_names", ())),
+        "class_names": tuple(str(name) for name in small("class_names", ())),
     }
     splits = int(masks[1]) if len(masks) > 1 else 1
     before = _edges_before(indptr)
-    return _Source(place, graph_name(place), _identity(place), shape, splits, before, str(place))
+    return _Source(
+        folder, graph_name(folder), _identity(folder), shape, splits, before, str(folder)
+    )
 
 
 def _edges_before(indptr: RowFile) -> Callable[[int], int]:
@@ -393,9 +377,9 @@ def _in_memory(graph: Graph) -> _Source:
     )
 
 
-def _identity(place: Path) -> str:
-    """A graph folder's files, sizes and times of writing: its bytes are too many to read twice."""
-    files = [(path.name, path.stat()) for path in sorted(place.glob("*.npy"))]
+def _identity(folder: Path) -> str:
+    """Return a digest of a graph folder's file names, sizes and modification times."""
+    files = [(path.name, path.stat()) for path in sorted(folder.glob("*.npy"))]
     return digest(*(f"{name} {stat.st_size} {stat.st_mtime_ns}\n" for name, stat in files))
 
 
@@ -409,23 +393,21 @@ def _is_finished(folder: Path, plan: Plan) -> bool:
     return True
 
 
-def _passed(folder: Path, plan: Plan, stages: list[Stage]) -> set[int]:
-    """Rounds that a later finished round has made needless; their files may be gone.
-
-    That round is the last one of its chain whose files are whole. Their content is compared: who
-    reads a damaged file finds out when the round before it is gone.
-    """
-    passed: set[int] = set()
+def _superseded_rounds(folder: Path, plan: Plan, stages: list[Stage]) -> set[int]:
+    """Return the rounds that a later complete round supersedes; their files may be gone."""
+    superseded: set[int] = set()
     for number, stage in reversed(list(enumerate(stages))):
-        if not stage.chain or number in passed:
+        if not stage.chain or number in superseded:
             continue
         if _is_done(folder, plan, stage):
-            passed |= {n for n in range(number) if stages[n].chain == stage.chain}
-    return passed
+            superseded |= {
+                earlier for earlier in range(number) if stages[earlier].chain == stage.chain
+            }
+    return superseded
 
 
 def _is_done(folder: Path, plan: Plan, stage: Stage) -> bool:
-    """Whether all files of a stage are whole; those that lack one are not read."""
+    """Return whether all files of a stage are complete; checksums are verified after all sizes."""
     return all(
         record(folder, plan, unit, checked=checked) is not None
         for checked in (False, True)
@@ -444,18 +426,18 @@ def _write_manifest(folder: Path, plan: Plan, stages: list[Stage]) -> None:
     files: dict[str, Any] = {}
     for stage in stages:
         for unit in stage.units:
-            said = record(folder, plan, unit)
-            for name, about in (said["files"] if said else {}).items():
+            unit_record = record(folder, plan, unit)
+            for name, facts in (unit_record["files"] if unit_record else {}).items():
                 if name.startswith("rows-"):
-                    files[name] = about
+                    files[name] = facts
     statistics = {}
     for name in statistic_names(plan.statistics):
         ending = "npz" if rows_file(0, f"{name}.npz") in files else "npy"
-        about = files[rows_file(0, f"{name}.{ending}")]
+        facts = files[rows_file(0, f"{name}.{ending}")]
         statistics[name] = {
             "base": base_name(name),
-            "width": about["shape"][1],
-            "dtype": np.dtype(about["dtype"]).name,
+            "width": facts["shape"][1],
+            "dtype": np.dtype(facts["dtype"]).name,
             "is_sparse": ending == "npz",
         }
     manifest = {

@@ -1,9 +1,7 @@
-"""Edges in node ranges: those that leave a range, those that enter it, both, and T.
+"""Cut edges into node ranges: outgoing, incoming, undirected, and T.
 
-Edges that enter a range are scattered over all others. So the unit that cuts the edges leaving a
-range also sorts them by the range that they enter, into one file with R parts; the unit of the
-entering edges reads its part of each. That is the only shuffle: 8 bytes an edge (12 with weights)
-are written once and read once.
+The unit that cuts the outgoing edges of a range also sorts them by target range, into one file with
+R parts; the unit of the incoming edges reads its part of each. This is the only shuffle.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from hpgmn.shards.plan import EDGE_BYTES, Plan, Unit, require_task_memory
 from hpgmn.statistics.scaling import inverse_or_zero
 
 WORK = "work"
-"""The folder inside that of the shards with all that only their making needs."""
+"""Name of the folder of intermediate files."""
 
 _MORE_RANGES = Remedy("Cut the graph into more ranges", option="ranges") | Remedy(
     "Give tasks more memory", option="memory"
@@ -32,22 +30,22 @@ _COPIED = 1 << 20  # entries copied at once
 
 
 def edges_folder(folder: Path, mode: str, part: int) -> Path:
-    """Where the edges of a range are."""
+    """Return the folder of the edges of a range."""
     return folder / WORK / f"edges-{mode}-{part:05d}"
 
 
 def buckets_folder(folder: Path, part: int) -> Path:
-    """Where the edges that leave a range are, in the order of the ranges that they enter."""
+    """Return the folder of the outgoing edges of a range, sorted by target range."""
     return folder / WORK / f"buckets-{part:05d}"
 
 
 def transition_folder(folder: Path, mode: str, part: int | None = None) -> Path:
-    """Where T is: that of a range, or all of it."""
+    """Return the folder of T, of one range or whole."""
     return folder / WORK / f"transition-{mode}{'' if part is None else f'-{part:05d}'}"
 
 
 def cut_out(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
-    """The edges that leave a range, without self-loops, repeats merged."""
+    """Write the outgoing edges of a range, without self-loops, duplicates merged."""
     start, stop = plan.span(unit.part)
     with RowFile(plan.folder / "edges_indptr.npy") as file:
         indptr = file.span(start, stop + 1).astype(np.int64)
@@ -58,10 +56,10 @@ def cut_out(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
         weights = _slice(plan.folder / "edges_data.npy", indptr).astype(np.float32)
     indptr -= indptr[0]
     sources = np.repeat(np.arange(start, stop, dtype=np.int32), np.diff(indptr))
-    kept = sources != targets
-    places = np.append(0, np.cumsum(kept))[indptr]
+    is_edge = sources != targets
+    pointers = np.append(0, np.cumsum(is_edge))[indptr]
     shape = (stop - start, plan.num_nodes)
-    matrix = sp.csr_array((weights[kept], targets[kept], places), shape=shape)
+    matrix = sp.csr_array((weights[is_edge], targets[is_edge], pointers), shape=shape)
     matrix.sum_duplicates()
     if not plan.is_weighted:
         matrix.data[:] = 1
@@ -81,28 +79,30 @@ def _refuse_many(plan: Plan, edges: int, unit: Unit) -> None:
     require_task_memory(EDGE_BYTES * edges, plan.memory, what, _MORE_RANGES)
 
 
-def _write_edges(folder: Path, place: Path, plan: Plan, matrix: sp.csr_array) -> dict[str, Any]:
+def _write_edges(folder: Path, target: Path, plan: Plan, matrix: sp.csr_array) -> dict[str, Any]:
     matrix = sorted_csr(matrix)
     arrays = {"indptr": matrix.indptr, "indices": matrix.indices, "sums": _sums(matrix)}
     if plan.is_weighted:
         arrays["data"] = matrix.data
-    return _write_all(folder, place, arrays)
+    return _write_all(folder, target, arrays)
 
 
-def _write_all(folder: Path, place: Path, arrays: dict[str, Array]) -> dict[str, Any]:
+def _write_all(folder: Path, target: Path, arrays: dict[str, Array]) -> dict[str, Any]:
     return {
-        str((place / name).relative_to(folder)) + ".npy": write_array(place / f"{name}.npy", array)
+        str((target / name).relative_to(folder)) + ".npy": write_array(
+            target / f"{name}.npy", array
+        )
         for name, array in arrays.items()
     }
 
 
 def _sums(matrix: sp.csr_array) -> Array:
-    """The sum of each row, entry after entry: the bits that SciPy's sum of a column has."""
+    """Return row sums, added entry by entry: bit-identical to SciPy's column sums."""
     columns = np.zeros(matrix.nnz, np.int32)
     shape = (matrix.shape[0], 1)
     narrow = sp.csr_array((matrix.data, columns, matrix.indptr), shape=shape)
-    found: Array = narrow @ np.ones(1, np.float32)
-    return found
+    sums: Array = narrow @ np.ones(1, np.float32)
+    return sums
 
 
 def _write_buckets(folder: Path, plan: Plan, part: int, matrix: sp.csr_array) -> dict[str, Any]:
@@ -110,15 +110,15 @@ def _write_buckets(folder: Path, plan: Plan, part: int, matrix: sp.csr_array) ->
     order = np.argsort(entered.astype(np.uint32), kind="stable")
     rows = np.arange(plan.starts[part], plan.starts[part + 1], dtype=np.int32)
     sources = np.repeat(rows, np.diff(matrix.indptr))
-    places = np.append(0, np.cumsum(np.bincount(entered, minlength=plan.num_ranges)))
-    arrays = {"places": places, "sources": sources[order], "targets": matrix.indices[order]}
+    pointers = np.append(0, np.cumsum(np.bincount(entered, minlength=plan.num_ranges)))
+    arrays = {"places": pointers, "sources": sources[order], "targets": matrix.indices[order]}
     if plan.is_weighted:
         arrays["data"] = matrix.data[order]
     return _write_all(folder, buckets_folder(folder, part), arrays)
 
 
 def cut_in(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
-    """The edges that enter a range: row v lists the sources of v's edges."""
+    """Write the incoming edges of a range: row v lists the sources of v's edges."""
     spans = []
     for part in range(plan.num_ranges):
         with RowFile(buckets_folder(folder, part) / "places.npy") as file:
@@ -126,7 +126,7 @@ def cut_in(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
     edges = sum(int(last - first) for first, last in spans)
     _refuse_many(plan, edges, unit)
 
-    def gathered(name: str) -> Array:
+    def gather(name: str) -> Array:
         parts = []
         for part, (first, last) in enumerate(spans):
             with RowFile(buckets_folder(folder, part) / f"{name}.npy") as file:
@@ -134,33 +134,33 @@ def cut_in(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
         return np.concatenate(parts)
 
     start, stop = plan.span(unit.part)
-    weights = gathered("data") if plan.is_weighted else np.ones(edges, np.float32)
-    rows = gathered("targets") - np.int32(start)
+    weights = gather("data") if plan.is_weighted else np.ones(edges, np.float32)
+    rows = gather("targets") - np.int32(start)
     matrix = sp.csr_array(
-        (weights, (rows, gathered("sources"))), shape=(stop - start, plan.num_nodes)
+        (weights, (rows, gather("sources"))), shape=(stop - start, plan.num_nodes)
     )
     return _write_edges(folder, edges_folder(folder, "in", unit.part), plan, matrix)
 
 
 def cut_undirected(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
-    """The edges of a range both ways, as ``Graph.adjacency`` joins them."""
+    """Write the edges of a range in both directions, merged as in ``Graph.adjacency``."""
     lengths = [len(RowFile(edges_folder(folder, mode, unit.part) / "indices.npy"))
                for mode in ("out", "in")]  # fmt: skip
     _refuse_many(plan, sum(lengths), unit)
     leaving, entering = (read_edges(folder, plan, mode, unit.part) for mode in ("out", "in"))
     adds = plan.is_directed and plan.is_weighted
     joined = leaving + entering if adds else leaving.maximum(entering)
-    place = edges_folder(folder, "undirected", unit.part)
-    return _write_edges(folder, place, plan, sp.csr_array(joined))
+    target = edges_folder(folder, "undirected", unit.part)
+    return _write_edges(folder, target, plan, sp.csr_array(joined))
 
 
 def read_edges(folder: Path, plan: Plan, mode: str, part: int) -> sp.csr_array:
-    """All edges of a range: (M, N)."""
+    """Return all edges of a range: (M, N)."""
     return EdgeRows(edges_folder(folder, mode, part), plan).rows()
 
 
 def count_edges(folder: Path, plan: Plan, mode: str) -> int:
-    """The edges of all ranges, repeats merged."""
+    """Return the number of edges of all ranges, duplicates merged."""
     lengths = (
         len(RowFile(edges_folder(folder, mode, part) / "indices.npy"))
         for part in range(plan.num_ranges)
@@ -169,54 +169,49 @@ def count_edges(folder: Path, plan: Plan, mode: str) -> int:
 
 
 class EdgeRows:
-    """The edges of a range, read row by row or whole.
+    """The edges of a range, read by rows or whole."""
 
-    Args:
-        place: their folder.
-        plan: what they were cut from.
-    """
-
-    def __init__(self, place: Path, plan: Plan) -> None:
-        self._place, self._width = place, plan.num_nodes
-        with RowFile(place / "indptr.npy") as file:
+    def __init__(self, folder: Path, plan: Plan) -> None:
+        self._folder, self._width = folder, plan.num_nodes
+        with RowFile(folder / "indptr.npy") as file:
             self.indptr = file.span(0, len(file))
-        self._has_data = (place / "data.npy").is_file()
+        self._has_data = (folder / "data.npy").is_file()
 
     def __len__(self) -> int:
         return len(self.indptr) - 1
 
     def rows(self, first: int = 0, last: int | None = None) -> sp.csr_array:
-        """(last - first, N), float32 with sorted 32-bit indices."""
+        """Return rows as (last - first, N), float32 with sorted 32-bit indices."""
         indptr = self.indptr[first : (len(self) if last is None else last) + 1]
-        columns = _slice(self._place / "indices.npy", indptr)
+        columns = _slice(self._folder / "indices.npy", indptr)
         values = np.ones(columns.size, np.float32)
         if self._has_data:
-            values = _slice(self._place / "data.npy", indptr)
-        places = (indptr - indptr[0]).astype(np.int32)
-        return sp.csr_array((values, columns, places), shape=(len(indptr) - 1, self._width))
+            values = _slice(self._folder / "data.npy", indptr)
+        pointers = (indptr - indptr[0]).astype(np.int32)
+        return sp.csr_array((values, columns, pointers), shape=(len(indptr) - 1, self._width))
 
 
 def make_transition(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
-    """The rows of T of a range; the sums of its columns are those of rows of the edges turned."""
+    """Write the rows of T of a range; its column sums are row sums of the reversed edges."""
     mode, (start, stop) = unit.name, plan.span(unit.part)
-    own = EdgeRows(edges_folder(folder, mode, unit.part), plan)
+    edges = EdgeRows(edges_folder(folder, mode, unit.part), plan)
     loop = plan.statistics.diffusion_self_loop
-    _refuse_many(plan, int(own.indptr[-1]) + loop * len(own), unit)
-    matrix = own.rows()
+    _refuse_many(plan, int(edges.indptr[-1]) + loop * len(edges), unit)
+    matrix = edges.rows()
     if loop:
         shape = (stop - start, plan.num_nodes)
-        own_places = (np.arange(stop - start), np.arange(start, stop))
-        loops = sp.csr_array((np.full(stop - start, loop, np.float32), own_places), shape=shape)
+        loop_entries = (np.arange(stop - start), np.arange(start, stop))
+        loops = sp.csr_array((np.full(stop - start, loop, np.float32), loop_entries), shape=shape)
         matrix = sorted_csr(sp.csr_array(matrix + loops))
     kind = plan.statistics.normalization
     factor = np.ones(matrix.nnz, np.float32)
     if kind != "column":
-        own_sums = np.asarray(matrix.sum(axis=1)).reshape(-1).astype(np.float32)
-        per_row = np.repeat(inverse_or_zero(own_sums), np.diff(matrix.indptr))
+        row_sums = np.asarray(matrix.sum(axis=1)).reshape(-1).astype(np.float32)
+        per_row = np.repeat(inverse_or_zero(row_sums), np.diff(matrix.indptr))
         factor = per_row if kind == "row" else np.sqrt(per_row)
     if kind != "row":
         folders = [edges_folder(folder, _OPPOSITE[mode], part) for part in range(plan.num_ranges)]
-        sums = ShardedRows([place / "sums.npy" for place in folders], plan.starts)
+        sums = ShardedRows([path / "sums.npy" for path in folders], plan.starts)
         nodes, inverse = np.unique(matrix.indices, return_inverse=True)
         per_column = inverse_or_zero(sums.take(nodes) + np.float32(loop))[inverse]
         factor = per_column if kind == "column" else factor * np.sqrt(per_column)
@@ -227,20 +222,20 @@ def make_transition(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
 
 
 def join_transition(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
-    """T in one file each, for a push may lead to any row of it."""
+    """Concatenate T into one file per array, because a push may reach any row."""
     mode, files = unit.name, {}
-    place = transition_folder(folder, mode)
+    target = transition_folder(folder, mode)
     before, whole = 0, np.zeros(1, np.int64)
-    with RowWriter(place / "indptr.npy", np.int64) as indptr:
+    with RowWriter(target / "indptr.npy", np.int64) as indptr:
         indptr.append(whole)
         for part in range(plan.num_ranges):
             with RowFile(transition_folder(folder, mode, part) / "indptr.npy") as file:
-                own = file.span(1, len(file)).astype(np.int64) + before
-            before = int(own[-1])
-            indptr.append(own)
+                ends = file.span(1, len(file)).astype(np.int64) + before
+            before = int(ends[-1])
+            indptr.append(ends)
         files[_relative(folder, indptr.path)] = indptr.done()
     for name, dtype in (("indices", np.int32), ("data", np.float32)):
-        with RowWriter(place / f"{name}.npy", dtype) as writer:
+        with RowWriter(target / f"{name}.npy", dtype) as writer:
             for part in range(plan.num_ranges):
                 with RowFile(transition_folder(folder, mode, part) / f"{name}.npy") as file:
                     for first in range(0, len(file), _COPIED):

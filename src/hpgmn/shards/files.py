@@ -81,36 +81,36 @@ class RowFile:
         self._read(first, rows)
         return rows
 
-    def take(self, places: Array) -> Array:
+    def take(self, positions: Array) -> Array:
         """Read the rows at ascending positions."""
-        rows = np.empty((places.size, *self.shape[1:]), self.dtype)
-        for start, stop in self._runs(places):
-            first, last = int(places[start]), int(places[stop - 1]) + 1
+        rows = np.empty((positions.size, *self.shape[1:]), self.dtype)
+        for start, stop in self._runs(positions):
+            first, last = int(positions[start]), int(positions[stop - 1]) + 1
             if stop - start == last - first:
                 self._read(first, rows[start:stop])
             else:
-                rows[start:stop] = self.span(first, last)[places[start:stop] - first]
+                rows[start:stop] = self.span(first, last)[positions[start:stop] - first]
         return rows
 
-    def _runs(self, places: Array) -> Iterator[tuple[int, int]]:
+    def _runs(self, positions: Array) -> Iterator[tuple[int, int]]:
         """Yield parts of ``places`` that are read at once."""
-        if not places.size:
+        if not positions.size:
             return
         gap, most = (max(1, size // max(1, self.row_bytes)) for size in (GAP_BYTES, RUN_BYTES))
-        ends = (np.diff(places) > gap) | (np.diff(places // most) != 0)
-        bounds = [0, *(np.flatnonzero(ends) + 1).tolist(), places.size]
+        ends = (np.diff(positions) > gap) | (np.diff(positions // most) != 0)
+        bounds = [0, *(np.flatnonzero(ends) + 1).tolist(), positions.size]
         yield from pairwise(bounds)
 
     def _read(self, first: int, rows: Array) -> None:
         if self._file is None:
             self._file = self.path.open("rb", buffering=0)
-        left = rows.reshape(-1).view(np.uint8).data if rows.size else memoryview(b"")
-        place = self._offset + first * self.row_bytes
-        while left:
-            count = os.preadv(self._file.fileno(), [left], place)
+        remaining = rows.reshape(-1).view(np.uint8).data if rows.size else memoryview(b"")
+        offset = self._offset + first * self.row_bytes
+        while remaining:
+            count = os.preadv(self._file.fileno(), [remaining], offset)
             if count == 0:
                 raise HPGMNError(f"{self.path} is truncated. Write the graph or its shards again.")
-            left, place = left[count:], place + count
+            remaining, offset = remaining[count:], offset + count
 
     def close(self) -> None:
         """Close the file."""
@@ -142,15 +142,15 @@ class ShardedRows:
         self._files = [RowFile(path) for path in paths]
         self._starts = starts
 
-    def take(self, places: Array) -> Array:
+    def take(self, positions: Array) -> Array:
         """Read the rows of nodes at ascending positions."""
-        bounds = np.searchsorted(places, self._starts)
+        bounds = np.searchsorted(positions, self._starts)
         parts = []
         for file, start, first, last in zip(
             self._files, self._starts, bounds, bounds[1:], strict=False
         ):
             with file:  # one open file at a time, for any number of ranges
-                parts.append(file.take(places[first:last] - start))
+                parts.append(file.take(positions[first:last] - start))
         return np.concatenate(parts)
 
 
@@ -161,22 +161,22 @@ class SparseRowFile:
         self._parts = RowFile(indptr), RowFile(indices), RowFile(data)
         self.shape = (len(self._parts[0]) - 1, width)
 
-    def lengths(self, places: Array) -> tuple[Array, Array]:
+    def lengths(self, positions: Array) -> tuple[Array, Array]:
         """Return where rows at ascending positions begin, and how many entries each has."""
         with self._parts[0] as indptr:
-            starts = indptr.take(places).astype(np.int64)
-            return starts, indptr.take(places + 1).astype(np.int64) - starts
+            starts = indptr.take(positions).astype(np.int64)
+            return starts, indptr.take(positions + 1).astype(np.int64) - starts
 
-    def take(self, places: Array) -> sp.csr_array:
+    def take(self, positions: Array) -> sp.csr_array:
         """Read the rows at ascending positions."""
-        starts, lengths = self.lengths(places)
+        starts, lengths = self.lengths(positions)
         indptr = np.append(0, np.cumsum(lengths))
         entries = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], lengths)
         with self._parts[1] as indices, self._parts[2] as data:
             columns, values = indices.take(entries), data.take(entries)
         return sp.csr_array(
             (values.astype(np.float32, copy=False), columns.astype(np.int32), indptr),
-            shape=(places.size, self.shape[1]),
+            shape=(positions.size, self.shape[1]),
         )
 
     def close(self) -> None:
@@ -255,7 +255,7 @@ class SparseWriter:
     """A CSR matrix as the ``.npz`` file that SciPy reads, written block by block.
 
     Args:
-        path: the place.
+        path: the target.
         width: the number of columns.
     """
 
@@ -332,7 +332,7 @@ def _npy(value: Array) -> bytes:
     return content.getvalue()
 
 
-def are_whole(
+def are_complete(
     folder: Path, files: Mapping[str, Mapping[str, Any]], *, checked: bool = False
 ) -> bool:
     """Return whether files exist in the sizes they were written with.
@@ -342,22 +342,22 @@ def are_whole(
         files: the facts from :meth:`RowWriter.done` by name.
         checked: whether their checksums are verified, too.
     """
-    for name, said in files.items():
+    for name, facts in files.items():
         path = folder / name
         try:
-            if path.stat().st_size != said["bytes"]:
+            if path.stat().st_size != facts["bytes"]:
                 return False
-            if checked and not _is_unchanged(path, said):
+            if checked and not _is_unchanged(path, facts):
                 return False
         except OSError:
             return False
     return True
 
 
-def _is_unchanged(path: Path, said: Mapping[str, Any]) -> bool:
+def _is_unchanged(path: Path, facts: Mapping[str, Any]) -> bool:
     """Return whether a file has the header and checksum it was written with."""
-    if said["skip"]:
+    if facts["skip"]:
         with path.open("rb") as file:
-            if file.read(said["skip"]) != npy_header(np.dtype(said["dtype"]), (*said["shape"],)):
+            if file.read(facts["skip"]) != npy_header(np.dtype(facts["dtype"]), (*facts["shape"],)):
                 return False
-    return file_checksum(path, said["skip"]) == int(said["crc32"])
+    return file_checksum(path, facts["skip"]) == int(facts["crc32"])

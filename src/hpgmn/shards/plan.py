@@ -1,7 +1,7 @@
-"""What is to be cut: a graph folder, its ranges, the settings; and the units of work in order.
+"""The plan of row shards: graph folder, ranges, settings; and the units of work in order.
 
-A unit makes the files of one range. Units of one stage need nothing of each other; a stage needs
-those before it.
+A unit writes the files of one range. Units of one stage are independent; a stage depends on those
+before it.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from hpgmn.statistics.settings import (
 )
 
 FORMAT = 1
-"""Counts changes of what shards hold or of how their values come about."""
+"""Format of shards; incremented when their content or values change."""
 
 MEMORY = 1 << 30
-"""What a task may hold at once in blocks, unless told otherwise."""
+"""Default bytes that a task may hold in blocks."""
 
 EDGE_BYTES = 64
-"""What cutting, sorting and looking up takes for one edge while it is in memory."""
+"""Bytes of one edge while it is cut, sorted and looked up."""
 
 
 FREE = ("graph", "memory", "name")
-"""What may change from call to call: where the graph lies and is called, what a task may hold."""
+"""Fields that may change when a call is resumed."""
 
 
 @dataclass(frozen=True)
 class Unit:
-    """One piece of work: what is made, and for which range.
+    """A piece of work.
 
     Attributes:
         kind: the name of its function in ``units.KINDS``.
@@ -61,7 +61,7 @@ class Unit:
 
     @property
     def key(self) -> str:
-        """A name of its own.
+        """A unique name.
 
         >>> Unit("round", 3, "diffusion_out", 2).key
         'round-diffusion_out-002-00003'
@@ -72,12 +72,11 @@ class Unit:
 
 @dataclass(frozen=True)
 class Stage:
-    """Units that need nothing of each other.
+    """Independent units.
 
     Attributes:
-        what: what they do, for progress.
-        units: one for each range, mostly.
-        chain: stages of one chain replace each other: what the last finished one made is enough.
+        what: their description, for progress.
+        chain: later stages of a chain supersede earlier ones.
     """
 
     what: str
@@ -87,7 +86,7 @@ class Stage:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """All that shards are made from; plain values, kept as ``plan.json``."""
+    """All inputs of row shards as plain values, stored in ``plan.json``."""
 
     graph: str
     name: str
@@ -121,18 +120,18 @@ class Plan:
         return Path(self.graph)
 
     def span(self, part: int) -> tuple[int, int]:
-        """The first node of a range and the one after the last."""
+        """Return the first node of a range and the one after the last."""
         return self.starts[part], self.starts[part + 1]
 
     @property
     def statistics(self) -> StatisticsSettings:
-        """The settings of the statistics, forms settled."""
+        """The settings of the statistics, with resolved forms."""
         known = {info.name for info in dataclasses.fields(StatisticsSettings)}
         values = {key: value for key, value in self.settings.items() if key in known}
         return StatisticsSettings(**{**values, "statistics": tuple(values["statistics"])})
 
     def mode(self, name: str) -> str:
-        """The stored edges that a statistic is made from."""
+        """Return the neighbour mode whose stored edges a statistic reads."""
         mode = mode_of(name, self.statistics.neighbors)
         return mode if self.is_directed else "undirected"
 
@@ -149,24 +148,24 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """A hash of all that values depend on: not of the fields in :data:`FREE`."""
-        said = dataclasses.asdict(self) | dict.fromkeys(FREE) | {"format": FORMAT}
-        return json_digest(said)
+        """A digest of all fields but :data:`FREE`."""
+        values = dataclasses.asdict(self) | dict.fromkeys(FREE) | {"format": FORMAT}
+        return json_digest(values)
 
     def text(self) -> str:
-        """The plan as JSON."""
+        """Return the plan as JSON."""
         return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
 
     @classmethod
     def read(cls, path: Path) -> Plan:
-        """The plan in a file."""
+        """Read a plan from a file."""
         values = read_json(path)
         tuples = {key: tuple(values[key]) for key in ("starts", "class_names")}
         return cls(**(values | tuples))
 
     @property
     def _modes(self) -> set[str]:
-        """The stored edges that statistics are made from."""
+        """The neighbour modes whose stored edges are read."""
         names = statistic_names(self.statistics)
         return {self.mode(name) for name in names if name != "attributes"}
 
@@ -178,36 +177,36 @@ class Plan:
 
     @property
     def needs_entering(self) -> bool:
-        """Whether the edges that enter a range are needed, so that those that leave are sorted."""
+        """Whether incoming edges are needed, so that outgoing ones are sorted by target."""
         needs_sums = bool(self._diffusions) and self.statistics.normalization != "row"
         return needs_sums or bool(self._modes & {"in", "undirected"})
 
     def stages(self) -> list[Stage]:
-        """All work, in order."""
+        """Return all work in order."""
         diffusions = self._diffusions
-        found = [self._stage("Edges by source", "out")]
+        stages = [self._stage("Edges by source", "out")]
         if self.needs_entering:
-            found.append(self._stage("Edges by target", "in"))
+            stages.append(self._stage("Edges by target", "in"))
         if "undirected" in self._modes:
-            found.append(self._stage("Edges both ways", "undirected"))
-        found.append(self._stage("Labels and splits", "nodes"))
+            stages.append(self._stage("Edges both ways", "undirected"))
+        stages.append(self._stage("Labels and splits", "nodes"))
         for name in statistic_names(self.statistics):
             if base_name(name) != "diffusion":
-                found.append(self._stage(f"Rows of {name}", "rows", name))
+                stages.append(self._stage(f"Rows of {name}", "rows", name))
         for mode in dict.fromkeys(self.mode(name) for name in diffusions):
-            found.append(self._stage(f"Transition matrix ({mode})", "transition", mode))
+            stages.append(self._stage(f"Transition matrix ({mode})", "transition", mode))
         for name in diffusions:
             if self.statistics.diffusion_form == "topk":
                 mode = self.mode(name)
-                found.append(Stage(f"One file ({mode})", (Unit("join", 0, mode),)))
-                found.append(self._stage(f"Rows of {name}", "topk", name))
+                stages.append(Stage(f"One file ({mode})", (Unit("join", 0, mode),)))
+                stages.append(self._stage(f"Rows of {name}", "topk", name))
                 continue
             rounds = len(self.theta)
-            found += [
+            stages += [
                 self._stage(f"{name}, round {step + 1} of {rounds}", "round", name, step, name)
                 for step in range(rounds)
             ]
-        return found
+        return stages
 
     def _stage(self, what: str, kind: str, name: str = "", step: int = 0, chain: str = "") -> Stage:
         units = tuple(Unit(kind, part, name, step) for part in range(self.num_ranges))
@@ -215,16 +214,15 @@ class Plan:
 
 
 def resolve_forms(settings: Any, shape: tuple[int, int], num_classes: int, *, sparse: bool) -> Any:
-    """Settings with the forms that shards hold in the place of ``auto``.
+    """Replace ``auto`` in settings by the forms that shards use; raise SettingError for others.
 
-    Class means follow the rule of batches, but sparse attributes always have sparse means.
-    Diffusion is a sketch unless ``topk`` is asked for.
+    Class means follow the rule for batches, but sparse attributes always have sparse means;
+    diffusion is a sketch.
 
     Args:
         settings: of the statistics, or of a model with statistics.
         shape: N and F.
-        num_classes: C.
-        sparse: whether the attributes are.
+        sparse: whether the attributes are sparse.
     """
     refused = [name for name in settings.statistics if averaged_statistic(name) is not None]
     if refused:
@@ -255,14 +253,11 @@ def resolve_forms(settings: Any, shape: tuple[int, int], num_classes: int, *, sp
 def balanced_starts(
     edges_before: Callable[[int], int], num_nodes: int, count: int
 ) -> tuple[int, ...]:
-    """Where ranges begin, and N, so that each has as many nodes and edges together as any other.
-
-    An edge counts for as much as a node times N/E. Only a few nodes are asked for.
+    """Return the first node of each range, and N, balancing nodes plus edges (weighted by N/E).
 
     Args:
-        edges_before: the number of edges that leave nodes before the given one.
-        num_nodes: N.
-        count: R, the number of ranges.
+        edges_before: returns the number of edges that leave nodes before the argument.
+        count: the number of ranges.
 
     >>> balanced_starts(lambda node: max(0, 6 * (node - 2)), 4, 2)
     (0, 3, 4)

@@ -24,37 +24,29 @@ from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.base.files import check_format
 from hpgmn.base.parsing import parse_json, read_archive, read_array, read_json_bytes
 from hpgmn.graph import Array
-from hpgmn.shards.files import are_whole
+from hpgmn.shards.files import are_complete
 from hpgmn.shards.plan import FORMAT
 from hpgmn.shards.rows import rows_file
 
 MANIFEST = "manifest.json"
-"""What shards hold; it is written last, so that they are complete where it is."""
+"""Name of the manifest, which is written last."""
 
 ESTIMATOR_FILE = "estimator.safetensors"
-"""The label estimator behind the rows, where there is one; a model needs it for other graphs."""
+"""The label estimator behind the rows, if any; a model needs it for other graphs."""
 
 
 class Shards:
-    """The rows of a graph's nodes in ranges.
-
-    Args:
-        folder: what ``hpgmn shard`` has written.
+    """Row shards written by ``hpgmn shard``.
 
     Attributes:
-        folder: the folder.
         about: the whole manifest.
         identity: a digest of it.
-        name: the graph's name.
-        num_nodes: N.
-        num_features: F.
         ranges: the first node of each range and the one after the last.
-        class_names: C names.
-        split: the number of the split that is marked; None: the graph has none.
-        settings: those that the statistics were made with, forms settled.
+        split: the number of the marked split; None if the graph has none.
+        settings: of the statistics, with resolved forms.
         statistics: for each name its ``width``, ``dtype`` and whether it ``is_sparse``.
-        source: where the graph is, a dataset's name or a path; None: it was in memory.
-        fingerprint: the graph's; empty where it was never read whole.
+        source: a dataset's name or a path; None for a graph in memory.
+        fingerprint: of the graph; empty if it was never read whole.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -79,11 +71,11 @@ class Shards:
             raise _damaged(path, "its ranges are not all nodes in order")
 
     def _describe(self, about: dict[str, Any]) -> None:
-        """Take what the manifest says."""
+        """Set attributes from the manifest."""
         check_format(f"The shards in {self.folder}", about["format"], FORMAT)
         if about["format"] != FORMAT:
             raise HPGMNError(
-                f"The shards in {self.folder} are of another version of hpgmn. Make them again "
+                f"The shards in {self.folder} are of another version of hpgmn. Build them again "
                 "with `hpgmn shard`, in a new folder."
             )
         self.about = about
@@ -95,7 +87,7 @@ class Shards:
         self.split: int | None = about["split"]
         self.settings: dict[str, Any] = dict(about["settings"])
         self.statistics: dict[str, dict[str, Any]] = dict(about["statistics"])
-        self._widths = {name: int(said["width"]) for name, said in self.statistics.items()}
+        self._widths = {name: int(facts["width"]) for name, facts in self.statistics.items()}
         self.source: str | None = about["source"]
         self.fingerprint = str(about["fingerprint"])
 
@@ -103,20 +95,20 @@ class Shards:
         return len(self.ranges)
 
     def check(self, parts: Sequence[int] | None = None) -> None:
-        """Refuse files whose content is not what was written: a disk may have spoiled it.
+        """Raise HPGMNError for files whose checksum differs.
 
         Args:
-            parts: whose files are read; None for all.
+            parts: the ranges to read; None for all.
         """
         chosen = range(len(self)) if parts is None else parts
         folders = tuple(rows_file(part, "") for part in chosen)
-        for name, said in self.about["files"].items():
-            is_own = name.startswith(folders)
-            if is_own and not are_whole(self.folder, {name: said}, checked=True):
-                raise _damaged(self.folder / name, "its checksum is another")
+        for name, facts in self.about["files"].items():
+            is_chosen = name.startswith(folders)
+            if is_chosen and not are_complete(self.folder, {name: facts}, checked=True):
+                raise _damaged(self.folder / name, "its checksum differs")
 
     def shares(self, size: int) -> list[range]:
-        """The numbers of the ranges of each rank: neighbours, with about as many nodes each."""
+        """Return the consecutive ranges of each rank, with about equally many nodes."""
         if len(self) < size:
             raise HPGMNError(
                 f"The shards in {self.folder} have {len(self)} ranges of nodes, too few for {size} "
@@ -128,59 +120,59 @@ class Shards:
         for rank in range(1, size):
             stops = np.array([stop for _, stop in self.ranges])
             nearest = int(np.abs(stops - self.num_nodes * rank / size).argmin()) + 1
-            # Every rank has a range, this one and those after it.
+            # Leave a range for every later rank.
             cuts.append(min(max(nearest, cuts[-1] + 1), len(self) - (size - rank)))
         return [range(*ends) for ends in zip(cuts, [*cuts[1:], len(self)], strict=True)]
 
     def statistic(self, name: str, part: int) -> Any:
-        """The rows of a statistic: a mapped array, or a CSR array where it is sparse."""
+        """Return the rows of a statistic: a mapped array, or a CSR array if it is sparse."""
         is_sparse = self.statistics[name]["is_sparse"]
         path = self.folder / rows_file(part, f"{name}.{'npz' if is_sparse else 'npy'}")
-        found = self._sparse(path) if is_sparse else self._array(part, name)
+        rows = self._sparse(path) if is_sparse else self._array(part, name)
         first, last = self.ranges[part]
         expected = (last - first, self._widths[name])
-        if found.shape != expected:
-            raise _damaged(path, f"shape {found.shape} instead of {expected}")
-        return found
+        if rows.shape != expected:
+            raise _damaged(path, f"shape {rows.shape} instead of {expected}")
+        return rows
 
     def y(self, part: int) -> Array:
-        """The class of each node of a range, -1 where unknown."""
+        """Return the class of each node of a range, -1 if unknown."""
         return self._array(part, "y")
 
     def node_ids(self, part: int) -> Array:
-        """The names of a range's nodes, or their positions where they have none."""
+        """Return the names of a range's nodes, or their positions."""
         return self._array(part, "node_ids")
 
     @property
     def has_names(self) -> bool:
-        """Whether nodes have names, other than their positions."""
+        """Whether nodes have names other than their positions."""
         return self.node_ids(0).dtype.kind == "U"
 
     def names(self, parts: Sequence[int]) -> Array:
-        """The names of the nodes of some ranges as words; their positions where they have none."""
+        """Return the names or positions of the nodes of some ranges as strings."""
         return np.concatenate([self.node_ids(part).astype(str) for part in parts])
 
     def mask(self, name: str, part: int) -> Array:
-        """Which nodes of a range are of the split's part "train", "val" or "test"."""
+        """Return which nodes of a range are in "train", "val" or "test" of the split."""
         if self.split is None:
             raise HPGMNError(
-                f"The graph of the shards in {self.folder} has no split. Give it splits and make "
-                "them again with `hpgmn shard`."
+                f"The graph of the shards in {self.folder} has no split. Add splits and build "
+                "the shards again with `hpgmn shard`."
             )
         return self._array(part, name)
 
     def _array(self, part: int, name: str) -> Array:
         path = self.folder / rows_file(part, f"{name}.npy")
         try:
-            found = np.asarray(read_array(path, mapped="r"))
+            array = np.asarray(read_array(path, mapped="r"))
         except OSError as error:
             raise _damaged(path, error.strerror or "cannot be read") from None
         except ValueError as error:
             raise _damaged(path, str(error)) from None
         first, last = self.ranges[part]
-        if found.shape[:1] != (last - first,):
-            raise _damaged(path, f"shape {found.shape} for {last - first} nodes")
-        return found
+        if array.shape[:1] != (last - first,):
+            raise _damaged(path, f"shape {array.shape} for {last - first} nodes")
+        return array
 
     def _sparse(self, path: Path) -> sp.csr_array:
         needed = ("indptr", "indices", "data", "shape")
@@ -188,7 +180,7 @@ class Shards:
             arrays, _ = read_archive(path, lambda name: name in needed)
             indptr, indices, data, shape = (arrays[name] for name in needed)
             rows = sp.csr_array((data, indices, indptr), shape=tuple(shape.tolist()))
-            rows.check_format()  # SciPy would read wherever a wrong entry leads
+            rows.check_format()  # SciPy reads out of bounds otherwise
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise _damaged(path, str(error)) from None
         return rows
@@ -196,6 +188,6 @@ class Shards:
 
 def _damaged(path: Path, fault: str) -> HPGMNError:
     return HPGMNError(
-        f"The file {path} is missing, damaged or not one of ours ({fault}). Make the shards again "
+        f"The file {path} is missing, damaged or not of hpgmn ({fault}). Build the shards again "
         "with `hpgmn shard`, in a new folder."
     )

@@ -1,13 +1,8 @@
-"""The rows of one range: attributes, class counts, class means, adjacency rows, labels, splits.
+"""Compute the rows of one range: attributes, class counts, class means, adjacency, diffusion.
 
-Neighbours may lie anywhere, so a range is worked on in blocks of rows: the neighbours of a block
-are looked up, their labels and attributes read, and the block is then a small graph of its own,
-whose statistics are made by the same functions of :mod:`hpgmn.statistics`. A row is summed in the
-order of its neighbours, which a block keeps, so its bits are those of one process.
-
-A block holds at most ``plan.memory`` bytes: :data:`EDGE_BYTES` for each edge, the row of each
-neighbour, and the rows that are made of them. One row cannot be split, so the memory must suffice
-for the neighbours of the node that has most.
+A range is processed in blocks of at most ``plan.memory`` bytes: a block of rows with its neighbours
+is a small graph, passed to the functions of :mod:`hpgmn.statistics`. Rows are summed in the order
+of their neighbours, so they are bit-identical to those of one process.
 """
 
 from __future__ import annotations
@@ -51,17 +46,17 @@ from hpgmn.statistics.sketch import sketch_attributes
 
 _MORE_MEMORY = Remedy("Give tasks more memory", option="memory")
 _ENTRY_BYTES = 24  # of a sparse row: while read, as an entry, while scaled
-_WORK_ROWS = 8  # arrays of d numbers for each row that is made: the product, signs and their bits
+_WORK_ROWS = 8  # arrays of d numbers per row: the product, signs and their bits
 _NAME_BYTES = 256  # a node's name while it is hashed
-_PLACES = 1 << 16  # rows whose numbers of entries are looked up at once
+_PLACES = 1 << 16  # rows whose lengths are read at once
 
 
 @dataclass(frozen=True)
 class Block:
-    """Some rows of a range and their neighbours: a small graph of its own.
+    """Some rows of a range and their neighbours.
 
     Attributes:
-        first: the first row, counted in the range.
+        first: the first row, counted within the range.
         last: the row after the last.
         nodes: (U,) the neighbours, ascending.
         adjacency: (last - first, U).
@@ -74,14 +69,14 @@ class Block:
 
 
 def blocks(edges: EdgeRows, memory: int, per_edge: int, per_row: int, what: str) -> Iterator[Block]:
-    """A range in as few blocks as keep to the memory.
+    """Yield a range in as few blocks as fit into memory.
 
     Args:
         edges: the range's edges, or its rows of T.
-        memory: the most bytes of a block.
-        per_edge: what a neighbour takes beside :data:`EDGE_BYTES`.
-        per_row: what a row that is made takes.
-        what: what is made, for the message when a single row takes more.
+        memory: most bytes of a block.
+        per_edge: bytes per neighbour beside :data:`EDGE_BYTES`.
+        per_row: bytes per row of the result.
+        what: the rows, for the error if a single row takes more.
     """
     for first, last in spans(edges.indptr, memory, per_edge + EDGE_BYTES, per_row, what):
         rows = edges.rows(first, last)
@@ -94,7 +89,7 @@ def blocks(edges: EdgeRows, memory: int, per_edge: int, per_row: int, what: str)
 def spans(
     indptr: Array, memory: int, per_entry: int, per_row: int, what: str
 ) -> Iterator[tuple[int, int]]:
-    """Consecutive rows, as many at once as keep to the memory.
+    """Yield consecutive rows, as many at once as fit into memory.
 
     >>> list(spans(np.array([0, 2, 4, 9]), 60, 10, 5, "Rows"))
     [(0, 2), (2, 3)]
@@ -111,7 +106,7 @@ def spans(
 
 
 def rows_file(part: int, name: str) -> str:
-    """Where an array of a range is, below the folder of the shards.
+    """Return the path of an array of a range, relative to the folder of the shards.
 
     >>> rows_file(3, "y.npy")
     'rows-00003/y.npy'
@@ -120,30 +115,30 @@ def rows_file(part: int, name: str) -> str:
 
 
 def make_nodes(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
-    """Labels, names and the split of a range's nodes."""
+    """Write labels, names and the split of a range's nodes."""
     start, stop = plan.span(unit.part)
-    found = {}
+    arrays = {}
     for name in ("y", "node_ids"):
         path = plan.folder / f"{name}.npy"
         if path.is_file():
             with RowFile(path) as file:
-                found[name] = file.span(start, stop)
-    found.setdefault("y", np.full(stop - start, -1, np.int64))
-    found.setdefault("node_ids", np.arange(start, stop))
+                arrays[name] = file.span(start, stop)
+    arrays.setdefault("y", np.full(stop - start, -1, np.int64))
+    arrays.setdefault("node_ids", np.arange(start, stop))
     if plan.split is not None:
         for name in ("train", "val", "test"):
             with RowFile(plan.folder / f"{name}_mask.npy") as file:
                 mask = file.span(start, stop)
-            found[name] = np.ascontiguousarray(mask.reshape(stop - start, -1)[:, plan.split])
+            arrays[name] = np.ascontiguousarray(mask.reshape(stop - start, -1)[:, plan.split])
     return {
-        place: write_array(folder / place, array)
-        for name, array in found.items()
-        for place in [rows_file(unit.part, f"{name}.npy")]
+        target: write_array(folder / target, array)
+        for name, array in arrays.items()
+        for target in [rows_file(unit.part, f"{name}.npy")]
     }
 
 
 def make_rows(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
-    """The rows of one statistic of a range."""
+    """Write the rows of one statistic of a range."""
     make = {
         "attributes": _attributes,
         "class_counts": _class_counts,
@@ -154,7 +149,7 @@ def make_rows(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
 
 
 def attributes_file(plan: Plan) -> RowFile | SparseRowFile:
-    """The rows of the graph's attributes."""
+    """Open the rows of the graph's attributes."""
     if not plan.is_sparse:
         return RowFile(plan.folder / "x.npy")
     indptr, indices, data = (
@@ -176,34 +171,34 @@ def _attributes(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
     scaling, x = plan.statistics.attributes_scaling, attributes_file(plan)
     start, stop = plan.span(unit.part)
     if isinstance(x, SparseRowFile):
-        place = rows_file(unit.part, "attributes.npz")
+        target = rows_file(unit.part, "attributes.npz")
         lengths = [
             x.lengths(np.arange(first, min(first + _PLACES, stop)))[1]
             for first in range(start, stop, _PLACES)
         ]
         indptr = np.append(0, np.cumsum(np.concatenate(lengths)))
-        with SparseWriter(folder / place, plan.num_features) as sparse:
+        with SparseWriter(folder / target, plan.num_features) as sparse:
             for first, last in spans(indptr, plan.memory, 2 * _ENTRY_BYTES, 64, "Attributes"):
                 sparse.append(scale_attributes(x.span(start + first, start + last), scaling))
-            return {place: sparse.done()}
-    place = rows_file(unit.part, "attributes.npy")
+            return {target: sparse.done()}
+    target = rows_file(unit.part, "attributes.npy")
     step = max(1, plan.memory // (4 * 4 * plan.num_features))
-    with RowWriter(folder / place, np.float32, (plan.num_features,)) as writer, x:
+    with RowWriter(folder / target, np.float32, (plan.num_features,)) as writer, x:
         for first in range(start, stop, step):
             rows = _single(x.span(first, min(first + step, stop)))
             writer.append(scale_attributes(rows, scaling))
-        return {place: writer.done()}
+        return {target: writer.done()}
 
 
 def _class_counts(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
-    place, classes = rows_file(unit.part, f"{unit.name}.npy"), plan.num_classes
+    target, classes = rows_file(unit.part, f"{unit.name}.npy"), plan.num_classes
     edges = EdgeRows(edges_folder(folder, plan.mode(unit.name), unit.part), plan)
     scaling = plan.statistics.class_counts_scaling
-    with RowWriter(folder / place, np.float32, (classes,)) as writer:
+    with RowWriter(folder / target, np.float32, (classes,)) as writer:
         for block in blocks(edges, plan.memory, 8 + 8 * classes, 16 * classes, "Class counts"):
             counts = class_counts(block.adjacency, _labels(folder, block.nodes), classes)
             writer.append(scale_counts(counts, scaling))
-        return {place: writer.done()}
+        return {target: writer.done()}
 
 
 def _class_means(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
@@ -219,22 +214,22 @@ def _class_means(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
         per_edge = _ENTRY_BYTES * _longest_row(x, plan.num_nodes) + 8 * dim
     per_row = {"half": 2, "sketch": 2}.get(form, 16) * classes * dim + 16 * dim
     is_sparse = form == "sparse"
-    place = rows_file(unit.part, f"{unit.name}.{'npz' if is_sparse else 'npy'}")
+    target = rows_file(unit.part, f"{unit.name}.{'npz' if is_sparse else 'npy'}")
     kind = np.float32 if form == "dense" else np.float16
     writer: Any = (
-        SparseWriter(folder / place, classes * dim)
+        SparseWriter(folder / target, classes * dim)
         if is_sparse
-        else RowWriter(folder / place, kind, (classes * dim,))
+        else RowWriter(folder / target, kind, (classes * dim,))
     )
     with writer, closing(x):
         for block in blocks(edges, plan.memory, per_edge, per_row, "Class means"):
-            own = _single(x.take(block.nodes))
-            writer.append(_means_of(block, own, _labels(folder, block.nodes), plan, every))
-        return {place: writer.done()}
+            x_block = _single(x.take(block.nodes))
+            writer.append(_means_of(block, x_block, _labels(folder, block.nodes), plan, every))
+        return {target: writer.done()}
 
 
 def _longest_row(x: Any, num_nodes: int) -> int:
-    """The most entries of a node's attributes, some nodes looked at at a time."""
+    """Return the most entries of a node's attributes, read in blocks."""
     return max(
         largest_of(x.lengths(np.arange(first, min(first + _PLACES, num_nodes)))[1])
         for first in range(0, num_nodes, _PLACES)
@@ -242,14 +237,12 @@ def _longest_row(x: Any, num_nodes: int) -> int:
 
 
 def _means_of(block: Block, x: Attributes, labels: Array, plan: Plan, edges: int) -> Any:
-    """The class means of a block's rows, as ``LocalStatistics`` has them.
+    """Return the class means of a block's rows, as in ``LocalStatistics``.
 
     Args:
-        block: the rows and their neighbours.
         x: the attributes of the neighbours.
-        labels: their labels.
-        plan: what is made.
-        edges: how many the whole graph has of the block's kind.
+        labels: the labels of the neighbours.
+        edges: the number of edges of the whole graph in this mode.
     """
     form, classes = plan.statistics.class_means_form, plan.num_classes
     is_unit = plan.statistics.class_means_scaling == "unit"
@@ -258,7 +251,7 @@ def _means_of(block: Block, x: Attributes, labels: Array, plan: Plan, edges: int
             x = sketch_attributes(x, plan.statistics.class_means_dim)
         if not is_unit:
             require_half_range(x)
-        # By the size of the whole graph, not of the block: both ways differ in their last bits.
+        # By the size of the whole graph: the two code paths differ in their last bits.
         fast = is_compiled(x, edges)
         return class_mean_rows(
             block.adjacency, x, labels, classes, unit_length=is_unit, compiled=fast
@@ -276,38 +269,37 @@ def _means_of(block: Block, x: Attributes, labels: Array, plan: Plan, edges: int
 
 
 def _adjacency(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
-    place = rows_file(unit.part, f"{unit.name}.npz")
+    target = rows_file(unit.part, f"{unit.name}.npz")
     edges = EdgeRows(edges_folder(folder, plan.mode(unit.name), unit.part), plan)
-    with SparseWriter(folder / place, plan.num_nodes) as writer:
+    with SparseWriter(folder / target, plan.num_nodes) as writer:
         for first, last in spans(edges.indptr, plan.memory, EDGE_BYTES, 64, "Adjacency rows"):
             rows = edges.rows(first, last)
             writer.append(scale_attributes(rows, plan.statistics.adjacency_scaling))
-        return {place: writer.done()}
+        return {target: writer.done()}
 
 
 def check_push(plan: Plan) -> None:
-    """Refuse largest entries that a task cannot hold, which the plan alone tells."""
+    """Raise HPGMNError if the largest entries of a range exceed the memory of a task."""
     chosen = plan.statistics
     if "diffusion" not in chosen.statistics or chosen.diffusion_form != "topk":
         return
     rows = largest_of(np.diff(plan.starts))
-    found = 3 * 8 * rows * min(chosen.diffusion_topk, plan.num_nodes)
-    needed = worker_bytes(plan.num_nodes, chosen.diffusion) + found
+    entries = 3 * 8 * rows * min(chosen.diffusion_topk, plan.num_nodes)
+    needed = worker_bytes(plan.num_nodes, chosen.diffusion) + entries
     remedy = Remedy("Cut the graph into more ranges", option="ranges") | _MORE_MEMORY
     remedy |= Remedy("Use a sketch", setting="diffusion_form", value="sketch")
     require_task_memory(needed, plan.memory, "The largest entries of a range", remedy)
 
 
 def make_topk(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
-    """The largest entries of the diffusion rows of a range, by push.
+    """Write the largest entries of the diffusion rows of a range.
 
-    T is mapped, for a push may lead to any row of it; what it holds beside are its work arrays, 28
-    bytes for each node of the graph, and the entries found: see :func:`check_push`.
+    T is memory-mapped, because a push may reach any row.
     """
     chosen, (start, stop) = plan.statistics, plan.span(unit.part)
-    place = transition_folder(folder, plan.mode(unit.name))
+    source = transition_folder(folder, plan.mode(unit.name))
     indptr, indices, data = (
-        read_array(place / f"{name}.npy", mapped="r") for name in ("indptr", "indices", "data")
+        read_array(source / f"{name}.npy", mapped="r") for name in ("indptr", "indices", "data")
     )
     rows = largest_of_range(
         (np.asarray(indptr), np.asarray(indices), np.asarray(data)),
@@ -333,20 +325,20 @@ def make_topk(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
 
 
 def round_file(name: str, step: int, part: int) -> str:
-    """Where a round of a range is, below the folder of the shards."""
+    """Return the path of a round of a range, relative to the folder of the shards."""
     return f"{WORK}/{name}-{step:03d}/{part:05d}.npy"
 
 
 def make_round(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
-    """One round of a range."""
+    """Compute one round of a range."""
     chosen, dim = plan.statistics, plan.statistics.diffusion_dim
     theta = plan.theta.copy()
     if not chosen.diffusion_self_entry:
-        theta[0] = 0.0  # it touches the self entry alone
+        theta[0] = 0.0  # it affects the self entry only
     is_last = unit.step == len(theta) - 1
-    place = round_file(unit.name, unit.step, unit.part)
+    target = round_file(unit.name, unit.step, unit.part)
     if is_last:
-        place = rows_file(unit.part, f"{unit.name}.npy")
+        target = rows_file(unit.part, f"{unit.name}.npy")
     edges = EdgeRows(transition_folder(folder, plan.mode(unit.name), unit.part), plan)
     before = None
     if unit.step:
@@ -355,21 +347,21 @@ def make_round(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
         ]
         before = ShardedRows(paths, plan.starts)
     weight = np.float32(theta[-1 - unit.step])
-    with RowWriter(folder / place, np.float32, (dim,)) as writer:
+    with RowWriter(folder / target, np.float32, (dim,)) as writer:
         per_row = 4 * _WORK_ROWS * dim + _NAME_BYTES
         for block in blocks(edges, plan.memory, 8 * dim, per_row, "Diffusion rows"):
-            own = _signs(plan, unit.part, block, dim)
-            rows = own * weight
+            omega = _signs(plan, unit.part, block, dim)
+            rows = omega * weight
             if before is not None:
                 rows += block.adjacency @ before.take(block.nodes)
             if is_last:
-                rows = _finished(rows, own, block, plan, unit.part)
+                rows = _finish(rows, omega, block, plan, unit.part)
             writer.append(rows)
-        return {place: writer.done()}
+        return {target: writer.done()}
 
 
 def _signs(plan: Plan, part: int, block: Block, dim: int) -> Array:
-    """The rows of Ω·√d of a block's own nodes."""
+    """Return the rows of Ω·√d of a block's nodes."""
     start = plan.starts[part]
     first, last = start + block.first, start + block.last
     path = plan.folder / "node_ids.npy"
@@ -378,23 +370,23 @@ def _signs(plan: Plan, part: int, block: Block, dim: int) -> Array:
             names = file.span(first, last)
     else:
         names = np.arange(first, last).astype(np.str_)
-    found: Array = signs(text_keys(names), 0, dim).numpy()
-    return found
+    result: Array = signs(text_keys(names), 0, dim).numpy()
+    return result
 
 
-def _finished(rows: Array, own: Array, block: Block, plan: Plan, part: int) -> Array:
-    """Rows without their self entries, if so set, and scaled; see ``statistics.sketch.sketch``."""
+def _finish(rows: Array, omega: Array, block: Block, plan: Plan, part: int) -> Array:
+    """Remove self entries, if so set, and scale rows; see ``statistics.sketch.sketch``."""
     dim = rows.shape[1]
     if not plan.statistics.diffusion_self_entry:
-        along = (rows * own).sum(axis=1, keepdims=True)
-        rows -= own * (along / dim)
+        along = (rows * omega).sum(axis=1, keepdims=True)
+        rows -= omega * (along / dim)
         nodes = np.arange(block.first, block.last) + plan.starts[part]
         entries = block.nodes[block.adjacency.indices]
         lengths = np.diff(block.adjacency.indptr)
         is_other = entries != np.repeat(nodes, lengths)
         others = np.bincount(np.repeat(np.arange(nodes.size), lengths)[is_other],
                              minlength=nodes.size)  # fmt: skip
-        rows[others == 0] = 0  # rounding is all that is left
+        rows[others == 0] = 0  # rounding errors
     if plan.statistics.diffusion_scaling != "unit":
         return rows * np.float32(1 / math.sqrt(dim))
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)

@@ -1,7 +1,7 @@
-"""One unit of work, from its note that it has begun to its record that it is done.
+"""Run one unit of work: note its start, compute its files, write its record.
 
-The record names the files, their sizes and checksums; it is written last. Without a record, or with
-one of another plan, a unit has not been done, whatever files lie about.
+The record names the files with sizes and checksums and is written last; a unit without a record of
+the current plan is not done.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from hpgmn.shards.cutting import (
     join_transition,
     make_transition,
 )
-from hpgmn.shards.files import are_whole
+from hpgmn.shards.files import are_complete
 from hpgmn.shards.plan import Plan, Unit
 from hpgmn.shards.rows import make_nodes, make_round, make_rows, make_topk
 
 PLAN = "plan.json"
-"""The file of a shards' folder that says what they are made from."""
+"""Name of the file of the plan."""
 
 Compute = Callable[[Path, Plan, Unit], dict[str, Any]]
 
@@ -52,59 +52,52 @@ KINDS: dict[str, Compute] = {
 
 
 def compute(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
-    """Make the files of a unit; what is to be remembered of each."""
+    """Write the files of a unit; return the facts of each."""
     return KINDS[unit.kind](folder, plan, unit)
 
 
-def unit_task(argument: tuple[str, Unit], shared: None, line: Channel) -> None:
-    """A unit as the task of an engine.
-
-    Args:
-        argument: the folder of the shards, and the unit.
-        shared: nothing.
-        line: says where the task runs.
-    """
+def unit_task(argument: tuple[str, Unit], shared: None, channel: Channel) -> None:
+    """Run a unit as the task of an engine."""
     folder, unit = argument
-    run_unit(folder, unit, line.node)
+    run_unit(folder, unit, channel.node)
 
 
 def run_unit(folder: str | Path, unit: Unit, by: str = "", compute: Compute = compute) -> None:
-    """Do a unit, unless it has been done.
+    """Run a unit unless it is done.
 
     Args:
-        folder: that of the shards; all of the engine's machines see it.
-        unit: what to do.
-        by: where it is done, for the note: a node of a cluster.
-        compute: makes the files.
+        folder: of the shards, visible to all machines of the engine.
+        by: the node of a cluster, for the note.
+        compute: writes the files.
     """
     folder = Path(folder)
     try:
         _run_unit(folder, unit, by, compute)
     except OSError as error:
         raise HPGMNError(
-            f"A file of {folder} could not be read or written ({error.strerror or error}). See "
-            "that there is room and that every machine sees the folder, then run the command "
-            "again: what is finished is kept."
+            f"Cannot read or write a file of {folder} ({error.strerror or error}). Check "
+            "free disk space and that every machine sees the folder, then run the command "
+            "again: finished work is kept."
         ) from None
 
 
 def _run_unit(folder: Path, unit: Unit, by: str, compute: Compute) -> None:
     plan = _plan(folder / PLAN, (folder / PLAN).stat().st_mtime_ns)
     if record(folder, plan, unit) is not None:
-        return  # its answer was lost, not its work
+        return  # only its result was lost
     start = uuid.uuid4().hex
     note = {"unit": unit.key, "by": by, "host": socket.gethostname(), "process": os.getpid()}
     _write(folder / WORK / "starts" / f"{unit.key}.{start}.json", note)
     began = time.perf_counter()
     files = compute(folder, plan, unit)
-    said = {
+    unit_record = {
         "plan": plan.digest,
         "start": start,
         "seconds": time.perf_counter() - began,
         "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "files": files,
     }
-    _write(_record_path(folder, unit), said)
+    _write(_record_path(folder, unit), unit_record)
 
 
 @cache
@@ -117,34 +110,35 @@ def _record_path(folder: Path, unit: Unit) -> Path:
 
 
 def record(folder: Path, plan: Plan, unit: Unit, *, checked: bool = False) -> dict[str, Any] | None:
-    """What a finished unit has left; None unless its files are those of the plan, and whole.
+    """Return the record of a unit; None unless it is of this plan and its files are complete.
 
     Args:
-        folder: that of the shards.
-        plan: what they are made from.
-        unit: which.
-        checked: whether the content of the files is compared, and not their sizes alone.
+        checked: whether to verify checksums, not sizes alone.
     """
     try:
-        said: dict[str, Any] = read_json(_record_path(folder, unit))
+        unit_record: dict[str, Any] = read_json(_record_path(folder, unit))
     except (OSError, ValueError):
         return None
-    is_same = said["plan"] == plan.digest
-    return said if is_same and are_whole(folder, said["files"], checked=checked) else None
+    is_same = unit_record["plan"] == plan.digest
+    return (
+        unit_record
+        if is_same and are_complete(folder, unit_record["files"], checked=checked)
+        else None
+    )
 
 
 def forget(folder: Path, unit: Unit) -> None:
-    """Have a unit done again."""
+    """Mark a unit as not done."""
     _record_path(folder, unit).unlink(missing_ok=True)
 
 
 def starts(folder: Path) -> list[dict[str, Any]]:
-    """The notes of all units that were begun, with the ``start`` that records name."""
-    found = []
+    """Return the notes of all started units, with the ``start`` that records name."""
+    notes = []
     for path in sorted((folder / WORK / "starts").glob("*.json")):
         note = read_json(path)
-        found.append(note | {"start": path.name.split(".")[-2]})
-    return found
+        notes.append(note | {"start": path.name.split(".")[-2]})
+    return notes
 
 
 def _write(path: Path, value: dict[str, Any]) -> None:
