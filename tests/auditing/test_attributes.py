@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpgmn.auditing import attributes
-from hpgmn.auditing.attributes import attribute_columns, gain, judged, votes
+from hpgmn.auditing.attributes import attribute_columns, gain, sample_labelled_nodes, votes
 from hpgmn.graph import Graph
 
 Make = Callable[..., Graph]
@@ -101,7 +101,7 @@ def test_large_tables_are_judged_on_some_nodes(
     monkeypatch.setattr(attributes, "MOST_VALUES", 6 * 90)
     monkeypatch.setattr(attributes, "FEWEST_NODES", 30)
     graph = sound()
-    train, val = judged(graph, graph.split(0))
+    train, val = sample_labelled_nodes(graph, graph.split(0))
     assert train.size + val.size == 89  # shares are rounded down
     assert graph.split(0).train[train].all()
     assert graph.split(0).val[val].all()

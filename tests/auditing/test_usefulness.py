@@ -145,14 +145,14 @@ def test_without_twins_only_the_other_nodes_are_compared(sound: Make) -> None:
     twins = np.arange(300) < 150
     rest = Split(split.train, split.val & ~twins, split.test)
     kept: dict[str, Any] = {}
-    of = module._of
+    of = module._select_nodes
 
     def watched(logits: Any, val: Any) -> Any:
         kept[str(len(kept))] = of(logits, val)
         return kept[str(len(kept) - 1)]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_of", watched)
+        patch.setattr(module, "_select_nodes", watched)
         found = usefulness(graph, split, twins=twins)
     baseline = kept["0"] if found.baseline == "label estimator" else kept["1"]
     together = kept["5"]
@@ -169,8 +169,8 @@ def test_without_twins_only_the_other_nodes_are_compared(sound: Make) -> None:
 def test_nodes_of_one_class_have_no_ranking() -> None:
     pair = (np.zeros((1, 40, 2)), np.zeros((1, 40, 2)))
     kept = np.ones(40, bool)
-    assert module._among(kept, pair, np.zeros(40, int), "roc_auc") is None
-    assert module._among(kept, pair, np.arange(40) % 2, "roc_auc") is not None
+    assert module._difference_among(kept, pair, np.zeros(40, int), "roc_auc") is None
+    assert module._difference_among(kept, pair, np.arange(40) % 2, "roc_auc") is not None
 
 
 @pytest.mark.usefixtures("quick")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hpgmn.explain.explorer as module
-from hpgmn.explain.explorer import explorer_data, sampled
+from hpgmn.explain.explorer import explorer_data, sample_nodes
 from hpgmn.explain.node import explain_node
 from hpgmn.explain.replicas import open_replicas
 from hpgmn.graph import Graph
@@ -115,9 +115,9 @@ def test_any_first_few_nodes_are_of_every_kind() -> None:
     predicted, labels = random.integers(0, 3, 500), random.integers(-1, 3, 500)
     labels[:480] = np.where(labels[:480] >= 0, predicted[:480], -1)  # few are wrong
     trained = (random.random(500) < 0.3) & (labels >= 0)
-    order = sampled(predicted, labels, trained)
+    order = sample_nodes(predicted, labels, trained)
     assert sorted(order) == list(range(500))
-    assert order.tolist() == sampled(predicted, labels, trained).tolist()
+    assert order.tolist() == sample_nodes(predicted, labels, trained).tolist()
     kinds = [
         (p, "unknown" if y < 0 else p == y, t)
         for p, y, t in zip(predicted, labels, trained, strict=True)

@@ -16,6 +16,7 @@ import optuna
 import pytest
 
 import hpgmn as package
+from hpgmn.base.settings import parse_assignments
 from hpgmn.graph import Graph
 from hpgmn.runs.search import run_trials
 from hpgmn.runs.tune import make_tune_spec
@@ -115,7 +116,7 @@ def told(answer: Any) -> str:
 
 def without_history(folder: Path) -> list[dict[str, Any]]:
     """Place → what a sampler draws there that knows of no trials before."""
-    asked = {"model": "mlp", "set": list(FIXED)}
+    asked = {"model": "mlp", "settings": parse_assignments(FIXED)}
     spec, graph, _ = make_tune_spec(
         str(folder / "small.npz"), str(folder / "small.npz"), asked, "cpu", None
     )

@@ -204,7 +204,7 @@ def test_smallest_of_very_many_classes_are_drawn_as_one() -> None:
 
 def test_condensed_matrix_keeps_every_node() -> None:
     counts = confusion(35)
-    smaller, labels = plots._condensed(counts, names(35))
+    smaller, labels = plots._merge_small_classes(counts, names(35))
     assert smaller.shape == (30, 30)
     assert smaller.sum() == counts.sum()
     kept = [names(35).index(name) for name in labels[:-1]]

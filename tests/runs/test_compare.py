@@ -229,8 +229,9 @@ def test_a_value_that_one_model_does_not_take_names_that_model(
 def test_an_interrupted_comparison_is_resumed(small_graph: Graph, tmp_path: Path) -> None:
     whole = compare(small_graph, "mlp,gcn", tmp_path / "whole")
     polls = iter([False] * 3 + [True] * 9)
-    with pytest.raises(InterruptedRunError):
+    with pytest.raises(InterruptedRunError) as stopped:
         compare(small_graph, "mlp,gcn", tmp_path / "both", should_stop=lambda: next(polls))
+    assert stopped.value.folder == tmp_path / "both"  # not that of the model in training
     again = compare(small_graph, "mlp,gcn", tmp_path / "both", resume=True)
     scores = [[row["test_score_mean"] for row in one.content["rows"]] for one in (whole, again)]
     assert scores[0] == scores[1]

@@ -25,7 +25,7 @@ def drawn(epoch: int | Tensor, noises: list[Noise]) -> Tensor:
 @pytest.fixture
 def repeats(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a GPU: a recording that runs the function again."""
-    monkeypatch.setattr(replay, "recorded", lambda work: work)
+    monkeypatch.setattr(replay, "record", lambda work: work)
 
 
 @pytest.mark.usefixtures("repeats")
@@ -43,7 +43,7 @@ def test_what_cannot_be_recorded_is_said_and_left(
     def refuses(work: object) -> None:
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
-    monkeypatch.setattr(replay, "recorded", refuses)
+    monkeypatch.setattr(replay, "record", refuses)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     with caplog.at_level(logging.INFO):
         assert attempt(lambda: Replay(drawn, KEYS, STEPS, done=2, shape=(2, 3))) is None

@@ -74,7 +74,7 @@ def test_replayed_epochs_are_those_run_one_by_one(
         calls.append(1)
         return work
 
-    monkeypatch.setattr(replay, "recorded", repeat)
+    monkeypatch.setattr(replay, "record", repeat)
     monkeypatch.setattr(StageRunner, "can_replay", True)
     found = train(task, MODELS[name])
     assert len(calls) >= len(MODELS[name].stages)  # and one each time that replicas leave
@@ -100,7 +100,7 @@ def test_replayed_steps_are_those_made_one_by_one(
             sizes.append(batch[0].shape[1])
             return super().step(batch, number)
 
-    monkeypatch.setattr(replay, "recorded", lambda work: work)
+    monkeypatch.setattr(replay, "record", lambda work: work)
     monkeypatch.setattr(stage_runner, "StepReplay", Watched)
     monkeypatch.setattr(stage_runner, "is_on_gpu", lambda stage: True)
     monkeypatch.setattr(StageRunner, "can_replay", True)
@@ -151,7 +151,7 @@ def test_the_class_loss_is_torchs_with_the_weights_of_the_train_nodes(
     own = StageRunner(task, ENTRY.stages[stage], state, [0, 1], accuracy)
     logits = torch.randn(2, own.train.nodes.shape[1], 3, generator=torch.Generator().manual_seed(0))
     own.weights = {}
-    found = own._weighted(None, logits, own.train)  # type: ignore[arg-type]
+    found = own._weighted_loss(None, logits, own.train)  # type: ignore[arg-type]
     for row in range(2):
         known = labels[row][labels[row] >= 0]
         counts = [int((known == c).sum()) for c in range(3)]
@@ -213,7 +213,7 @@ def test_replayed_epochs_with_weights_are_those_run_one_by_one(
     settings = replace(SETTINGS, class_weights="balanced")
     task = task_of(skewed(small_graph), settings, settings)
     expected = train(task, ENTRY, metric="average_precision")
-    monkeypatch.setattr(replay, "recorded", lambda work: work)
+    monkeypatch.setattr(replay, "record", lambda work: work)
     monkeypatch.setattr(StageRunner, "can_replay", True)
     found = train(task, ENTRY, metric="average_precision")
     for key, value in expected.done["main"].items():

@@ -86,7 +86,9 @@ def attribute_columns(graph: Graph, split: Split | None) -> AttributeColumns:
         split: only its train and validation labels are read; None skips giveaways.
     """
     zero, constant = _constant_columns(graph)
-    train, val = (np.empty(0, np.int64),) * 2 if split is None else judged(graph, split)
+    train, val = (
+        (np.empty(0, np.int64),) * 2 if split is None else sample_labelled_nodes(graph, split)
+    )
     leaks: list[Giveaway] = []
     if train.size and val.size and np.unique(graph.y[train]).size > 1:
         leaks = giveaways(graph, train, val)
@@ -97,11 +99,11 @@ def attribute_columns(graph: Graph, split: Split | None) -> AttributeColumns:
         without=_empty_rows(graph),
         giveaways=tuple(leaks),
         judged_nodes=int(train.size + val.size),
-        is_sampled=split is not None and train.size + val.size < _labelled(graph, split),
+        is_sampled=split is not None and train.size + val.size < _count_labelled(graph, split),
     )
 
 
-def judged(graph: Graph, split: Split) -> tuple[Array, Array]:
+def sample_labelled_nodes(graph: Graph, split: Split) -> tuple[Array, Array]:
     """Return labelled train and validation nodes, of large tables a seeded sample."""
     most = max(FEWEST_NODES, MOST_VALUES // graph.num_features)
     train, val = (np.flatnonzero(part & (graph.y >= 0)) for part in (split.train, split.val))
@@ -116,7 +118,7 @@ def judged(graph: Graph, split: Split) -> tuple[Array, Array]:
     return draw(train), draw(val)
 
 
-def _labelled(graph: Graph, split: Split) -> int:
+def _count_labelled(graph: Graph, split: Split) -> int:
     """Count the labelled train and validation nodes."""
     return int(((split.train | split.val) & (graph.y >= 0)).sum())
 

@@ -159,7 +159,7 @@ def _giveaways(giveaways: tuple[Giveaway, ...]) -> Iterator[Finding]:
         yield Finding(
             _leak_severity(whole),
             "giveaway",
-            f"{_listed([row.name for row in whole], 'Attribute column')} alone: accuracy "
+            f"{_list_names([row.name for row in whole], 'Attribute column')} alone: accuracy "
             f"{whole[0].accuracy:.1%} on validation nodes (largest class: {whole[0].chance:.1%}).",
             _LEAK,
         )
@@ -169,9 +169,9 @@ def _giveaways(giveaways: tuple[Giveaway, ...]) -> Iterator[Finding]:
         yield Finding(
             _leak_severity(single),
             "giveaway",
-            f"{_listed([row.name for row in single], 'Attribute column')} alone: F1 up to "
+            f"{_list_names([row.name for row in single], 'Attribute column')} alone: F1 up to "
             f"{max(row.f1 for row in single):.2f} on validation nodes for "
-            f"{_listed(_quoted(classes), 'class', 'classes')}.",
+            f"{_list_names(_quote(classes), 'class', 'classes')}.",
             _LEAK,
         )
 
@@ -202,7 +202,7 @@ def _classes(classes: ClassBalance) -> Iterator[Finding]:
             "warning",
             "class-balance",
             f"Fewer than {SMALLEST_CLASS} labelled nodes: "
-            f"{_listed(_quoted(small), 'class', 'classes')}.",
+            f"{_list_names(_quote(small), 'class', 'classes')}.",
             Remedy("Label more nodes, or merge small classes"),
         )
     if classes.unlabelled:
@@ -226,12 +226,12 @@ def _missing_classes(missing: tuple[MissingClass, ...], classes: ClassBalance) -
         if not lacking:
             continue
         splits = sorted({number for row in lacking for number in row.splits})
-        names = _quoted(list(dict.fromkeys(row.name for row in lacking)))
+        names = _quote(list(dict.fromkeys(row.name for row in lacking)))
         yield Finding(
             "warning" if part == "train" else "info",
             "missing-class",
-            f"No {part_name} node of {_listed(names, 'class', 'classes')} in "
-            f"{_listed([str(number) for number in splits], 'split', most=len(splits))}.",
+            f"No {part_name} node of {_list_names(names, 'class', 'classes')} in "
+            f"{_list_names([str(number) for number in splits], 'split', most=len(splits))}.",
             Remedy("Stratify the splits, or merge small classes"),
         )
 
@@ -361,14 +361,14 @@ def _share(count: int, total: int) -> str:
     return f"{count:,} ({count / total:.1%})"
 
 
-def _quoted(names: list[str]) -> list[str]:
+def _quote(names: list[str]) -> list[str]:
     return [f"'{name}'" for name in names]
 
 
-def _listed(names: list[str], noun: str, plural: str = "", most: int = MOST_NAMED) -> str:
+def _list_names(names: list[str], noun: str, plural: str = "", most: int = MOST_NAMED) -> str:
     """List the first few names after their noun.
 
-    >>> _listed(["a"], "column"), _listed(["a", "b", "c", "d", "e"], "class", "classes")
+    >>> _list_names(["a"], "column"), _list_names(["a", "b", "c", "d", "e"], "class", "classes")
     ('column a', 'classes a, b, c and 2 more')
     """
     more = f" and {len(names) - most} more" if len(names) > most else ""

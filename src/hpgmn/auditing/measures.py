@@ -135,7 +135,6 @@ class MissingClass:
     """A class that a part of some splits lacks.
 
     Attributes:
-        name: the class.
         part: "train", "val" or "test".
         splits: the splits concerned.
     """
@@ -201,7 +200,6 @@ class KnownData:
     """A known dataset with a local copy that has the same data.
 
     Attributes:
-        name: the dataset.
         same: which of "attributes", "labels" and "edges" are equal, byte for byte.
     """
 

@@ -141,7 +141,8 @@ def usefulness(
     started = time.perf_counter()
     is_large = graph.num_nodes > LARGE
     masks = {
-        part: _drawn(getattr(split, part) & (graph.y >= 0), part, is_large) for part in MOST_NODES
+        part: _draw_sample(getattr(split, part) & (graph.y >= 0), part, is_large)
+        for part in MOST_NODES
     }
     train, val = masks["train"], masks["val"]
     metric = _metric(graph.y[train], graph.y[val], graph.num_classes)
@@ -155,12 +156,14 @@ def usefulness(
             (train, val),
             metric,
             device,
-            _counted(report, number, len(chosen)),
+            _with_number(report, number, len(chosen)),
             should_stop,
         )
         if not logits:  # every fit has the same estimator
-            logits[ESTIMATOR] = _of(_estimator(graph, fitted, (train, val), device), val)
-        logits[statistics[0] if len(statistics) == 1 else TOGETHER] = _of(fitted.logits, val)
+            logits[ESTIMATOR] = _select_nodes(_estimator(graph, fitted, (train, val), device), val)
+        logits[statistics[0] if len(statistics) == 1 else TOGETHER] = _select_nodes(
+            fitted.logits, val
+        )
     values = {name: _values(model_logits, truth, metric) for name, model_logits in logits.items()}
     baseline = max((ESTIMATOR, STATISTICS[0]), key=lambda name: values[name].score)
     contributions = tuple(
@@ -174,7 +177,7 @@ def usefulness(
     without_twins = None
     if twins is not None:
         pair = (logits[TOGETHER], logits[baseline])
-        without_twins = _among(~twins[val], pair, truth, metric)
+        without_twins = _difference_among(~twins[val], pair, truth, metric)
     return Usefulness(
         metric=metric,
         baseline=baseline,
@@ -235,7 +238,9 @@ def interval(first: _Values, second: _Values) -> Difference:
     return Difference(mean, mean - half, mean + half, count, "validation nodes")
 
 
-def _among(kept: Array, pair: tuple[Array, Array], truth: Array, metric: str) -> Difference | None:
+def _difference_among(
+    kept: Array, pair: tuple[Array, Array], truth: Array, metric: str
+) -> Difference | None:
     """Return the difference of two models on some of the nodes; None if these are too few."""
     truth = truth[kept]
     is_one_sided = metric == "roc_auc" and np.bincount(truth, minlength=2).min() < 2
@@ -245,7 +250,7 @@ def _among(kept: Array, pair: tuple[Array, Array], truth: Array, metric: str) ->
     return interval(first, second)
 
 
-def _of(logits: Tensor, val: Array) -> Array:
+def _select_nodes(logits: Tensor, val: Array) -> Array:
     """Return (R, nodes, C) logits of the validation nodes."""
     selected: Array = logits[:, torch.from_numpy(val)].numpy()
     return selected
@@ -282,7 +287,7 @@ def _metric(train_labels: Array, val_labels: Array, classes: int) -> str:
     return "roc_auc" if is_skewed and judged.min() > 1 else "accuracy"
 
 
-def _drawn(mask: Array, part: str, is_large: bool) -> Array:
+def _draw_sample(mask: Array, part: str, is_large: bool) -> Array:
     """Return the mask, for large graphs of a seeded sample of its nodes."""
     nodes = np.flatnonzero(mask)
     if not is_large or nodes.size <= MOST_NODES[part]:
@@ -335,7 +340,7 @@ def _estimator(
     return estimator_logits(task, parameters).cpu()
 
 
-def _counted(
+def _with_number(
     report: Callable[[Progress], None] | None, number: int, count: int
 ) -> Callable[[Progress], None] | None:
     """Return the callback with the number of the current training added."""

@@ -131,7 +131,9 @@ class Explanation:
     def _sections(self) -> list[Section]:
         sections: list[Section] = []
         if self.statistics:
-            rows = [(STATISTICS[name], _signed(value)) for name, value in self.statistics.items()]
+            rows = [
+                (STATISTICS[name], _format_signed(value)) for name, value in self.statistics.items()
+            ]
             assert self.baseline is not None
             start = f"{100 * math.exp(self.baseline):.0f} %"
             heading = f"Contribution to the log-probability (mean train node: {start})"
@@ -264,7 +266,7 @@ def _extremes(neighbors: tuple[Neighbor, ...]) -> list[Neighbor]:
     return [*neighbors[: _SHOWN - len(against)], *against]
 
 
-def _signed(value: float) -> str:
+def _format_signed(value: float) -> str:
     """Format a share with its sign; without one if it rounds to zero."""
     return f"{value:+.2f}" if abs(value) >= 5e-3 else "0.00"
 

@@ -72,7 +72,7 @@ def explorer_data(
     """
     probabilities = mean_probabilities(replicas)
     predicted = probabilities.argmax(axis=1)
-    order = sampled(predicted, labels, roles == "train")[: _num_listed(replicas)]
+    order = sample_nodes(predicted, labels, roles == "train")[: _num_listed(replicas)]
     attention = replicas[0].attention
     weights = None if attention is None else attention.cpu().numpy()
     rows = []
@@ -86,7 +86,7 @@ def explorer_data(
     if replicas[0].reads_statistics:
         _add_shares(replicas, order, rows)
         _add_support(replicas, order, rows)
-    shared = _shared(replicas, names, probabilities)
+    shared = _shared_data(replicas, names, probabilities)
     content = shared | _with_ids(replicas[0], rows)
     while rows and len(json.dumps(content, separators=(",", ":"))) > LARGEST:
         rows = rows[: len(rows) // 2]
@@ -94,7 +94,7 @@ def explorer_data(
     return content
 
 
-def sampled(predicted: Array, labels: Array, trained: Array) -> Array:
+def sample_nodes(predicted: Array, labels: Array, trained: Array) -> Array:
     """Order all nodes so that any first few are a stratified sample, drawn with seed 0.
 
     The strata are predicted class × correct, wrong or unknown × trained on or not.
@@ -129,7 +129,7 @@ def _row(replicas: Sequence[ReplicaView], node: int, probabilities: Array) -> di
     return {
         "node": node,
         "prediction": int(probabilities.argmax()),
-        "probabilities": _rounded(probabilities),
+        "probabilities": _round(probabilities),
         "degree": int(near.size),
         "neighbors": near[:DRAWN].tolist(),
         "edges": _edges(replicas[0], node, near[:DRAWN]),
@@ -151,7 +151,7 @@ def _add_shares(
 ) -> None:
     predicted = np.array([row["prediction"] for row in rows])
     for row, values in zip(rows, subset_values(replicas, order, predicted), strict=True):
-        row["shares"] = _rounded(shapley_values(values))
+        row["shares"] = _round(shapley_values(values))
         row["baseline"] = round(float(values[0]), _DECIMALS)
 
 
@@ -171,7 +171,7 @@ def _add_support(
         shown = np.sort(np.argsort(-np.abs(support.support), kind="stable")[:DRAWN])
         near = support.neighbors[shown]
         row["neighbors"], row["edges"] = near.tolist(), _edges(replicas[0], node, near)
-        row["support"] = _rounded(support.support[shown])
+        row["support"] = _round(support.support[shown])
         row["without"] = _without(support.neighbors[: support.removed], support.without)
         row["turning"] = None if turned is None else _without(*turned)
         row["notes"] = _support_notes(replicas, support)
@@ -202,7 +202,7 @@ def _without(removed: Array, probabilities: Array) -> dict[str, Any] | None:
     }
 
 
-def _shared(
+def _shared_data(
     replicas: Sequence[ReplicaView], names: tuple[str, ...], probabilities: Array
 ) -> dict[str, Any]:
     """Return what all nodes have in common."""
@@ -229,9 +229,9 @@ def _patterns(replica: ReplicaView, probabilities: Array) -> list[dict[str, Any]
     patterns = describe_patterns(replica, probabilities)
     return [
         {
-            "classes": _rounded(patterns.profile[k]),
+            "classes": _round(patterns.profile[k]),
             "neighborhood": {
-                mode: _rounded(shares[k]) for mode, shares in patterns.neighborhood.items()
+                mode: _round(shares[k]) for mode, shares in patterns.neighborhood.items()
             },
             "typical_nodes": [node_id(replica.graph, int(v)) for v in patterns.typical_nodes(k)],
         }
@@ -252,11 +252,11 @@ def _with_ids(replica: ReplicaView, rows: Sequence[Mapping[str, Any]]) -> dict[s
         "ids": [node_id(replica.graph, node) for node in nodes],
         "counts_as": [int(label) for label in counts_as],
         "is_known": [int(is_known) for is_known in known],
-        "nodes": [_indexed(row, index) for row in rows],
+        "nodes": [_reindex(row, index) for row in rows],
     }
 
 
-def _indexed(row: Mapping[str, Any], index: Mapping[int, int]) -> dict[str, Any]:
+def _reindex(row: Mapping[str, Any], index: Mapping[int, int]) -> dict[str, Any]:
     content = {key: value for key, value in row.items() if key != "node"}
     content["neighbors"] = [index[v] for v in row["neighbors"]]
     for key in ("without", "turning"):
@@ -265,5 +265,5 @@ def _indexed(row: Mapping[str, Any], index: Mapping[int, int]) -> dict[str, Any]
     return content
 
 
-def _rounded(values: Array) -> list[float]:
+def _round(values: Array) -> list[float]:
     return [round(float(value), _DECIMALS) for value in values]

@@ -83,8 +83,6 @@ def neighbor_support(
 
     Args:
         replicas: their probabilities are averaged.
-        node: its position.
-        label: the class.
         most: so many neighbours are removed together, those with the strongest support.
     """
     near, left_out, approximate = neighbors_of(replicas, node), 0, 0
@@ -94,11 +92,11 @@ def neighbor_support(
     if near.size > EXACT_UP_TO and has_diffusion(replicas[0]):
         approximate = near.size - EXACT_FIRST
         support = _support(replicas, node, label, near, keep_diffusion=True)
-        near, support = _ranked(near, support)
+        near, support = _rank(near, support)
         support[:EXACT_FIRST] = _support(replicas, node, label, near[:EXACT_FIRST])
     else:
         support = _support(replicas, node, label, near)
-    near, support = _ranked(near, support)
+    near, support = _rank(near, support)
     removed = min(most, int((support > 0).sum()))
     without = probabilities_without(replicas, node, [near[:removed]])[0]
     return Support(near, support, removed, without, approximate, left_out)
@@ -117,7 +115,7 @@ def _support(
     return np.asarray(values[0] - values[1:])
 
 
-def _ranked(near: Array, support: Array) -> tuple[Array, Array]:
+def _rank(near: Array, support: Array) -> tuple[Array, Array]:
     order = np.argsort(-support, kind="stable")
     return near[order], support[order]
 
@@ -152,7 +150,6 @@ def probabilities_without(
     """Return (B, C) probabilities of a node without sets of its neighbours, mean of the replicas.
 
     Args:
-        node: its position.
         removed: B sets of positions.
         keep_diffusion: whether the node's diffusion row stays as it is, to save time.
     """

@@ -47,7 +47,6 @@ def statistics_without(
 
     Args:
         replica: of HP-GMN on local statistics.
-        node: its position.
         removed: B sets of positions.
         keep_diffusion: whether the node's diffusion row stays as it is.
         shared: rows computed for other replicas with the same node and sets; extended here.
@@ -137,16 +136,18 @@ def _class_means(
 def _diffusion(replica: ReplicaView, name: str, node: int, removed: Sequence[Array]) -> Statistic:
     settings, statistics = replica.task.settings[0], replica.task.statistics
     adjacency = statistics.adjacency(replica.modes[name])
-    rows = [diffusion_row(replica, name, _cut(adjacency, node, gone), node) for gone in removed]
+    rows = [
+        diffusion_row(replica, name, _remove_edges(adjacency, node, gone), node) for gone in removed
+    ]
     matrix = np.stack(rows).astype(np.float32)
     if settings.diffusion_form == "sketch":
-        return DenseRows(torch.from_numpy(_sketched(replica, matrix, node)).to(replica.task.device))
+        return DenseRows(torch.from_numpy(_sketch(replica, matrix, node)).to(replica.task.device))
     if settings.diffusion_scaling == "unit":
         matrix *= inverse_or_zero(np.sqrt(np.square(matrix).sum(axis=1)))[:, None]
     return statistics.reindex(DenseRows(torch.from_numpy(matrix).to(replica.task.device)))
 
 
-def _cut(adjacency: sp.csr_array, node: int, gone: Array) -> sp.csr_array:
+def _remove_edges(adjacency: sp.csr_array, node: int, gone: Array) -> sp.csr_array:
     """Return the adjacency without the edges between a node and some others."""
     matrix = adjacency.copy()
     row = slice(matrix.indptr[node], matrix.indptr[node + 1])
@@ -201,7 +202,7 @@ def _pushed_row(matrix: sp.csr_array, settings: StatisticsSettings, node: int) -
     return row
 
 
-def _sketched(replica: ReplicaView, rows: Array, node: int) -> Array:
+def _sketch(replica: ReplicaView, rows: Array, node: int) -> Array:
     """Project rows into the columns of the sketch; see :func:`hpgmn.statistics.sketch.sketch`."""
     settings = replica.task.settings[0]
     dim = settings.diffusion_dim

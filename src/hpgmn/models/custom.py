@@ -103,10 +103,10 @@ def _import(name: str) -> ModuleType:
             Remedy("Change to the folder that contains it") | _name_model(),
         ) from None
     except Exception as error:
-        raise HPGMNError(f"Importing {name} failed: {_located(error)}.") from error
+        raise HPGMNError(f"Importing {name} failed: {_describe_error(error)}.") from error
 
 
-def _located(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     """Describe an error in one line, with the file and line of the user's code that caused it."""
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, SyntaxError):
@@ -187,7 +187,7 @@ def _instantiate(
         with torch.random.fork_rng([]):  # the module draws its initial values here
             module = model(num_features=num_features, num_classes=num_classes, **chosen)
     except Exception as error:
-        raise HPGMNError(f"Making {name} failed: {_located(error)}.") from error
+        raise HPGMNError(f"Making {name} failed: {_describe_error(error)}.") from error
     _require_trainable(name, module)
     return module
 
@@ -222,10 +222,7 @@ class Looped(Initialised, NodeModel):
     rebuilt, a random one with the same seed.
 
     Args:
-        name: of the model, for messages.
         make: instantiates one module.
-        num_classes: C.
-        replicas: R.
     """
 
     def __init__(
@@ -246,7 +243,7 @@ class Looped(Initialised, NodeModel):
     @override
     def reset_parameters(self, noise: Noise, place: str) -> None:
         for replica in range(noise.keys.shape[0]):
-            with _seeded(noise, place, replica):
+            with _seed_generators(noise, place, replica):
                 initial = dict(self._make().named_parameters())
             for name_inside, name in self._names.items():
                 self.get_parameter(name)[replica].copy_(initial[name_inside])
@@ -261,7 +258,7 @@ class Looped(Initialised, NodeModel):
         logits = []
         for replica in range(replicas):
             values = {name: value[replica] for name, value in parameters.items()}
-            with _seeded(noise, "forward", replica):
+            with _seed_generators(noise, "forward", replica):
                 logits.append(self._call(template, values, x, edge_index))
         return Output(torch.stack(logits))
 
@@ -272,7 +269,7 @@ class Looped(Initialised, NodeModel):
         try:
             logits = functional_call(template, values, (x, edge_index))
         except Exception as error:
-            raise HPGMNError(f"{self._name} failed: {_located(error)}.") from error
+            raise HPGMNError(f"{self._name} failed: {_describe_error(error)}.") from error
         if (x._version, edge_index._version) != versions:
             raise HPGMNError(
                 f"{self._name} writes into x or edge_index, which all replicas read.",
@@ -294,7 +291,7 @@ class Looped(Initialised, NodeModel):
 
 
 @contextmanager
-def _seeded(noise: Noise | None, place: str, replica: int) -> Iterator[None]:
+def _seed_generators(noise: Noise | None, place: str, replica: int) -> Iterator[None]:
     """Seed torch's generators with the replica's number for this step, then restore them."""
     if noise is None:
         yield

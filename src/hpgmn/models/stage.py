@@ -37,7 +37,6 @@ class TrainingTask:
         replicas: R of them; shapes of their settings agree.
         train_labels: (R, N), -1 outside the train nodes.
         val_labels: (R, N), -1 outside the validation nodes; used for selection only.
-        num_classes: C.
     """
 
     statistics: LocalStatistics
@@ -112,7 +111,6 @@ def balanced_weights(labels: Array, num_classes: int) -> Array:
 
     Args:
         labels: (R, N), -1 for nodes that do not count.
-        num_classes: C.
 
     >>> balanced_weights(np.array([[0, 0, 0, 1, -1]]), 3)
     array([[0.44444444, 1.33333333, 0.        ]])
@@ -218,7 +216,6 @@ class ModelEntry:
     """A model as the trainer, the commands and saved files know it.
 
     Attributes:
-        name: as in the registry.
         settings: the dataclass of its settings.
         stages: its stages in order; the last is called "main".
         floats: estimates, from a graph and settings, how many numbers a replica has in its

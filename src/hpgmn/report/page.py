@@ -103,7 +103,7 @@ class ReportDataError(ValueError):
 
 def render_report(data: ReportData) -> str:
     """Return the HTML page of a run; ReportDataError for data of an unexpected form."""
-    with _checked("metrics"):
+    with _report_invalid("metrics"):
         headline = _headline(data)
         created = data.metrics.get("created")
         sections: dict[str, Any] = {
@@ -116,13 +116,13 @@ def render_report(data: ReportData) -> str:
             "calibration": calibration_section(data),
             "choice": _choice(data),
         }
-    with _checked("audit"):
+    with _report_invalid("audit"):
         sections["health"] = health_section(data.audit)
-    with _checked("understanding"):
+    with _report_invalid("understanding"):
         sections |= model_sections(data)
-    with _checked("explorer"):
+    with _report_invalid("explorer"):
         sections["explorer"] = explorer_section(data.explorer)
-    with _checked("config"):
+    with _report_invalid("config"):
         settings = data.config["settings"].items()
         rows = [(str(name), format_setting(value)) for name, value in settings]
         caption = f"Settings of {data.config['model']}"
@@ -144,7 +144,7 @@ def render_report(data: ReportData) -> str:
 
 
 @contextmanager
-def _checked(part: str) -> Iterator[None]:
+def _report_invalid(part: str) -> Iterator[None]:
     try:
         yield
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:

@@ -85,7 +85,7 @@ def loss_curves(stage: LearningCurves, prefix: str) -> str | None:
             _draw_curve(axes, stage.epochs, stage.curves[key], colour, dash, label)
             parts.append(f"{label} loss {_first_and_last(stage, key, '{:.3g}')}")
         legend(axes)
-        alt = f"Loss by epoch, stage {stage.stage}{_averaged(stage)}: {'; '.join(parts)}."
+        alt = f"Loss by epoch, stage {stage.stage}{_mean_text(stage)}: {'; '.join(parts)}."
         return inline_svg(figure, prefix, alt)
 
 
@@ -105,7 +105,7 @@ def score_curve(
         percent_axis(axes)
         _draw_curve(axes, stage.epochs, scores, SCORE, "-", "validation")
         alt = (
-            f"Validation {metric} by epoch, stage {stage.stage}{_averaged(stage)}: "
+            f"Validation {metric} by epoch, stage {stage.stage}{_mean_text(stage)}: "
             f"{_first_and_last(stage, 'val_score', '{:.1%}')}."
         )
         marked = np.empty(0) if best_epochs is None else best_epochs
@@ -230,7 +230,7 @@ def _first_and_last(stage: LearningCurves, key: str, form: str) -> str:
     return f"{first} at epoch {x[0]:g}, {last} at epoch {x[-1]:g}"
 
 
-def _averaged(stage: LearningCurves) -> str:
+def _mean_text(stage: LearningCurves) -> str:
     count = len(stage.curves["loss"])
     return f", mean and range of {count} runs" if count > 1 else ""
 
@@ -241,7 +241,7 @@ def confusion_matrix(counts: Array, classes: Sequence[str], prefix: str) -> str:
     Cells show share and count up to 12 classes; beyond 30 the smallest classes are merged.
     """
     alt = _confusion_alt(counts, classes)
-    counts, labels = _condensed(counts, [short(label) for label in classes])
+    counts, labels = _merge_small_classes(counts, [short(label) for label in classes])
     size = len(labels)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     has_text = size <= MOST_CELLS_WITH_TEXT
@@ -309,7 +309,7 @@ def _confusion_alt(counts: Array, classes: Sequence[str]) -> str:
     )
 
 
-def _condensed(counts: Array, labels: list[str]) -> tuple[Array, list[str]]:
+def _merge_small_classes(counts: Array, labels: list[str]) -> tuple[Array, list[str]]:
     """Merge the smallest classes of a matrix with more than 30."""
     if len(labels) <= MOST_CLASSES:
         return counts, labels

@@ -86,6 +86,8 @@ def interruptible(folder: Path, monitor: Monitor) -> Iterator[None]:
         note = "" if is_finished else backup_note(folder)
         if note:
             monitor.notify(note)
-        if type(error) is KeyboardInterrupt and (folder / CONFIG_FILE).exists():
+        # Of a comparison the outer folder is continued, not that of the model in training.
+        has_run = (folder / CONFIG_FILE).exists() or any(folder.glob(f"[!.]*/{CONFIG_FILE}"))
+        if isinstance(error, KeyboardInterrupt) and has_run:
             raise InterruptedRunError(folder) from None
         raise

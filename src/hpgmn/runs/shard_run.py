@@ -56,7 +56,7 @@ from hpgmn.training.shard_task import (
     ShardTask,
     check_shard_settings,
     fit_shards,
-    trained_shard_stage,
+    load_shard_stage,
 )
 from hpgmn.training.stage_runner import stage_logits
 from hpgmn.training.state import TrainState
@@ -249,7 +249,7 @@ class _RankRun:
             report=report,
             should_stop=should_stop,
         )
-        stage = trained_shard_stage(task, state)
+        stage = load_shard_stage(task, state)
         result = self._score(stage, state)
         train_size = sum(self.ranks.gather_numbers(int((task.train_labels >= 0).sum())))
         self._write_parts(stage, result.temperatures)

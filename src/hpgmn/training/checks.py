@@ -137,7 +137,6 @@ def positive_class(
     Args:
         metric: its name.
         labels: known labels of any shape, -1 where unknown: the rarest class is the default.
-        class_names: C names.
         requested: the class that the user named.
 
     Returns:

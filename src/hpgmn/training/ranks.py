@@ -46,7 +46,6 @@ class Ranks:
     Attributes:
         rank: its number; rank 0 writes files and reports progress.
         size: how many there are.
-        device: where its tensors live.
     """
 
     rank: int = 0

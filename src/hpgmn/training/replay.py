@@ -61,7 +61,7 @@ class Replay:
             values = epoch(self._count, noises)
             self._records.index_copy_(0, here, values.unsqueeze(0))
 
-        self._replay = recorded(run_epoch)
+        self._replay = record(run_epoch)
 
     def next(self) -> Tensor:
         """Run the next epoch; return its values, available once the GPU has caught up."""
@@ -92,12 +92,12 @@ class StepReplay:
         def run_step() -> None:
             self._loss.copy_(step(self._batch, Noise(keys, self._key)))
 
-        self._replay = recorded(run_step)
+        self._replay = record(run_step)
 
     def fits(self, batch: Sequence[Tensor]) -> bool:
         """Whether a batch has the size that was recorded."""
         pairs = zip(batch, self._batch, strict=True)
-        return all(tensor.shape == recorded.shape for tensor, recorded in pairs)
+        return all(tensor.shape == template.shape for tensor, template in pairs)
 
     def step(self, batch: Sequence[Tensor], number: int) -> Tensor:
         """Make a step; return its loss, (R,)."""
@@ -108,7 +108,7 @@ class StepReplay:
         return self._loss.clone()
 
 
-def recorded(work: Callable[[], None]) -> Callable[[], None]:
+def record(work: Callable[[], None]) -> Callable[[], None]:
     """Record what a function does on the GPU; return a call that repeats it."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

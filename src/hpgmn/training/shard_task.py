@@ -71,7 +71,6 @@ class BlockRows(Statistic):
 
     Args:
         blocks: one below the other; dense ones may be mapped files.
-        device: where products happen.
     """
 
     def __init__(self, blocks: Sequence[Array | sp.csr_array], device: torch.device) -> None:
@@ -232,7 +231,7 @@ def shard_stage(task: ShardTask, parameters: Mapping[str, Parameters]) -> Traini
     return stage_on_statistics(task.inputs, task.num_classes, settings, task.device, reduction)
 
 
-def trained_shard_stage(task: ShardTask, state: TrainState) -> TrainingStage:
+def load_shard_stage(task: ShardTask, state: TrainState) -> TrainingStage:
     """Return the stage with the best parameters of each replica, for evaluation."""
     stage = shard_stage(task, {})
     stage.model.to(task.device)

@@ -382,7 +382,7 @@ class StageRunner:
 
     def _loss_of_rows(self, batch: NodeBatch, inputs: Mapping[str, Any], noise: Noise) -> Tensor:
         output = self._forward(inputs, noise)
-        return self._weighted(output, output.logits, batch)
+        return self._weighted_loss(output, output.logits, batch)
 
     def _rows(self, batch: NodeBatch) -> dict[str, Any]:
         return rows_of(self.stage, batch.nodes.expand(len(self.keys), -1))
@@ -404,7 +404,9 @@ class StageRunner:
                 self.stage.after_step(self.model)
         return loss.detach()
 
-    def _weighted(self, output: Output, logits: Tensor, nodes: NodeBatch | LabelledNodes) -> Tensor:
+    def _weighted_loss(
+        self, output: Output, logits: Tensor, nodes: NodeBatch | LabelledNodes
+    ) -> Tensor:
         """(R,) class loss plus weighted penalties."""
         loss = logits.new_zeros(logits.shape[0], dtype=torch.float32)
         if self.stage.is_supervised:
@@ -428,7 +430,7 @@ class StageRunner:
             output = self._forward(self._train_inputs, noises[0])
         else:
             output = self._forward(stage.inputs, noises[0], nodes)
-        return self._weighted(output, output.logits, self.train)
+        return self._weighted_loss(output, output.logits, self.train)
 
     def _consistency_loss(self, noises: list[Noise], epoch: int | Tensor) -> Tensor:
         """Return the mean loss of several noisy passes, plus their distance from its target."""
@@ -442,7 +444,7 @@ class StageRunner:
         index = self.train.nodes.unsqueeze(-1).expand(-1, -1, self.task.num_classes)
         loss = torch.stack(
             [
-                self._weighted(output, output.logits.gather(1, index), self.train)
+                self._weighted_loss(output, output.logits.gather(1, index), self.train)
                 for output in outputs
             ]
         ).mean(dim=0)

@@ -133,7 +133,6 @@ class StageState:
     """The state of the current stage.
 
     Attributes:
-        name: which stage.
         epoch: epochs finished.
         live: the replicas still in training, as positions in the task.
         parameters: (L, …) current values by name.
@@ -230,7 +229,7 @@ def update_best(
         improved = live[chosen]
         for key, value in current.parameters.items():
             current.best[key][improved] = value[chosen]
-        current.overflowed[improved] = _overflowed(current)[chosen]
+        current.overflowed[improved] = _has_overflow(current)[chosen]
     else:  # no host–device synchronisation inside an epoch
         all_live = len(current.live) == current.best_score.shape[0]
         for key, value in current.parameters.items():
@@ -239,14 +238,14 @@ def update_best(
                 load_kernels().replace(better, value, kept)
             else:
                 kept.index_copy_(0, live, torch.where(mask, value, kept[live]))
-        overflowed = torch.where(better, _overflowed(current), current.overflowed[live])
+        overflowed = torch.where(better, _has_overflow(current), current.overflowed[live])
         current.overflowed.index_copy_(0, live, overflowed)
     current.best_score.index_copy_(0, live, torch.where(better, score, best_score))
     current.best_loss.index_copy_(0, live, torch.where(better, loss, best_loss))
     current.best_epoch.index_copy_(0, live, torch.where(better, epoch, best_epoch))
 
 
-def _overflowed(current: StageState) -> Tensor:
+def _has_overflow(current: StageState) -> Tensor:
     """Return (L,) whether a second moment is infinite, without host–device synchronisation."""
     largest = [  # a parameter may be a single number
         value.unsqueeze(1).flatten(1).amax(dim=1)
@@ -332,7 +331,7 @@ def _check_overflow(
             f"The gradients of stage '{stage.name}' in split {replica.split}, seed {replica.seed} "
             f"are too large to be squared, so some weights were not trained. {explain(number)}"
         )
-    positions = torch.nonzero(_overflowed(current)).flatten().tolist()
+    positions = torch.nonzero(_has_overflow(current)).flatten().tolist()
     later = [number for p in positions if first_nonfinite[number := current.live[p]] is None]
     if later:
         replica = replicas[later[0]]

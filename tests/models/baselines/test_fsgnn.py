@@ -21,7 +21,7 @@ from hpgmn.models.baselines.fsgnn import (
     FSGNNSettings,
     Propagated,
     hop_attributes,
-    normalised,
+    normalise_adjacency,
     pays_dense,
 )
 from hpgmn.models.layers import initialise
@@ -115,10 +115,10 @@ def test_hops_begin_with_the_scaled_attributes(
 
 def test_an_empty_row_counts_as_one_and_weights_are_summed() -> None:
     matrix = np.array([[0, 2, 7], [1, 0, 0], [0, 0, 0]], np.float32)
-    found = normalised(sp.csr_array(matrix), 0.0).toarray()
+    found = normalise_adjacency(sp.csr_array(matrix), 0.0).toarray()
     expected = [[0, 2 / 9**0.5, 7 / 9**0.5], [1 / 9**0.5, 0, 0], [0, 0, 0]]
     np.testing.assert_allclose(found, np.array(expected, np.float32), rtol=1e-6)
-    looped = normalised(sp.csr_array(matrix), 2.0).toarray()
+    looped = normalise_adjacency(sp.csr_array(matrix), 2.0).toarray()
     assert looped[2, 2] == pytest.approx(1.0)
     assert looped[0, 1] == pytest.approx(2 / (11 * 3) ** 0.5)
 
@@ -126,7 +126,7 @@ def test_an_empty_row_counts_as_one_and_weights_are_summed() -> None:
 def test_products_of_propagated_attributes_are_those_of_their_rows() -> None:
     random = np.random.default_rng(0)
     adjacency = sp.random_array((9, 9), density=0.3, rng=random, dtype=np.float32, format="csr")
-    propagation = SparseMatrix(normalised(adjacency, 0.0))
+    propagation = SparseMatrix(normalise_adjacency(adjacency, 0.0))
     x = sp.random_array((9, 5), density=0.4, rng=random, dtype=np.float32, format="csr")
     hop = Propagated(propagation, 2, SparseRows(SparseMatrix(x)))
     assert hop.width == 5

@@ -71,12 +71,7 @@ class CPGNNSettings(chebnet.ChebNetSettings):
 
 
 class Compatibility(Initialised):
-    """Ĥ: how much more often than by chance two classes link, one matrix per replica.
-
-    Args:
-        replicas: R.
-        num_classes: C.
-    """
+    """Ĥ: how much more often than by chance two classes link, one matrix per replica."""
 
     def __init__(self, replicas: int, num_classes: int) -> None:
         super().__init__()

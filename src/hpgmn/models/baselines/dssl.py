@@ -143,7 +143,6 @@ class Neighborhoods:
 
     Args:
         adjacency: (N, N), row v lists the neighbours of v, drawn uniformly whatever its weight.
-        device: of the samples.
 
     Attributes:
         share: (N,) weight of a node in a mean over the nodes that have neighbours.

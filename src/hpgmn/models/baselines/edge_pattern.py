@@ -24,7 +24,6 @@ class EdgePattern:
 
     Args:
         matrix: (N, N) CSR with sorted 32-bit indices; E stored entries.
-        device: of the products.
         most_entries: replicas are multiplied together up to so many edges.
 
     Attributes:

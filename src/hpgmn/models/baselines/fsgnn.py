@@ -151,7 +151,7 @@ class Propagated(Statistic):
         return reached @ self.attributes.rows(everything, replica)
 
 
-def normalised(adjacency: sp.csr_array, self_loop: float) -> sp.csr_array:
+def normalise_adjacency(adjacency: sp.csr_array, self_loop: float) -> sp.csr_array:
     """D^-½·(A + self_loop·I)·D^-½ with the row sums in D, an empty row counting as 1.
 
     >>> pair = sp.csr_array(np.array([[0, 4], [0, 0]], dtype=np.float32))
@@ -209,7 +209,9 @@ def _hop_attributes(statistics: LocalStatistics, settings: FSGNNSettings) -> lis
     graph, hops = statistics.graph, settings.hops
     adjacency = statistics.adjacency(settings.neighbors)
     loops = {"without": (0.0,), "with": (1.0,), "both": (0.0, 1.0)}[settings.self_loops]
-    matrices = [SparseMatrix(normalised(adjacency, loop), statistics.device) for loop in loops]
+    matrices = [
+        SparseMatrix(normalise_adjacency(adjacency, loop), statistics.device) for loop in loops
+    ]
     attributes = statistics.attributes(settings.attributes_scaling)
     hop_statistics: list[Statistic] = [attributes]
     if not pays_dense(graph, adjacency.nnz, hops, len(loops)):

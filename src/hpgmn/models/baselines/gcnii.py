@@ -77,10 +77,6 @@ class DeepConvolutions(Initialised):
     α is ``initial_share``, θ ``identity_strength``. Without shared weights H⁽⁰⁾ has matrices of
     its own, as in PyG's GCN2Conv. A layer stores its input to the weights and
     one byte per element for the backward pass: ReLU, dropout and (1-α) are applied before P.
-
-    Args:
-        settings: one per replica.
-        device: of shares, strengths and dropout rates.
     """
 
     def __init__(self, settings: list[GCNIISettings], device: torch.device) -> None:

@@ -95,8 +95,6 @@ class ClassMeans:
     Args:
         adjacency: (N, N), row v lists the neighbours of v.
         labels: (R, N) hard labels, none unknown.
-        num_classes: C.
-        device: of the products.
 
     Attributes:
         members: (R, M) the node in each slot.
@@ -173,10 +171,8 @@ class LabelwiseConvolution(Initialised):
     """y = [Â_1·x ‖ … ‖ Â_C·x ‖ x]·W + b.
 
     Args:
-        replicas: R.
         inputs: width of x.
         outputs: width of y.
-        num_classes: C.
     """
 
     def __init__(self, replicas: int, inputs: int, outputs: int, num_classes: int) -> None:

@@ -75,7 +75,7 @@ def read_config(source: str) -> dict[str, Any]:
     except SettingError as error:
         raise SettingError(str(error), "Write lines such as 'lr: 0.01'") from None
     check_format(f"The config file {path}", content.get("format"), RUN_FORMAT)
-    return _validated(path, content if "settings" in content else {"settings": content})
+    return _validate(path, content if "settings" in content else {"settings": content})
 
 
 def entry_mismatch(name: str, value: Any) -> str | None:
@@ -89,7 +89,7 @@ def entry_mismatch(name: str, value: Any) -> str | None:
     return None if is_valid else description
 
 
-def _validated(path: Path, content: dict[str, Any]) -> dict[str, Any]:
+def _validate(path: Path, content: dict[str, Any]) -> dict[str, Any]:
     """Check that every entry is known and of the right type; drop empty ones."""
     for name, value in content.items():
         if name not in _ENTRIES:
