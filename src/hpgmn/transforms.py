@@ -37,12 +37,12 @@ __all__ = ["AddAdjacencyRows", "AddClassCounts", "AddClassMeans", "AddDiffusion"
 
 
 class _AddStatistic(BaseTransform):  # type: ignore[misc]  # PyG has no types
-    """One statistic as a node attribute; what all transforms share.
+    """Base of the transforms, each of which adds one statistic as a node attribute.
 
     Attributes:
         statistic: the statistic's name among the settings.
-        fields: option of the transform → name of the setting it stands for.
-        forms: the forms that have rows to show.
+        fields: setting of each option of the transform.
+        forms: the forms that have rows.
     """
 
     statistic: ClassVar[str]
@@ -50,7 +50,7 @@ class _AddStatistic(BaseTransform):  # type: ignore[misc]  # PyG has no types
     forms: ClassVar[tuple[str, ...]] = ()
 
     def _store(self, options: dict[str, Any]) -> None:
-        """Keep what ``__init__`` was given, checked: its local variables, ``self`` among them."""
+        """Check and store the options: the local variables of ``__init__``, ``self`` among them."""
         self._options = {name: options[name] for name in inspect.signature(type(self)).parameters}
         form = options.get("form", "auto")
         if form not in ("auto", *self.forms):
@@ -68,7 +68,7 @@ class _AddStatistic(BaseTransform):  # type: ignore[misc]  # PyG has no types
             raise SettingError(f"{type(self).__name__}: {message}") from None
 
     def forward(self, data: Any) -> Any:
-        """The same object with one attribute more."""
+        """Add the attribute to the object and return it."""
         if not isinstance(data, Data):
             raise GraphError(
                 f"{type(self).__name__} reads a torch_geometric.data.Data object of one kind of "
@@ -95,33 +95,33 @@ class _AddStatistic(BaseTransform):  # type: ignore[misc]  # PyG has no types
         return data
 
     def _labels(self, data: Any) -> tuple[Array, int]:
-        """(N,) what is known of the classes, and their number; a statistic may need neither."""
+        """Return the known classes (N,), -1 elsewhere, and their number."""
         return np.full(_num_nodes(data), -1, np.int64), 0
 
     def _form(self, graph: Graph) -> str | None:
-        """What "auto" means on a graph; None for a statistic of one form."""
+        """Return the form that "auto" means on a graph; None for a statistic of one form."""
         return None
 
     def __repr__(self) -> str:
-        usual = inspect.signature(type(self)).parameters
-        changed = {k: v for k, v in self._options.items() if v != usual[k].default}
+        defaults = inspect.signature(type(self)).parameters
+        changed = {k: v for k, v in self._options.items() if v != defaults[k].default}
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in changed.items())})"
 
 
 class _AddLabelwise(_AddStatistic):
-    """A statistic that reads labels."""
+    """Base of the transforms that read labels."""
 
     def _labels(self, data: Any) -> tuple[Array, int]:
         options = self._options
         labels = _known_labels(data, options["labels"], options["split"])
-        found = int(labels.max(initial=-1)) + 1
-        num_classes = found if options["num_classes"] is None else int(options["num_classes"])
-        if found > num_classes:
+        needed = int(labels.max(initial=-1)) + 1
+        num_classes = needed if options["num_classes"] is None else int(options["num_classes"])
+        if needed > num_classes:
             raise SettingError(
-                f"num_classes is {num_classes}, but the labels hold class {found - 1}. Give at "
-                f"least {found}."
+                f"num_classes is {num_classes}, but the labels hold class {needed - 1}. Give at "
+                f"least {needed}."
             )
-        if not found:
+        if not needed:
             raise GraphError(
                 f"{type(self).__name__} found no label it may read. Mark train nodes in "
                 "train_mask, or name an attribute of pseudo labels with labels=."
@@ -130,22 +130,21 @@ class _AddLabelwise(_AddStatistic):
 
 
 class AddClassCounts(_AddLabelwise):
-    """How many neighbours of each class a node has, as ``data.class_counts``.
+    """Count the neighbours of each class, as ``data.class_counts``.
 
-    Dense, (N, C); with ``neighbors="both"`` (N, 2·C), out-neighbours first. Only neighbours whose
-    label may be read count: by default the train nodes.
+    Dense, (N, C); with ``neighbors="both"`` (N, 2·C), out-neighbours first. Only neighbours with a
+    readable label count: by default the train nodes.
 
     Args:
-        neighbors: whose edges make a neighbourhood: "out", "in", "undirected" (weights of both
-            directions are added) or "both". An object that lists every edge both ways has the
-            same neighbours in each, so take "out".
+        neighbors: edge direction: "out", "in", "undirected" (weights of both directions are added)
+            or "both". For an object that lists every edge in both directions, use "out".
         scaling: "raw", "log" (log(1+n)), "fraction" or "unit".
-        labels: "train" reads labels under ``train_mask`` and no other. Any other word is the name
-            of an attribute (N,) of pseudo labels, -1 where unknown, taken as it is. "true" reads
-            every label, those of test nodes too: to look at, not to train with.
-        split: the column of ``train_mask``, where it has several.
-        num_classes: C; None: as many as the labels that may be read hold.
-        name: what to call the attribute.
+        labels: "train" reads labels under ``train_mask`` only. "true" reads all labels, of test
+            nodes too: for inspection, not for training. Any other name is an attribute (N,) of
+            pseudo-labels, -1 where unknown.
+        split: the column of ``train_mask``, if it has several.
+        num_classes: C; None for the number of classes among the readable labels.
+        name: the name of the attribute.
     """
 
     statistic = "class_counts"
@@ -164,21 +163,18 @@ class AddClassCounts(_AddLabelwise):
 
 
 class AddClassMeans(_AddLabelwise):
-    """The mean attributes of a node's neighbours of each class, as ``data.class_means``.
+    """Average the attributes of the neighbours of each class, as ``data.class_means``.
 
     (N, C·F), class by class; with ``neighbors="both"`` (N, 2·C·F), out-neighbours first. A class
-    without neighbours has zeros. Sparse (torch COO) where the form is "sparse", else dense.
+    without neighbours has zeros. Sparse (torch COO) if the form is "sparse", else dense.
 
     Args:
-        neighbors: as in :class:`AddClassCounts`.
+        neighbors: as in :class:`AddClassCounts`, like ``labels``, ``split`` and ``num_classes``.
         scaling: "raw" or "unit" (rows of length 1).
         form: "dense", "sparse", or "sketch" (``dim`` columns for each class instead of F). "auto"
-            is dense, or sparse where the attributes are or dense rows would take over 512 MiB.
+            is sparse if the attributes are or dense rows would exceed 512 MiB, else dense.
         dim: columns for each class in a sketch.
-        labels: as in :class:`AddClassCounts`.
-        split: as in :class:`AddClassCounts`.
-        num_classes: as in :class:`AddClassCounts`.
-        name: what to call the attribute.
+        name: the name of the attribute.
     """
 
     statistic = "class_means"
@@ -210,27 +206,27 @@ class AddClassMeans(_AddLabelwise):
 
 
 class AddDiffusion(_AddStatistic):
-    """A node's row of the diffusion matrix, as ``data.diffusion``; it reads no labels.
+    """Add a node's row of the diffusion matrix, as ``data.diffusion``; reads no labels.
 
     (N, N), or (N, ``dim``) as a sketch; twice as wide with ``neighbors="both"``, out-neighbours
-    first. Sparse (torch COO) where the form is "topk", else dense.
+    first. Sparse (torch COO) if the form is "topk", else dense.
 
     Args:
         kind: "ppr" (personalised PageRank) or "heat" (heat kernel).
         neighbors: as in :class:`AddClassCounts`.
-        teleport: PPR's probability of going back to the start.
+        teleport: PPR's restart probability.
         heat_time: time of the heat kernel.
         normalization: of the transition matrix: "column", "row" or "symmetric".
         self_loop: 1 adds self-loops to the transition matrix.
         scaling: "raw" or "unit" (rows of length 1).
-        self_entry: whether a node's own entry stays in its row.
+        self_entry: whether a node's self entry stays in its row.
         form: "dense", "topk" (the largest entries of each row) or "sketch" (a random sketch).
             "auto" is dense up to 512 MiB, about 11,500 nodes, and a sketch beyond.
-        tolerance: what a form may leave out of the series.
-        topk: the most entries of a row.
-        threshold: topk: the largest residual that is pushed no further.
+        tolerance: largest sum of the truncated terms of the series.
+        topk: most entries of a row.
+        threshold: topk: the largest residual that is not pushed.
         dim: columns of a sketch.
-        name: what to call the attribute.
+        name: the name of the attribute.
     """
 
     statistic = "diffusion"
@@ -269,14 +265,14 @@ class AddDiffusion(_AddStatistic):
 
 
 class AddAdjacencyRows(_AddStatistic):
-    """A node's row of the adjacency, as ``data.adjacency_rows``; it reads no labels.
+    """Add a node's row of the adjacency, as ``data.adjacency_rows``; reads no labels.
 
     Sparse (torch COO), (N, N); with ``neighbors="both"`` (N, 2·N), out-neighbours first.
 
     Args:
         neighbors: as in :class:`AddClassCounts`.
         scaling: "raw", "fraction" (divided by the row's sum) or "unit" (rows of length 1).
-        name: what to call the attribute.
+        name: the name of the attribute.
     """
 
     statistic = "adjacency"
@@ -289,14 +285,14 @@ class AddAdjacencyRows(_AddStatistic):
 
 
 def _num_nodes(data: Any) -> int:
-    """N; from a mask before PyG's guess, which misses nodes behind the last one with an edge."""
-    is_guess = data.x is None and "num_nodes" not in data
-    mask = getattr(data, "train_mask", None) if is_guess else None
+    """Return N, from a mask if PyG would infer it from edges alone."""
+    is_inferred = data.x is None and "num_nodes" not in data
+    mask = getattr(data, "train_mask", None) if is_inferred else None
     return int(data.num_nodes if mask is None else mask.shape[0])
 
 
 def _graph(data: Any, num_classes: int, *, needs_attributes: bool) -> Graph:
-    """The graph of an object, without its labels; attributes only where they are read."""
+    """Return the graph of an object, without labels."""
     x: Any = np.zeros((_num_nodes(data), 1), np.float32)
     if needs_attributes:
         if data.x is None:
@@ -313,7 +309,7 @@ def _graph(data: Any, num_classes: int, *, needs_attributes: bool) -> Graph:
 
 
 def _known_labels(data: Any, which: str, split: int | None) -> Array:
-    """(N,) int64 labels that may be read, -1 elsewhere."""
+    """Return the readable labels, -1 elsewhere: (N,) int64."""
     if which not in ("train", "true"):
         return _whole_numbers(data, which)
     labels = _whole_numbers(data, "y")
@@ -329,7 +325,7 @@ def _known_labels(data: Any, which: str, split: int | None) -> Array:
 
 
 def _whole_numbers(data: Any, name: str) -> Array:
-    """(N,) classes from an attribute, checked as a graph checks its labels."""
+    """Return the classes in an attribute (N,), checked as labels of a graph."""
     value = getattr(data, name, None)
     if value is None:
         raise GraphError(
@@ -347,7 +343,7 @@ def _whole_numbers(data: Any, name: str) -> Array:
 
 
 def _column(mask: Tensor, num_nodes: int, split: int | None) -> Array:
-    """(N,) the train nodes of one split."""
+    """Return the train nodes of one split: (N,)."""
     array = mask.detach().cpu().numpy()
     if array.ndim == 1:
         array = array[:, None]
@@ -369,11 +365,11 @@ def _column(mask: Tensor, num_nodes: int, split: int | None) -> Array:
 
 
 def _rows(statistic: Statistic, num_nodes: int) -> Tensor:
-    """All rows of a statistic of one replica, sparse where they are stored so."""
+    """Return all rows of a statistic of one replica, sparse if they are stored so."""
     if not isinstance(statistic, SparseRows | SparseReplicaRows):
         return statistic.rows(torch.arange(num_nodes))
     coo = statistic.matrix.host.tocoo()
-    place = torch.from_numpy(np.stack([coo.row, coo.col]).astype(np.int64))
+    indices = torch.from_numpy(np.stack([coo.row, coo.col]).astype(np.int64))
     return torch.sparse_coo_tensor(
-        place, torch.from_numpy(coo.data), coo.shape, check_invariants=True
+        indices, torch.from_numpy(coo.data), coo.shape, check_invariants=True
     ).coalesce()

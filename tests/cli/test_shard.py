@@ -46,9 +46,9 @@ def test_train_labels_alone_are_counted(
     np.testing.assert_array_equal(rows(out, "class_counts"), counts(small_graph, labels))
     said = capsys.readouterr().err
     assert "class_counts: 3 columns, float32" in said
-    assert "3 ranges, 12 pieces of work." in said
+    assert "3 ranges, 12 tasks." in said
     assert main([*call, "--labels", "train", *QUICK]) == 0
-    assert "12 of them found finished" in capsys.readouterr().err
+    assert "12 already done" in capsys.readouterr().err
 
 
 def test_guesses_are_those_of_the_estimator(tmp_path: Path, small_graph: Any) -> None:
@@ -99,7 +99,7 @@ def test_a_dataset_is_named_and_its_settings_are_those_that_shards_can_have(
     shipped = {"refinement": True, "statistics": statistics, "estimator_epochs": 3}
     monkeypatch.setattr("hpgmn.models.shipped.settings_for", lambda graph: shipped)
     assert main(["shard", "texas", "--out", str(tmp_path / "shards"), "--ranges", "2"]) == 0
-    told = "cannot have all of the shipped settings: without refinement, neighbor_attributes."
+    told = "do not support all default settings: leaving out refinement, neighbor_attributes."
     assert told in " ".join(capsys.readouterr().err.split())
     shards = Shards(tmp_path / "shards")
     assert shards.source == "texas"
@@ -107,7 +107,7 @@ def test_a_dataset_is_named_and_its_settings_are_those_that_shards_can_have(
     assert not shards.settings["refinement"]
     call = ["shard", "texas", "--out", str(tmp_path / "other"), "--set", "refinement=true"]
     assert main(call) == 2  # what is asked for is refused, not changed
-    assert "without refinement" not in capsys.readouterr().err
+    assert "leaving out refinement" not in capsys.readouterr().err
 
 
 def test_a_graph_folder_without_splits_has_those_of_train(tmp_path: Path, small_graph: Any) -> None:

@@ -123,7 +123,7 @@ def test_a_manifest_that_is_no_json_is_refused(folder: Path) -> None:
     with pytest.raises(HPGMNError, match=r"manifest\.json is missing, damaged"):
         Shards(folder)
     (folder / "manifest.json").write_text("{")
-    with pytest.raises(HPGMNError, match="Build the shards again with `hpgmn shard`"):
+    with pytest.raises(HPGMNError, match="Recreate the shards with `hpgmn shard`"):
         Shards(folder)
 
 
@@ -179,7 +179,5 @@ def test_spoiled_content_is_found_by_its_checksum(folder: Path, make_graph: Any,
         with pytest.raises(HPGMNError, match=f"{name} is missing, damaged .*checksum is another"):
             shards.check(parts)
     graph = make_graph(sparse=True)
-    with pytest.raises(
-        HPGMNError, match="Build the shards again with `hpgmn shard`, in a new folder"
-    ):
+    with pytest.raises(HPGMNError, match="Recreate the shards with `hpgmn shard`, in a new folder"):
         shard(graph, folder, graph.y, SETTINGS, ranges=5)

@@ -1,4 +1,4 @@
-"""The command that cuts a graph into row shards: shard."""
+"""``hpgmn shard``: cut a graph into row shards."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def shard(
     labels: Annotated[
         str,
         typer.Option(
-            help="By which neighbours are counted: estimated (train labels, and guesses for all "
+            help="Labels of neighbours: estimated (train labels, pseudo-labels for all "
             "others), train (train labels alone), a run folder (train labels, and the run's "
-            "predictions), or FILE.npy with N numbers of classes."
+            "predictions), or FILE.npy with N class numbers."
         ),
     ] = "estimated",
     split: Annotated[int, typer.Option(min=0, help="Which split.")] = 0,
@@ -52,8 +52,7 @@ def shard(
 ) -> None:
     """Cut a graph into node ranges and compute its statistics as row shards.
 
-    The same command goes on where an interrupted one stopped. The folder is then complete when it
-    holds manifest.json.
+    Run the same command again to resume. The folder is complete when it contains manifest.json.
     """
     from hpgmn.base.settings import make_settings, parse_assignments
     from hpgmn.graph.datasets import DATASETS
@@ -62,71 +61,71 @@ def shard(
     from hpgmn.shards import shard as cut
 
     check_engine(engine, address, workers)
-    given = parse_assignments(set_ or [])
-    own = _shipped(settings_for(graph if graph in DATASETS else None), given)
-    settings = make_settings(HPGMNSettings, own | given)
+    changes = parse_assignments(set_ or [])
+    defaults = _shipped(settings_for(graph if graph in DATASETS else None), changes)
+    settings = make_settings(HPGMNSettings, defaults | changes)
     if settings.refinement:
         raise SettingError(
-            "Shards rest on given labels or on the label estimator's guesses, not on a first "
-            "training's. Set refinement=false."
+            "Shards are computed from labels or from the label estimator's pseudo-labels, not "
+            "from those of a first training. Set refinement=false."
         )
     size = int(memory * 2**30)
     source = _source(graph)
-    made = _labels(labels, source, settings, split)
-    with open_engine(engine, address, "cpu", workers) as place, step_progress() as progress:
-        done = cut(
-            *(source, out, made.values, settings),
+    known = _labels(labels, source, settings, split)
+    with open_engine(engine, address, "cpu", workers) as session, step_progress() as progress:
+        outcome = cut(
+            *(source, out, known.values, settings),
             ranges=ranges,
             split=split,
             memory=size,
-            engine=place.engine,
+            engine=session.engine,
             progress=progress,
             keep=keep,
         )
-    _write_origin(out, graph, made)
-    for name, about in done.shards.statistics.items():
-        kind = "sparse" if about["is_sparse"] else about["dtype"]
-        say(f"{name}: {about['width']:,} columns, {kind}")
-    before = f", {done.reused} of them found finished" if done.reused else ""
-    say(f"{out}: {len(done.shards)} ranges, {done.units} pieces of work{before}.")
+    _write_origin(out, graph, known)
+    for name, facts in outcome.shards.statistics.items():
+        kind = "sparse" if facts["is_sparse"] else facts["dtype"]
+        say(f"{name}: {facts['width']:,} columns, {kind}")
+    reused = f" ({outcome.reused} already done)" if outcome.reused else ""
+    say(f"{out}: {len(outcome.shards)} ranges, {outcome.units} tasks{reused}.")
 
 
-def _shipped(settings: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Shipped settings without what shards cannot have, and a line that says so.
+def _shipped(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return default settings without those that shards do not support, and print which.
 
     Args:
-        settings: the shipped ones.
-        given: what the user sets anyway.
+        settings: the shipped defaults.
+        given: the settings set by the user, which are not changed.
     """
     from hpgmn.models.hpgmn import HPGMNSettings
     from hpgmn.statistics.settings import averaged_statistic
 
     names = settings.get("statistics", HPGMNSettings().statistics)
-    wanted = {
+    supported = {
         "refinement": False,
         "soft_counts": False,
         "statistics": [name for name in names if averaged_statistic(name) is None],
     }
     changed = {
         key: value
-        for key, value in wanted.items()
-        if key not in given and key in settings and settings[key] != value
+        for key, value in supported.items()
+        if key not in changes and key in settings and settings[key] != value
     }
     left_out = [key for key in changed if key != "statistics"]
     if "statistics" in changed:
         left_out += [name for name in names if averaged_statistic(name) is not None]
     if left_out:
         say(
-            f"Shards cannot have all of the shipped settings: without {', '.join(left_out)}. "
+            f"Shards do not support all default settings: leaving out {', '.join(left_out)}. "
             "Scores may differ from those of `hpgmn train`."
         )
     return {**settings, **changed}
 
 
 def _source(graph: str) -> Any:
-    """A graph folder as its path, so that it is read in parts; any other graph as it is.
+    """Return the path of a graph folder, to be read in parts, or a loaded graph.
 
-    A graph folder without splits is loaded, too: it then has those that `hpgmn train` makes.
+    A graph folder without splits is loaded, so that it gets those of `hpgmn train`.
     """
     from hpgmn.graph.datasets import DATASETS, load
 
@@ -143,9 +142,9 @@ class _Labels:
     """The labels by which neighbours are counted.
 
     Attributes:
-        values: (N,) numbers of classes, -1 unknown.
-        graph: the whole graph, where it had to be read.
-        estimator: the parameters of the label estimator that guessed them, if one did.
+        values: (N,) class numbers, -1 unknown.
+        graph: the whole graph, if it was read.
+        estimator: the parameters of the label estimator, if it predicted them.
     """
 
     values: Array
@@ -160,17 +159,17 @@ def _labels(labels: str, source: Any, settings: Any, split: int) -> _Labels:
     from hpgmn.graph.files import read_graph
 
     if labels not in ("estimated", "train"):
-        found = _read_labels(labels, source, split)
-        return _Labels(found, None if isinstance(source, Path) else source)
+        values = _read_labels(labels, source, split)
+        return _Labels(values, None if isinstance(source, Path) else source)
     graph = read_graph(source) if isinstance(source, Path) else source
     if labels == "train":
         return _Labels(np.where(graph.split(split).train, graph.y, -1), graph)
-    guessed = estimate_labels(graph, settings, split)
-    return _Labels(guessed.labels, graph, guessed.parameters)
+    estimated = estimate_labels(graph, settings, split)
+    return _Labels(estimated.labels, graph, estimated.parameters)
 
 
 def _read_labels(file: str, source: Any, split: int) -> Array:
-    """The labels in a file, or the predictions of a run."""
+    """Read labels from a file, or from the predictions of a run."""
     from hpgmn.base.parsing import read_array
     from hpgmn.runs.folder import METRICS_FILE, PREDICTIONS_FILE
     from hpgmn.runs.predictions import guessed_labels, refuse_other_graph
@@ -178,10 +177,10 @@ def _read_labels(file: str, source: Any, split: int) -> Array:
     path = Path(file).expanduser()
     if (path / PREDICTIONS_FILE).is_file():
         if isinstance(source, Path):
-            names, about = _class_names(source), (_num_nodes(source), None)
+            names, facts = _class_names(source), (_num_nodes(source), None)
         else:
-            names, about = source.class_names, (source.num_nodes, source.fingerprint)
-        refuse_other_graph(path / METRICS_FILE, *about)
+            names, facts = source.class_names, (source.num_nodes, source.fingerprint)
+        refuse_other_graph(path / METRICS_FILE, *facts)
         return guessed_labels(path / PREDICTIONS_FILE, names, split)
     if path.suffix != ".npy" or not path.is_file():
         raise DataNotFoundError(
@@ -189,25 +188,25 @@ def _read_labels(file: str, source: Any, split: int) -> Array:
             f"FILE.npy (got '{file}')."
         )
     try:
-        found = read_array(path)
+        values = read_array(path)
     except (OSError, ValueError) as error:
         raise HPGMNError(
             f"{path} is no array of plain numbers ({error}). Write it with numpy.save."
         ) from None
-    if found.dtype.kind not in "iu":
-        raise HPGMNError(f"{path} must hold whole numbers (got {found.dtype}).")
-    return found
+    if values.dtype.kind not in "iu":
+        raise HPGMNError(f"{path} must hold whole numbers (got {values.dtype}).")
+    return values
 
 
 def _num_nodes(folder: Path) -> int:
-    """The nodes of a graph folder, each with a place in the edges."""
+    """Return the number of nodes of a graph folder."""
     from hpgmn.shards.files import RowFile
 
     return len(RowFile(folder / "edges_indptr.npy")) - 1
 
 
 def _class_names(folder: Path) -> list[str]:
-    """The classes of a graph folder."""
+    """Return the classes of a graph folder."""
     from hpgmn.shards.files import small_array
 
     if not (folder / "class_names.npy").is_file():
@@ -218,14 +217,14 @@ def _class_names(folder: Path) -> list[str]:
     return [str(name) for name in small_array(folder / "class_names.npy")]
 
 
-def _write_origin(out: Path, graph: str, made: _Labels) -> None:
-    """What a model trained on the shards needs to be used on graphs; the same each time."""
+def _write_origin(out: Path, graph: str, known: _Labels) -> None:
+    """Write what a model trained on the shards needs to be used on graphs."""
     from hpgmn.graph.datasets import DATASETS
     from hpgmn.shards import ESTIMATOR_FILE, note_origin
     from hpgmn.training.checkpoint import write_tensors
 
-    if made.estimator is not None:
-        write_tensors(out / ESTIMATOR_FILE, made.estimator, {})
-    if made.graph is not None:
+    if known.estimator is not None:
+        write_tensors(out / ESTIMATOR_FILE, known.estimator, {})
+    if known.graph is not None:
         source = graph if graph in DATASETS else str(Path(graph).expanduser().resolve())
-        note_origin(out, source, made.graph)
+        note_origin(out, source, known.graph)

@@ -1,4 +1,4 @@
-"""``hpgmn statistics``: the local statistics of every node as arrays."""
+"""``hpgmn statistics``: write the local statistics of every node as arrays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ def statistics(
     graph: Annotated[str, typer.Argument(help="A dataset's name, or a graph file or folder.")],
     out_file: Annotated[Path, typer.Option("--out", help="FILE.npz.")],
     labels: Annotated[
-        str, typer.Option(help="true: the given labels; estimated: pseudo labels of split 0.")
+        str,
+        typer.Option(help="true: the labels of the graph; estimated: pseudo-labels of split 0."),
     ] = "true",
     set_: Annotated[
         list[str] | None,
@@ -44,23 +45,23 @@ def statistics(
         raise SettingError(f"--out must end in .npz (got '{out_file}').")
     if not out_file.parent.is_dir():
         raise HPGMNError(
-            f"The folder {out_file.parent} does not exist. Make it, or choose another --out."
+            f"The folder {out_file.parent} does not exist. Create it, or choose another --out."
         )
     loaded = load(graph)
     paper = read_config("paper")["settings"]
     plain_keys = {info.name for info in dataclasses.fields(StatisticsSettings)}
     # The paper's definitions, unscaled; only the label estimator is the dataset's own.
-    own = settings_for(graph if graph in DATASETS else None)
-    values = {key: value for key, value in own.items() if key.startswith("estimator_")}
+    shipped = settings_for(graph if graph in DATASETS else None)
+    values = {key: value for key, value in shipped.items() if key.startswith("estimator_")}
     values |= {key: value for key, value in paper.items() if key in plain_keys}
     values["statistics"] = ["class_counts", "class_means", "diffusion"]
     if values.get("neighbors", HPGMNSettings().neighbors) == "both":
-        values["neighbors"] = "undirected"  # one array of each unless the user asks for two
+        values["neighbors"] = "undirected"  # two arrays of each only on request
     settings = make_settings(HPGMNSettings, values | parse_assignments(set_ or []))
     if settings.refinement:
         raise SettingError(
-            "Statistics here rest on given labels or on the label estimator's guesses, not on a "
-            "first training's. Leave refinement out."
+            "Statistics are computed from labels or from the label estimator's pseudo-labels, not "
+            "from those of a first training. Leave refinement out."
         )
     known, shares = loaded.y, None
     if labels == "estimated":
@@ -70,15 +71,15 @@ def statistics(
     built = builder.build(
         known[None], classes, [settings], None if shares is None else shares[None]
     )
-    every = torch.arange(loaded.num_nodes)
+    nodes = torch.arange(loaded.num_nodes)
     size = sum(built[name].width for name in statistic_names(settings)) * loaded.num_nodes * 4
     if size > 8 * 2**30:
         raise HPGMNError(
-            f"These arrays would take {size / 2**30:.0f} GiB. Ask for fewer with "
+            f"These arrays would take {size / 2**30:.0f} GiB. Select fewer with "
             "--set statistics=class_counts, or use hpgmn.LocalStatistics, which never builds them."
         )
     arrays: dict[str, Any] = {
-        name: built[name].rows(every).numpy() for name in statistic_names(settings)
+        name: built[name].rows(nodes).numpy() for name in statistic_names(settings)
     }
     arrays["labels"] = known
     with atomic_write(out_file) as draft:

@@ -104,7 +104,7 @@ class _Crew:
                 if should_stop():
                     raise KeyboardInterrupt
                 self._assign_tasks()
-                busy = {one.line: one for one in self._workers if one.task is not None}
+                busy = {worker.line: worker for worker in self._workers if worker.task is not None}
                 if not busy:
                     return
                 for line in wait(list(busy), POLL_SECONDS):
@@ -116,18 +116,20 @@ class _Crew:
 
     def _assign_tasks(self) -> None:
         """Give every idle worker a task."""
-        found: list[tuple[Task, int]] = []
-        while sum(one.task is not None for one in self._workers) + len(found) < self._size:
+        assigned: list[tuple[Task, int]] = []
+        while sum(worker.task is not None for worker in self._workers) + len(assigned) < self._size:
             if self._again:
-                found.append(self._again.pop())
+                assigned.append(self._again.pop())
             elif (task := self._next_task()) is not None:
-                found.append((task, 1))
+                assigned.append((task, 1))
             else:
                 break
-        free = [one for one in self._workers if one.task is None]
-        started = [_Worker(self._share) for _ in found[len(free) :]]  # all of them start together
+        free = [worker for worker in self._workers if worker.task is None]
+        started = [
+            _Worker(self._share) for _ in assigned[len(free) :]
+        ]  # all of them start together
         self._workers += started
-        for worker, (task, count) in zip([*free, *started], found, strict=False):
+        for worker, (task, count) in zip([*free, *started], assigned, strict=False):
             worker.give(task, count)
 
     def _receive(self, worker: _Worker, on_message: Callable[[str, Any], Any]) -> TaskResult | None:
@@ -266,15 +268,15 @@ def work(line: Connection, share: Share) -> None:
         try:
             function, argument, is_new, new = line.recv()
             shared = new if is_new else shared
-            found = run_safely(function, argument, shared, PipeChannel(line, share))
-            _answer(line, found)
+            result = run_safely(function, argument, shared, PipeChannel(line, share))
+            _answer(line, result)
         except (EOFError, OSError, KeyboardInterrupt):
             return
 
 
-def _answer(line: Connection, found: tuple[Any, str, str]) -> None:
+def _answer(line: Connection, result: tuple[Any, str, str]) -> None:
     """Send a result; a value that cannot be pickled is an error of the task."""
-    _, reason, trace = run_safely(line.send, ("ended", found))
+    _, reason, trace = run_safely(line.send, ("ended", result))
     if trace:
         line.send(("ended", (None, reason, trace)))
 

@@ -52,8 +52,8 @@ def require_ray() -> ModuleType:
         raise HPGMNError(
             "The engine 'ray' needs Ray, which is not installed.", "Run: pip install 'hpgmn[ray]'"
         ) from None
-    found: ModuleType = ray
-    return found
+    module: ModuleType = ray
+    return module
 
 
 @contextmanager
@@ -207,10 +207,10 @@ class RayEngine:
             self._check_room(task, resources)
             shared = self._place(task.shared, running)
             context = (self._counter, share, __version__)
-            own = remote.options(memory=task.memory).remote(
+            reference = remote.options(memory=task.memory).remote(
                 task.function, task.argument, shared, mailbox, context
             )
-            running[own] = _Attempt(task, self._counter, count, shared)
+            running[reference] = _Attempt(task, self._counter, count, shared)
 
         messages = mailbox.take.remote()
         try:
@@ -230,11 +230,11 @@ class RayEngine:
                 if messages in ready:
                     self._receive(messages, mailbox, running, on_message)
                     messages = mailbox.take.remote()
-                for own in ready:
-                    if own not in running:
+                for reference in ready:
+                    if reference not in running:
                         continue
-                    attempt = running.pop(own)
-                    ended = self._result(own, attempt.task)
+                    attempt = running.pop(reference)
+                    ended = self._result(reference, attempt.task)
                     if ended.is_lost and attempt.count < tries:
                         on_lost(attempt.task.name)
                         begin(attempt.task, attempt.count + 1)
@@ -250,9 +250,9 @@ class RayEngine:
     def _check_room(self, task: Task, resources: dict[str, float]) -> None:
         """Raise HPGMNError if no machine can run a task: Ray would wait for one."""
         cores, gpus = resources["num_cpus"], resources.get("num_gpus", 0)
-        asked = {"CPU": cores, "GPU": gpus, "memory": task.memory or 0}
+        required = {"CPU": cores, "GPU": gpus, "memory": task.memory or 0}
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        if any(all(node.get(name, 0) >= asked[name] for name in asked) for node in nodes):
+        if any(all(node.get(name, 0) >= required[name] for name in required) for node in nodes):
             return
         words = [f"{cores:g} CPU cores"] + [f"{gpus:g} GPU"] * (gpus > 0)
         remedy = Remedy("Add a machine")
@@ -269,8 +269,8 @@ class RayEngine:
             return None
         if id(shared) not in self._placed:
             used = [attempt.shared for attempt in running.values()]
-            for key, (_, place) in list(self._placed.items()):
-                if place not in used:
+            for key, (_, reference) in list(self._placed.items()):
+                if reference not in used:
                     del self._placed[key]
             self._placed[id(shared)] = (shared, self._ray.put(shared))
         return self._placed[id(shared)][1]
@@ -290,11 +290,11 @@ class RayEngine:
                 if number is not None:
                     mailbox.answer.remote(number, answer)
 
-    def _result(self, own: Any, task: Task) -> TaskResult:
+    def _result(self, reference: Any, task: Task) -> TaskResult:
         """Return the result of a finished task."""
         errors = self._ray.exceptions
         try:
-            value, reason, trace = self._ray.get(own)
+            value, reason, trace = self._ray.get(reference)
         except errors.RayTaskError as error:  # before the task's function started
             reason = str(error).strip().split("\n")[-1]
             return TaskResult(
@@ -315,13 +315,13 @@ class RayEngine:
     def _cancel(self, running: list[Any]) -> None:
         """Cancel tasks, by force after a grace period."""
         for is_forced in (False, True):
-            for own in running:
+            for reference in running:
                 with suppress(self._ray.exceptions.RayError, ValueError):
-                    self._ray.cancel(own, force=is_forced)
+                    self._ray.cancel(reference, force=is_forced)
             if running:
-                wanted = len(running)
+                count = len(running)
                 _, running = self._ray.wait(
-                    running, num_returns=wanted, timeout=GRACE_SECONDS, fetch_local=False
+                    running, num_returns=count, timeout=GRACE_SECONDS, fetch_local=False
                 )
 
 
@@ -364,8 +364,8 @@ class Mailbox:
         """Wait for messages and return them all."""
         await self._arrived.wait()
         self._arrived.clear()
-        found, self._messages = self._messages, []
-        return found
+        messages, self._messages = self._messages, []
+        return messages
 
     async def close(self) -> None:
         """Let :meth:`take` return."""
@@ -415,10 +415,6 @@ def work(
     """Run a task on a machine of the cluster; see :func:`run_safely`.
 
     Args:
-        function: of the task, as ``argument`` and ``shared``.
-        argument: of the task.
-        shared: of the task.
-        mailbox: receives its messages.
         context: the number of the attempt, its share, and the caller's version of hpgmn.
     """
     import torch
