@@ -216,8 +216,8 @@ def _require_trainable(name: str, module: nn.Module) -> None:
 class Looped(Initialised, NodeModel):
     """R copies of a module behind parameters with a leading R, called one after the other.
 
-    Torch's global generator is seeded from the replica's key and the step for each call. Buffers are
-    equal in all replicas and not saved, but rebuilt with the same seed.
+    Torch's global generator is seeded from the replica's key and the step for each call. Buffers
+    are equal in all replicas and not saved, but rebuilt with the same seed.
     """
 
     def __init__(
