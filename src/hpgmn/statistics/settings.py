@@ -127,7 +127,7 @@ def base_name(name: str) -> str:
 def averaged_statistic(name: str) -> str | None:
     """Return the statistic that a ``neighbor_*`` name averages over neighbours; None for others.
 
-    >>> averaged("neighbor_class_means"), averaged("class_means")
+    >>> averaged_statistic("neighbor_class_means"), averaged_statistic("class_means")
     ('class_means', None)
     """
     return name.removeprefix(_AVERAGED) if name.startswith(_AVERAGED) else None
