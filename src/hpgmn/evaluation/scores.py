@@ -1,4 +1,4 @@
-"""Scores over runs and over classes; the only place that looks at test labels."""
+"""Scores over runs and over classes; the only module that reads test labels."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def ensemble_scores(
     return scores(stacked, y, [masks[start] for start in first], metric, positive)
 
 
-WANTED_ACCURACIES = (0.8, 0.9, 0.95, 0.99)
+TARGET_ACCURACIES = (0.8, 0.9, 0.95, 0.99)
 """A confidence threshold is fitted on the validation nodes for each of these."""
 
 FEWEST_ANSWERED = 20
@@ -148,7 +148,7 @@ def calibration_report(
     confidence, right = _confidences(means, scales, y, val[::seeds])
     report["thresholds"] = [
         {"wanted_accuracy": target, **(asdict(threshold) if threshold else {"threshold": None})}
-        for target in WANTED_ACCURACIES
+        for target in TARGET_ACCURACIES
         for threshold in [threshold_for_accuracy(confidence, right, target, fewest=FEWEST_ANSWERED)]
     ]
     if not all(mask.any() for mask in test):

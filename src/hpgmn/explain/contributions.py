@@ -1,9 +1,8 @@
 """What a prediction rests on: the statistics' Shapley values and the patterns of the memory.
 
-A removed statistic is replaced by the mean encoding of the train nodes; the value of a subset of
-statistics is the log-probability of the predicted class with the others removed. Patterns are
-described by the nodes that attend to them, weighted by how much more a node attends than the
-average node: attention that all nodes pay alike does not distinguish a pattern.
+The value of a subset of statistics is the log-probability of the predicted class with the others
+replaced by the mean encoding of the train nodes. A pattern is described by its nodes, weighted by
+their attention above the average node's.
 """
 
 from __future__ import annotations

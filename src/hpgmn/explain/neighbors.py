@@ -1,12 +1,9 @@
 """The effect of neighbours: the probability of a class with a neighbour minus that without it.
 
-HP-GMN on local statistics: the node's statistics are recomputed without the neighbour, with fixed
-pseudo-labels (:mod:`hpgmn.explain.removal`). A diffusion row takes a pass over the graph for each
-neighbour; for a node with more than :data:`EXACT_UP_TO` it is recomputed only for the
-:data:`EXACT_FIRST` with the largest effect at a fixed row. On chameleon these always included the
-five largest exact effects (60 nodes of 70 to 88 neighbours; median correlation 0.90).
-
-Other models are run again on the graph without the edges, for up to :data:`RERUNS` neighbours.
+HP-GMN recomputes the node's statistics without the neighbour (:mod:`hpgmn.explain.removal`); of
+more than :data:`EXACT_UP_TO` neighbours the diffusion row is recomputed only for the
+:data:`EXACT_FIRST` with the largest effect at a fixed row. Other models are run again on the graph
+without the edges, for up to :data:`RERUNS` neighbours.
 """
 
 from __future__ import annotations

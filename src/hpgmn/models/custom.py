@@ -216,13 +216,8 @@ def _require_trainable(name: str, module: nn.Module) -> None:
 class Looped(Initialised, NodeModel):
     """R copies of a module behind parameters with a leading R, called one after the other.
 
-    The module's own random numbers (initial values, dropout) come from torch's global generator,
-    which is seeded from the replica's key and the step for each call. Parameters that the module
-    does not train stay as they are. Buffers are equal in all replicas and not saved: they are
-    rebuilt, a random one with the same seed.
-
-    Args:
-        make: instantiates one module.
+    Torch's global generator is seeded from the replica's key and the step for each call. Buffers
+    are equal in all replicas and not saved, but rebuilt with the same seed.
     """
 
     def __init__(

@@ -76,15 +76,12 @@ class LabelEstimator(RowModel):
 def pseudo_labels(
     logits: Tensor, train_labels: Array, confidence: Sequence[float] | None = None
 ) -> Array:
-    """Return the predicted classes, with the true label on train nodes only.
+    """Return the predicted classes (R, N), with the true label on train nodes only.
 
     Args:
         logits: (R, N, C).
         train_labels: (R, N), -1 outside the train nodes.
         confidence: for each replica the probability below which a pseudo-label is -1, unknown.
-
-    Returns:
-        (R, N)
 
     >>> logits = torch.tensor([[[2.0, 1.0], [2.0, 1.0]]])
     >>> pseudo_labels(logits, np.array([[-1, 1]]))
@@ -103,15 +100,12 @@ def pseudo_labels(
 def class_shares(
     logits: Tensor, train_labels: Array, confidence: Sequence[float] | None = None
 ) -> Array:
-    """Return the predicted class probabilities, one-hot on train nodes.
+    """Return the predicted class probabilities (R, N, C), one-hot on train nodes.
 
     Args:
         logits: (R, N, C).
         train_labels: (R, N), -1 outside the train nodes.
         confidence: as in :func:`pseudo_labels`; a node of unknown class has a row of zeros.
-
-    Returns:
-        (R, N, C)
 
     >>> logits = torch.tensor([[[0.0, 0.0], [2.0, 1.0]]])
     >>> class_shares(logits, np.array([[-1, 1]])).tolist()

@@ -346,7 +346,7 @@ class SavedModel:
         """Select replicas.
 
         The temperature of an average belongs to the averaged seeds: with all seeds of a split it
-        stays; with several, for which none was fitted, it is the mean of their own.
+        stays; otherwise it is the mean of their temperatures.
         """
         chosen = list(positions)
         done = {

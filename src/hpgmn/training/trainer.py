@@ -1,8 +1,7 @@
 """The training loop: runs the stages of a model for R replicas at once, on one rank or several.
 
-Selection is by validation score, ties by lower validation loss. Every replica keeps its own best
-epoch and stops on its own; stopped replicas are dropped once they are half of those in training.
-The whole state is one object (:class:`TrainState`), so a run can be interrupted and resumed.
+Epochs are selected by validation score, ties by lower validation loss, and stop separately for
+each replica; stopped replicas are dropped once they are half of those in training.
 """
 
 from __future__ import annotations
