@@ -206,19 +206,19 @@ def coverage_curve(
 
 
 def threshold_for_accuracy(
-    confidence: Array, right: Array, wanted: float, *, fewest: int = 1
+    confidence: Array, right: Array, target: float, *, fewest: int = 1
 ) -> Answered | None:
     """Return the lowest threshold that reaches an accuracy, or None.
 
     Args:
         confidence: (n,).
         right: (n,) whether each prediction is correct.
-        wanted: the required accuracy.
+        target: the required accuracy.
         fewest: minimum number of nodes to answer (or all, if there are fewer).
     """
     thresholds, shares, accuracies = _threshold_curve(confidence, right)
     answered = shares * confidence.size + 1e-9 >= min(fewest, confidence.size)
-    enough = np.flatnonzero((accuracies >= wanted) & answered)
+    enough = np.flatnonzero((accuracies >= target) & answered)
     if not enough.size:
         return None
     at = enough[-1]

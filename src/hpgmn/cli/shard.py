@@ -95,7 +95,7 @@ def _shipped(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[st
 
     Args:
         settings: the shipped defaults.
-        given: the settings set by the user, which are not changed.
+        changes: the settings set by the user, which are not changed.
     """
     from hpgmn.models.hpgmn import HPGMNSettings
     from hpgmn.statistics.settings import averaged_statistic

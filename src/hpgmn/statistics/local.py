@@ -63,7 +63,7 @@ class LocalStatistics:
         columns: for another graph than the training graph: position of each node in the training
             graph, -1 if it was not there.
         width: the number of nodes of the training graph, with ``columns``.
-        wanted: ascending positions of the only nodes whose rows will be read; expensive rows of
+        nodes: ascending positions of the only nodes whose rows will be read; expensive rows of
             others stay empty. None for all nodes.
     """
 
@@ -74,11 +74,11 @@ class LocalStatistics:
         *,
         columns: Array | None = None,
         width: int | None = None,
-        wanted: Array | None = None,
+        nodes: Array | None = None,
     ) -> None:
         self.graph = graph
         self.device = torch.device(device)
-        self._nodes = wanted
+        self._nodes = nodes
         self._columns = None if columns is None else torch.from_numpy(columns).to(self.device)
         self._width = width
         self._progress: Progress | None = None

@@ -121,7 +121,7 @@ def largest_of_range(
     theta = coefficients(kind, **parameters)
     columns = np.empty((length, count), np.int32)
     values = np.empty((length, count), np.float32)
-    found = np.zeros(length, np.int32)
+    counts = np.zeros(length, np.int32)
     threads = threads or torch.get_num_threads()
     kernel = _compile_kernel(kind)
     idle: SimpleQueue[tuple[Array, Array, Array]] = SimpleQueue()
@@ -130,7 +130,7 @@ def largest_of_range(
 
     def rows(chunk: tuple[int, int]) -> int:
         work = idle.get()
-        kernel(*chunk, first, *edges, theta, threshold, self_entry, *work, columns, values, found)
+        kernel(*chunk, first, *edges, theta, threshold, self_entry, *work, columns, values, counts)
         idle.put(work)
         return chunk[1] - chunk[0]
 
@@ -142,7 +142,7 @@ def largest_of_range(
                 progress(done, length if nodes is None else len(nodes))
     finally:
         pool.shutdown(cancel_futures=True)
-    return _compact(columns, values, found, num_nodes)
+    return _compact(columns, values, counts, num_nodes)
 
 
 def _chunks(first_node: int, last_node: int, nodes: Array | None) -> list[tuple[int, int]]:
@@ -165,13 +165,13 @@ def _breaks(nodes: Array) -> Array:
     return np.flatnonzero(np.diff(nodes) != 1) + 1
 
 
-def _compact(columns: Array, values: Array, found: Array, num_nodes: int) -> sp.csr_array:
-    """Return the first ``found[v]`` entries of each row v as a CSR matrix."""
+def _compact(columns: Array, values: Array, counts: Array, num_nodes: int) -> sp.csr_array:
+    """Return the first ``counts[v]`` entries of each row v as a CSR matrix."""
     length, count = columns.shape
     indptr = np.zeros(length + 1, np.int32)
-    np.cumsum(found, out=indptr[1:])
-    kept = np.arange(count) < found[:, None]
-    matrix = sp.csr_array((values[kept], columns[kept], indptr), shape=(length, num_nodes))
+    np.cumsum(counts, out=indptr[1:])
+    is_entry = np.arange(count) < counts[:, None]
+    matrix = sp.csr_array((values[is_entry], columns[is_entry], indptr), shape=(length, num_nodes))
     matrix.sort_indices()
     return matrix
 
@@ -226,13 +226,13 @@ def _kernel(kind: str, compiled: Callable[[Any], Any]) -> Any:
         reached: Array,
         columns: Array,
         values: Array,
-        found: Array,
+        counts: Array,
     ) -> None:
         for node in range(first, last):
             size = spread(node, indptr, indices, data, theta, threshold, mass, queue, reached)
             skipped = -1 if self_entry else node
             row = node - start
-            found[row] = keep(skipped, theta[0], mass, reached[:size], columns[row], values[row])
+            counts[row] = keep(skipped, theta[0], mass, reached[:size], columns[row], values[row])
 
     return compiled(rows)
 

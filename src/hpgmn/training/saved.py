@@ -444,7 +444,7 @@ class SavedModel:
         # HP-GMN reads the rows of the requested nodes only, unless refinement labels all nodes.
         reads_all = self.entry.name != "hpgmn" or "refinement" in self.done
         rows = None if reads_all else nodes
-        statistics = LocalStatistics(graph, device, columns=columns, width=width, wanted=rows)
+        statistics = LocalStatistics(graph, device, columns=columns, width=width, nodes=rows)
         known = np.arange(width) if columns is None else columns
         labels = np.where(known >= 0, self.train_labels[:, np.maximum(known, 0)], -1)
         nothing, classes = np.full_like(labels, -1), len(self.class_names)
