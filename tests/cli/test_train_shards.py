@@ -118,7 +118,7 @@ def test_shards_of_a_graph_without_splits_are_refused(
     settings = StatisticsSettings(statistics=("attributes",))
     shard(bare, tmp_path / "bare", bare.y, settings, ranges=2)
     assert main(["train-shards", str(tmp_path / "bare"), "--out", str(tmp_path / "run")]) == 2
-    assert "has no split. Give it splits and make them again" in capsys.readouterr().err
+    assert "has no split. Add splits and recreate the shards" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 

@@ -356,7 +356,7 @@ _VERBS = (
     "Restart|Restore|Resume|Save|Say|See|Select|Shorten|Start|Store|Take|Transpose|Try|Unset|"
     "Update|Wait|Write"
 )
-_BOTH = "Call|Check|Copy|Cut|Make|Name|Run|Scale|Set|Shift|Turn|Use"
+_BOTH = "Build|Call|Check|Copy|Cut|Make|Name|Run|Scale|Set|Shift|Turn|Use"
 """Verbs that are nouns, too: they count at the beginning of a sentence or before an object."""
 _NOUNS = "Label|Number|Split|Train"
 """Verbs that are mostly nouns: they count before an object."""

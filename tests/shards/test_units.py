@@ -165,7 +165,7 @@ def test_a_full_disk_is_told(tmp_path: Path, make_graph: Any) -> None:
 
     shard(graph, tmp_path, graph.y, SETTINGS, ranges=2, keep=True)
     (tmp_path / "work" / "done" / "nodes-00001.json").unlink()
-    with pytest.raises(HPGMNError, match=r"No space left.*what is finished is kept"):
+    with pytest.raises(HPGMNError, match=r"No space left.*finished work is kept"):
         run_unit(tmp_path, Unit("nodes", 1), compute=full)
     assert record(tmp_path, Plan.read(tmp_path / "plan.json"), Unit("nodes", 1)) is None
 
