@@ -280,6 +280,7 @@ def test_a_notebook_shows_settings_and_what_was_fitted(small_graph: Graph, tmp_p
     assert "<td>&lt;b&gt;, 1, 2</td>" in model.fit(small_graph)._repr_html_()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(MODELS))
 def test_every_model_fits_and_predicts(small_graph: Graph, name: str) -> None:
     known = HPGMNClassifier(model=name).get_params()
@@ -300,6 +301,7 @@ np.save(sys.argv[3], model.predict_proba(hpgmn.read_graph(sys.argv[2])))
 """
 
 
+@pytest.mark.slow
 def test_a_saved_classifier_predicts_the_same_bits_in_a_new_process(
     small_graph: Graph, fitted: HPGMNClassifier, tmp_path: Path
 ) -> None:

@@ -55,6 +55,7 @@ def planted(sound: Make, *, in_edges: bool) -> Graph:
     return sound(x=x, edge_index=edges)
 
 
+@pytest.mark.slow
 def test_edges_that_tell_the_class_help(sound: Make) -> None:
     graph = planted(sound, in_edges=True)
     found = usefulness(graph, graph.split(0))

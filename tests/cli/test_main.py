@@ -73,6 +73,7 @@ def test_a_bug_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
         main(["statistics", "texas", "--out", "s.npz"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [(["--version"], 0), (["train", "zzz"], 2), (["settings", "--nonsense"], 2)],

@@ -307,6 +307,7 @@ def check(model: HPGMNClassifier, graph: Graph) -> RemovalEffects:
     return found
 
 
+@pytest.mark.slow
 def test_named_neighbours_matter_on_the_built_in_graph() -> None:
     graph = trading_network(seed=0).graph
     model = HPGMNClassifier(seed=0, epochs=40, num_patterns=10).fit(graph)

@@ -90,6 +90,7 @@ def test_every_statistic_in_every_mode(
     assert compare(open_replicas(saved, named_graph)[0]) > 25
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [

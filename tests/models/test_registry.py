@@ -134,6 +134,7 @@ def test_a_gradient_reaches_every_trained_parameter(name: str, small_graph: Grap
     assert "main" in seen
 
 
+@pytest.mark.slow
 @some_models
 def test_it_overfits_twenty_nodes(name: str) -> None:
     graph = random_graph()  # labels that neither attributes nor edges explain
@@ -296,6 +297,7 @@ def test_replicas_with_settings_of_their_own_do_not_mix(name: str, small_graph: 
         torch.testing.assert_close(many[place], alone[0], rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 @some_models
 def test_a_graph_without_edges_works(name: str, small_graph: Graph, kind: str) -> None:
@@ -331,6 +333,7 @@ def test_sparse_and_dense_attributes_train_equally(name: str, small_graph: Graph
     torch.testing.assert_close(first, second, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 @some_models
 def test_a_class_without_train_nodes_works(name: str, small_graph: Graph) -> None:
     mask = small_graph.split(0).train & (small_graph.y != 2)

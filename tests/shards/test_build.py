@@ -44,6 +44,7 @@ def train_labels(graph: Graph) -> np.ndarray:
     return np.where(graph.splits.train[:, 0], graph.y, -1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [
@@ -76,6 +77,7 @@ def test_eight_ranges_are_one_process(
     check_rows(done.shards, graph, train_labels(graph), settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [

@@ -37,6 +37,7 @@ def known_labels(graph: Any) -> np.ndarray:
     return np.where(graph.splits.train[:, 0], graph.y, -1)
 
 
+@pytest.mark.slow
 def test_processes_give_the_rows_of_one(
     tmp_path: Path, make_graph: Any, check_rows: Callable[..., None]
 ) -> None:

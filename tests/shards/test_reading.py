@@ -135,6 +135,7 @@ def test_a_manifest_beyond_all_measure_is_not_read(
         Shards(folder)
 
 
+@pytest.mark.slow
 def test_a_pipe_is_no_manifest(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "manifest.json")
     script = "import sys; from hpgmn.shards import Shards; Shards(sys.argv[1])"

@@ -60,6 +60,7 @@ print("done")
 """
 
 
+@pytest.mark.slow
 def test_a_task_holds_less_than_the_attributes(tmp_path: Path, check_rows: Any) -> None:
     random = np.random.default_rng(0)
     nodes, width = 120_000, 128  # 61 MB of attributes
@@ -93,6 +94,7 @@ def test_a_task_holds_less_than_the_attributes(tmp_path: Path, check_rows: Any) 
     check_rows(shards, graph, graph.y, SETTINGS)
 
 
+@pytest.mark.slow
 def test_a_killed_process_leaves_what_it_has_finished(
     tmp_path: Path, make_graph: Any, check_rows: Any
 ) -> None:

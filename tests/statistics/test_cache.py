@@ -146,6 +146,7 @@ def test_a_key_changes_with_everything_it_is_made_of(monkeypatch: pytest.MonkeyP
     assert RECIPE.key() == replace(RECIPE, parameters=dict(RECIPE.parameters)).key()
 
 
+@pytest.mark.slow
 def test_a_key_is_the_same_in_another_process() -> None:
     program = (
         "from hpgmn.statistics.cache import Recipe;"
@@ -855,6 +856,7 @@ def bits(fitted: Fitted) -> dict[str, bytes]:
     return {name: value.numpy().tobytes() for name, value in tensors.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", ["much", "little"])
 @pytest.mark.parametrize("form", ["dense", "topk", "sketch"])
 @pytest.mark.parametrize("batch_size", [0, 4])

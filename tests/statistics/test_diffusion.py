@@ -227,6 +227,7 @@ def test_both_forms_match_the_exact_answer_on_a_larger_graph(
     np.testing.assert_allclose(implicit, exact, atol=5e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("self_entry", [True, False])
 @pytest.mark.parametrize("unit_length", [True, False])
 @given(
@@ -252,6 +253,7 @@ def test_implicit_diffusion_acts_like_the_exact_matrix(
     assert_acts_like(found, np.stack([expected] * 2), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("self_entry", [True, False])
 @pytest.mark.parametrize("unit_length", [True, False])
 @given(

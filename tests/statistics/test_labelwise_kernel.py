@@ -147,6 +147,7 @@ def test_a_failure_in_a_thread_is_told() -> None:
         )
 
 
+@pytest.mark.slow
 def test_numba_is_imported_by_those_who_need_it_alone() -> None:
     code = "import sys, hpgmn.statistics.labelwise, hpgmn.models; print('numba' in sys.modules)"
     done = subprocess.run(

@@ -97,6 +97,7 @@ def test_sparse_replica_rows_act_like_each_replicas_matrix(
     assert_acts_like(sparse_apart(matrices), matrices)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [dense, sparse, ReplicaRows, sparse_apart])
 @given(size=sizes)
 def test_a_mean_over_neighbours_acts_like_the_product_of_both_matrices(
@@ -265,6 +266,7 @@ def test_half_precision_rows_act_like_what_they_hold(
     assert_acts_like(dense(matrices[0]), np.stack([matrices[0]] * size[0]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [dense, sparse])
 @given(size=sizes, old=st.integers(1, 7), data=st.data())
 def test_reindexed_columns_are_those_of_the_old_graph(

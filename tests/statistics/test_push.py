@@ -232,6 +232,7 @@ def test_a_worker_holds_what_is_said(kind: str) -> None:
         assert worker_bytes(num_nodes, kind) == sum(array.nbytes for array in arrays)
 
 
+@pytest.mark.slow
 def test_numba_is_imported_by_those_who_push_alone() -> None:
     code = "import sys, hpgmn.statistics.push, hpgmn.models; print('numba' in sys.modules)"
     done = subprocess.run(

@@ -36,6 +36,7 @@ from hpgmn_lab.bench.process import (
 SPEC = {"nodes": 100, "degree": 2.0, "attributes": 2, "seed": 5}
 
 
+@pytest.mark.slow
 def test_a_task_runs_in_a_fresh_process(tmp_path: Path) -> None:
     facts = run_task("graph", spec=SPEC, folder=str(tmp_path))
     assert Path(facts["path"]).parent == tmp_path

@@ -92,6 +92,7 @@ def test_fewer_train_nodes_have_the_same_rows(tmp_path: Path) -> None:
     assert are_complete(tmp_path / "fewer", own, checked=True)
 
 
+@pytest.mark.slow
 def test_a_training_that_fails_says_why(tmp_path: Path) -> None:
     with pytest.raises(ProcessFailed, match=r"train-shards .* failed: .*shards"):
         shards.train(tmp_path / "none", tmp_path / "run", "cpu")

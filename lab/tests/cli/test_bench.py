@@ -35,6 +35,7 @@ def test_an_unknown_name_points_to_the_help(hpgmn: Command) -> None:
     assert answer.err.endswith("See `hpgmn bench --help`.\n")
 
 
+@pytest.mark.slow
 def test_growth_measures_writes_and_prints(hpgmn: Command, tmp_path: Path) -> None:
     sizes = ["--nodes", "300", "--degree", "3", "--attributes", "4", "--epochs", "2"]
     answer = hpgmn("bench", "growth", *sizes, *TINY, "--out", "mine")
@@ -54,6 +55,7 @@ def test_growth_measures_writes_and_prints(hpgmn: Command, tmp_path: Path) -> No
     assert f"{record['sizes'][0]['edges']:,}" in answer.out
 
 
+@pytest.mark.slow
 def test_peers_measures_writes_and_prints(hpgmn: Command, tmp_path: Path, graph_file: Path) -> None:
     few = ["--trials", "1", "--epochs", "2", "--peer-epochs", "2", "--models", "gcn"]
     changes = ["--set", "hidden_dim=4", "--set", "gcn.layers=1"]

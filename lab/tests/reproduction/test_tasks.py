@@ -249,6 +249,7 @@ def test_a_second_reproduction_in_a_folder_is_refused(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_the_lock_of_a_killed_process_is_gone(tmp_path: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path;"

@@ -261,6 +261,7 @@ def changed_graphs(graph: Graph) -> dict[str, Graph]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["attributes", "edges", "labels", "splits"])
 def test_another_graph_of_the_same_name_is_another_cell(
     out: Path, save_as: Save, small_graph: Graph, calls: Calls, what: str
