@@ -73,10 +73,10 @@ def test_wheel_holds_every_file_of_the_package(installed: Installed) -> None:
     present = {
         f"hpgmn/{path.relative_to(SOURCE)}"
         for path in SOURCE.rglob("*")
-        if path.is_file() and path.suffix in {".py", ".yaml", ".typed", ".js", ".css"}
+        if path.is_file() and path.suffix in {".py", ".yaml", ".typed", ".js", ".css", ".j2"}
     }
-    shipped = {name for name in present if re.fullmatch(r"hpgmn/shipped/[^/]+\.yaml", name)}
-    assert shipped, "src/hpgmn/shipped holds no settings files"
+    shipped = {name for name in present if re.fullmatch(r"hpgmn/models/shipped/[^/]+\.yaml", name)}
+    assert shipped, "no shipped settings"
     assert "hpgmn/py.typed" in present
     missing = present - set(zipfile.ZipFile(installed.wheel).namelist())
     assert not missing
@@ -95,6 +95,7 @@ def test_help_names_the_commands(installed: Installed, tmp_path: Path) -> None:
         assert command in text
 
 
+@pytest.mark.slow
 def test_demo_runs_from_the_wheel(installed: Installed, tmp_path: Path) -> None:
     run = tmp_path / "run"
     text = installed.run("-m", "hpgmn", "demo", "--out", run, cwd=tmp_path).stdout

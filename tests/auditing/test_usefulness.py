@@ -72,6 +72,7 @@ def test_edges_that_tell_the_class_help(sound: Make) -> None:
     assert (found.seeds, found.is_sampled) == (3, False)
 
 
+@pytest.mark.slow
 def test_edges_by_chance_do_not_help(sound: Make) -> None:
     graph = planted(sound, in_edges=False)
     found = usefulness(graph, graph.split(0))

@@ -223,6 +223,7 @@ def test_a_graph_without_names_cannot_tell_what_is_new(
     assert "recognised by node_ids" in told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "told"),
     [

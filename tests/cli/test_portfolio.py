@@ -103,6 +103,7 @@ def test_a_portfolio_and_a_named_model_exclude_each_other(hpgmn: Command, graph_
     assert not Path("run").exists()
 
 
+@pytest.mark.slow
 def test_named_settings_switch_the_portfolio_off(hpgmn: Command, graph_file: Path) -> None:
     assert not uses_portfolio("my-folder", None, {}, {"lr": 1})
     assert uses_portfolio("my-folder", True, {}, {"lr": 1})
@@ -274,6 +275,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, epochs: int) -> None:
     monkeypatch.setattr("hpgmn.cli.console.stop_on_signal", stop_on_signal)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_does_not_choose_again(
     hpgmn: Command,
     graph_file: Path,
@@ -338,6 +340,7 @@ def test_a_lone_choice_is_not_taken_for_that_of_another_run(
     assert not Path("run/portfolio.json").exists()
 
 
+@pytest.mark.slow
 def test_overwriting_forgets_the_choice(hpgmn: Command, graph_file: Path, tiny: Tiny) -> None:
     assert hpgmn("train", graph_file, *RUN).code == 0
     assert hpgmn("train", graph_file, *tiny(), *RUN, "--overwrite").code == 0

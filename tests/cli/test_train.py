@@ -564,6 +564,7 @@ def test_the_suggestion_can_be_followed(hpgmn: Command, tiny: Tiny, small_graph:
     assert metrics["test_score"][0] == pytest.approx(np.mean(recalls), abs=1e-6)
 
 
+@pytest.mark.slow
 def test_probabilities_may_stay_as_they_are(hpgmn: Command, tiny: Tiny, graph_file: Path) -> None:
     options = [*tiny(), "--splits", "0"]
     assert hpgmn("train", graph_file, *options, "--no-calibration", "--out", "plain").code == 0

@@ -165,6 +165,7 @@ def test_from_a_graph_to_shards_to_a_run_to_predictions_of_it_and_of_another(
     assert "Node 3: " in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["train", "FILE"])
 def test_a_model_without_an_estimator_is_refused_in_a_sentence(
     kind: str, small_graph: Graph, tmp_path: Path, capsys: pytest.CaptureFixture[str]

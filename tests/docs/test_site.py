@@ -165,7 +165,8 @@ def test_the_reference_has_every_name_of_the_package(built: tuple[Path, str]) ->
     missing = [
         name for name in hpgmn.__all__ if not re.search(rf'id="hpgmn\.(\w+\.)?{name}"', text)
     ]
-    assert set(missing) <= {"nn", "transforms"}, missing  # modules with pages of their own
+    modules_with_pages = {"nn", "transforms"}
+    assert set(missing) <= modules_with_pages | {"__version__"}
 
 
 @pytest.mark.slow

@@ -315,6 +315,7 @@ def test_named_neighbours_matter_on_the_built_in_graph() -> None:
     assert found.named.mean() > 0.03
 
 
+@pytest.mark.slow
 def test_named_neighbours_matter_on_chameleon(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -225,6 +225,7 @@ def _end_of_pages(content: bytes) -> int:
     return len(content) - 8 - int.from_bytes(content[-8:-4], "little")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_damaged_file_is_read_as_good(
     soak: Any, made: Path, small_graph: Graph, tmp_path: Path, kind: str
@@ -262,6 +263,7 @@ def test_no_damaged_file_is_read_as_good(
     )
 
 
+@pytest.mark.slow
 def test_a_training_does_not_go_on_from_a_damaged_plan_or_state(
     soak: Any, commands: Any, made: Path, tmp_path: Path
 ) -> None:

@@ -129,6 +129,7 @@ def earlier_results(run: Run, name: str, out: Path) -> None:
         assert run(name, out).code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_disk_that_fills_up_is_told_and_nothing_is_lost(
     soak: Any,
@@ -221,6 +222,7 @@ def test_a_place_that_is_no_folder_is_told(
     assert (tmp_path / "file").read_text() == "a result"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_folder_without_permission_is_told(
     run: Run,
@@ -293,6 +295,7 @@ SIZES = {"train": (8, 40, 80), "tune": (64, 120, 160)}
 """KiB at which a command has begun to write and does not come to its end."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["train", "tune", "reproduce", "convert to a folder", "predict"])
 def test_a_small_disk_and_one_that_is_read_only_are_told(
     run: Run, assert_refused: Refused, disk: Callable[..., Path], name: str, soak: Any
@@ -318,6 +321,7 @@ def test_a_run_goes_on_when_a_small_disk_has_room_again(
     assert (folder / "run" / "report.html").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["several", "tune", "reproduce", "shard"])
 def test_work_goes_on_when_there_is_room_again(
     commands: Any, run: Run, assert_refused: Refused, place: Path, name: str
@@ -335,6 +339,7 @@ def test_work_goes_on_when_there_is_room_again(
         assert set(states) <= {"COMPLETE", "FAIL"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["no folder", "full", "read-only"])
 def test_a_cache_that_cannot_be_written_stops_no_training(
     commands: Any, place: Path, tmp_path: Path, disk: Callable[..., Path], kind: str

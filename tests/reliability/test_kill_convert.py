@@ -87,6 +87,7 @@ def moves_in(answer: Any) -> list[int]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["out.npz", "out.graph"])
 def test_a_killed_conversion_leaves_no_half_graph(
     soak: Any, commands: Any, tmp_path: Path, name: str

@@ -86,6 +86,7 @@ def whole(commands: Any, tmp_path_factory: pytest.TempPathFactory) -> Whole:
     return Whole(folder, answer)
 
 
+@pytest.mark.slow
 def test_a_killed_reproduction_ends_with_the_same_records(
     soak: Any,
     commands: Any,
@@ -119,6 +120,7 @@ def test_a_killed_reproduction_ends_with_the_same_records(
     )
 
 
+@pytest.mark.slow
 def test_workers_whose_command_is_killed_leave_what_others_go_on_with(
     commands: Any, whole: Whole, tmp_path: Path, lasting: Callable[[Any], Any]
 ) -> None:

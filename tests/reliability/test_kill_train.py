@@ -120,6 +120,7 @@ def saves_of(answer: Any) -> list[int]:
     ]
 
 
+@pytest.mark.slow
 def test_the_undisturbed_run_is_worth_disturbing(undisturbed: tuple[Path, Any]) -> None:
     """Several batches, replicas that stop at different epochs, and an estimator before them."""
     folder, answer = undisturbed
@@ -161,6 +162,7 @@ def test_a_killed_run_ends_with_the_same_bits(
     )
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_ends_with_the_same_bits(
     commands: Any,
     undisturbed: tuple[Path, Any],
@@ -247,6 +249,7 @@ def replacement(
     return Replacement(commands, contents, undisturbed[0] / "run", folder)
 
 
+@pytest.mark.slow
 def test_a_killed_replacement_leaves_the_old_run_or_the_new_one(
     soak: Any, replacement: Replacement, lasting: Callable[[Any], Any]
 ) -> None:

@@ -137,6 +137,7 @@ def test_the_undisturbed_search_is_worth_disturbing(whole: tuple[Path, Any]) -> 
     assert sum(differs[2:]) > TRIALS // 2
 
 
+@pytest.mark.slow
 def test_a_killed_search_ends_with_the_same_trials(
     soak: Any, survive: Any, whole: tuple[Path, Any], folder: Path
 ) -> None:
@@ -216,6 +217,7 @@ threading.Thread(target=murder, daemon=True).start()
 """
 
 
+@pytest.mark.slow
 def test_a_search_with_workers_survives_their_deaths(
     soak: Any, commands: Any, folder: Path
 ) -> None:

@@ -88,6 +88,7 @@ SETTINGS = ["--set", "hidden_dim=4", "--set", "num_patterns=3", "--set", "epochs
 SETTINGS += ["--set", "estimator_epochs=3", "--set", "statistics=attributes,class_counts"]
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 def test_no_command_unpickles_starts_a_shell_or_loads_pyg(
     tmp_path: Path, small_graph: Any, soak: Any

@@ -470,6 +470,7 @@ HARMLESS = {
 """What may be read: nothing happens."""
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 def test_files_made_to_do_harm_are_refused_soon_and_in_little_memory(
     tmp_path: Path, soak: Any

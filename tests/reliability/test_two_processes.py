@@ -78,6 +78,7 @@ def both(commands: Any, folder: Path, *words: tuple[object, ...]) -> list[Any]:
     return sorted(commands.together(jobs), key=lambda answer: answer.code)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "refusal"),
     [

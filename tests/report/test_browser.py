@@ -131,6 +131,7 @@ def points(support: float) -> str:
     return text if text[1:] != "0.00" else "0.00"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("node", ["Ann", HOSTILE, "n12", "n6", "Zoë & 'co'", NAMES[-1]])
 def test_a_typed_node_is_shown_as_the_command_explains_it(
     page: Page, run: Path, capsys: pytest.CaptureFixture[str], node: str
@@ -181,6 +182,7 @@ def test_a_typed_node_is_shown_as_the_command_explains_it(
         assert "The node has no neighbours." in result
 
 
+@pytest.mark.slow
 def test_the_role_and_the_label_are_those_of_the_run(page: Page, run: Path) -> None:
     import pyarrow.parquet as pq
 
@@ -225,6 +227,7 @@ def test_neighbours_lead_on_and_the_browser_leads_back(page: Page) -> None:
     page.locator("#explorer-node").get_by_text(f"Node {third}", exact=True).wait_for()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("node", NAMES[:6])
 def test_an_address_names_a_node(page: Page, node: str) -> None:
     ask(page, node)
@@ -315,6 +318,7 @@ def test_direction_and_support_are_drawn(page: Page, run: Path) -> None:
     assert letters == ["AB"[content["counts_as"][u]] for u in node["neighbors"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [400, 1300])
 def test_the_page_is_never_wider_than_the_window(page: Page, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 900})

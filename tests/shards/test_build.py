@@ -133,6 +133,7 @@ def test_labels_names_and_split_are_those_of_the_graph(
         assert joined(lambda part, name=name: shards.mask(name, part)) == mask.tolist()
 
 
+@pytest.mark.slow
 def test_a_folder_gives_what_its_graph_gives(
     tmp_path: Path, make_graph: Callable[..., Graph], check_rows: Callable[..., None]
 ) -> None:
@@ -321,6 +322,7 @@ def test_other_work_in_the_folder_is_refused(
     assert (tmp_path / "manifest.json").read_text() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -818,6 +818,7 @@ def test_the_statistics_built_last_are_kept_and_no_others(small_graph: Graph) ->
         assert torch.equal(again[name].rows(nodes, 1), statistic.rows(nodes, 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scaling", ["raw", "unit"])
 @given(case=cases())
 def test_a_sketch_of_class_means_is_the_class_means_times_signs(

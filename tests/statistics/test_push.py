@@ -138,6 +138,7 @@ def test_the_largest_entries_are_kept_the_smaller_column_first(
     np.testing.assert_array_equal(found.toarray(), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ppr", "heat"])
 def test_neither_threads_nor_chunks_change_a_bit(
     monkeypatch: pytest.MonkeyPatch, kind: str

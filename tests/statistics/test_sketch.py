@@ -53,6 +53,7 @@ def dense_diffusion(matrix: sp.csr_array, theta: np.ndarray) -> np.ndarray:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit_length", [False, True])
 @pytest.mark.parametrize("self_entry", [False, True])
 @given(

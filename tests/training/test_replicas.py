@@ -270,6 +270,7 @@ def test_results_are_in_the_order_of_the_replicas(small_graph: Graph) -> None:
             torch.testing.assert_close(value[place], own[0], rtol=1e-3, atol=1e-3, msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

@@ -176,6 +176,7 @@ def test_weights_do_not_touch_validation(small_graph: Graph) -> None:
     assert not torch.equal(one["loss"], other["loss"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hpgmn", "gcn", "bmgcn", "cpgnn"])
 def test_balanced_weights_change_what_is_learned_and_go_on_alike(
     small_graph: Graph, name: str

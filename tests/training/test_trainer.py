@@ -349,6 +349,7 @@ def test_the_score_on_record_is_that_of_the_kept_parameters(small_graph: Graph) 
 PATIENT = replace(TINY, epochs=40, lr=0.05, estimator_epochs=20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("patience", [2, *slow(1, 5)])
 def test_patience_stops_where_the_rule_written_out_stops(small_graph: Graph, patience: int) -> None:
     settings = replace(PATIENT, estimator_epochs=1)  # the same estimator in both runs

@@ -219,6 +219,7 @@ def test_user_errors_are_one_line(
     assert len(answer.err.splitlines()) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few", "data")
 def test_an_interrupted_reproduction_can_be_continued(
     hpgmn: Command, monkeypatch: pytest.MonkeyPatch
