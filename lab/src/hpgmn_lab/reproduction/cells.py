@@ -163,7 +163,7 @@ class Records:
 
     def remedy(self, name: str) -> str:
         """Return the remedy for a record whose numbers do not match."""
-        return f"Delete {name} from {self.source} and run `hpgmn reproduce` again"
+        return f"Remove {name} from {self.source} and run `hpgmn reproduce` again"
 
 
 def collect_cells(folder: Path, path: Path) -> int:
