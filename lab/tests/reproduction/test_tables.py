@@ -253,7 +253,7 @@ def test_a_damaged_ensemble_is_refused(
     record = make_record(cell_of(plan, "texas-hpgmn-ensemble"), [50.0] * 20, ensemble=ensemble)
     with pytest.raises(HPGMNError, match=sentence) as raised:
         table(plan, records_of(record))
-    assert "Delete texas-hpgmn-ensemble from some/cells" in str(raised.value.remedy)
+    assert "Remove texas-hpgmn-ensemble from some/cells" in str(raised.value.remedy)
 
 
 @pytest.mark.parametrize("change", [{"test_score_mean": 0.1}, {"val_score": [0.5]}])
@@ -263,7 +263,7 @@ def test_a_record_with_wrong_numbers_is_refused(
     record = make_record(cell_of(plan, "texas-hpgmn-tuned"), OURS, **change)
     with pytest.raises(HPGMNError, match="texas-hpgmn-tuned") as raised:
         table(plan, records_of(record))
-    assert "Delete texas-hpgmn-tuned from some/cells" in str(raised.value.remedy)
+    assert "Remove texas-hpgmn-tuned from some/cells" in str(raised.value.remedy)
 
 
 def test_citation_graphs_are_set_against_the_better_form(make_record: MakeRecord) -> None:
