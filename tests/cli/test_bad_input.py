@@ -432,7 +432,7 @@ def test_predict_refuses_a_split_the_run_does_not_have(
         ("predict", "/proc/p.csv", "choose another path."),
         ("predict", "/proc/p.parquet", "choose another path."),
         ("statistics", "s.txt", "--out must end in .npz (got 's.txt')."),
-        ("statistics", "no/s.npz", "The folder no does not exist. Make it, or choose another --"),
+        ("statistics", "no/s.npz", "The folder no does not exist."),
         ("statistics", "/proc/s.npz", "choose another path."),
     ],
 )

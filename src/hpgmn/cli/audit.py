@@ -109,7 +109,8 @@ def _print(found: Audit) -> None:
     )
     where = "no split" if found.split is None else f"split {found.split}"
     severities = [finding.severity for finding in found.findings]
-    counts = ", ".join(f"{severities.count(severity)} {severity}" for severity in _STYLES)
+    defects, warnings, infos = (severities.count(severity) for severity in _STYLES)
+    counts = f"{count_noun(defects, 'defect')}, {count_noun(warnings, 'warning')}, {infos} info"
     _line(f"\nFindings ({where}): {counts}", style="bold")
     rows = Table.grid(padding=(0, 1))
     for finding in found.findings:

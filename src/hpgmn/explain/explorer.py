@@ -104,7 +104,7 @@ def sample_nodes(predicted: Array, labels: Array, trained: Array) -> Array:
         labels: (N,) classes, -1 unknown.
         trained: (N,) whether the label was trained on.
 
-    >>> sampled(np.zeros(4, int), np.array([0, 0, 0, 1]), np.zeros(4, bool))[:2].tolist()
+    >>> sample_nodes(np.zeros(4, int), np.array([0, 0, 0, 1]), np.zeros(4, bool))[:2].tolist()
     [2, 3]
     """
     outcome = np.where(labels < 0, 0, np.where(predicted == labels, 1, 2))

@@ -155,7 +155,7 @@ def normalise_adjacency(adjacency: sp.csr_array, self_loop: float) -> sp.csr_arr
     """D^-½·(A + self_loop·I)·D^-½ with the row sums in D, an empty row counting as 1.
 
     >>> pair = sp.csr_array(np.array([[0, 4], [0, 0]], dtype=np.float32))
-    >>> normalised(pair, 0.0).toarray()
+    >>> normalise_adjacency(pair, 0.0).toarray()
     array([[0., 2.],
            [0., 0.]], dtype=float32)
     """
