@@ -175,3 +175,17 @@ def test_a_portfolio_is_tried_where_nothing_else_gives_settings(
 def test_a_portfolio_and_a_named_model_exclude_each_other() -> None:
     with pytest.raises(SettingError, match="model and config"):
         uses_portfolio("x", True, {"model": "mlp", "config": "paper"}, None)
+
+
+def test_an_engine_needs_no_device(
+    small_graph: Graph, tmp_path: Path, here_engine: type[Any]
+) -> None:
+    run = train(
+        small_graph,
+        model="mlp",
+        settings={"epochs": 2},
+        splits=[0],
+        engine=here_engine(),
+        out=tmp_path / "run",
+    )
+    assert run.metrics["config"]["device"] == "cpu"

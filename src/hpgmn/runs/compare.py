@@ -181,8 +181,7 @@ def compare(
         is_in_memory = isinstance(graph, Graph) and source not in DATASETS
         if is_in_memory:
             source = str(graph_file(folder, loaded))
-        if engine is None:
-            options["device"] = resolve_device(options.get("device", "auto"))
+        options["device"] = resolve_device(options.get("device", "auto"), engine)
         jobs = []
         for name in names:
             try:

@@ -17,6 +17,7 @@ from hpgmn.base.machine import hardware
 from hpgmn.base.metrics import require_metric
 from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.base.version import __version__
+from hpgmn.engines import Engine
 from hpgmn.graph import Graph, Split
 from hpgmn.graph.datasets import DATASETS
 from hpgmn.models import find_model
@@ -190,10 +191,12 @@ def split_numbers(requested: str | int | Sequence[int], graph: Graph) -> tuple[i
     return numbers
 
 
-def resolve_device(name: str) -> str:
-    """Return "cpu" or "cuda" for "auto", "cpu" or "cuda"."""
+def resolve_device(name: str, engine: Engine | None = None) -> str:
+    """Return "cpu" or "cuda" for "auto", "cpu" or "cuda"; on a cluster "auto" is "cpu"."""
     if name not in DEVICES:
         raise SettingError.unknown("device", name, DEVICES)
+    if engine is not None and not engine.is_local:
+        return "cpu" if name == "auto" else name
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():

@@ -121,9 +121,7 @@ def train(
     with record_log() as records:
         source, loaded = load_source(graph, options, columns, monitor)
         is_in_memory = isinstance(graph, Graph) and source not in DATASETS
-        options["device"] = (
-            resolve_device(options.get("device", "auto")) if engine is None else options["device"]
-        )
+        options["device"] = resolve_device(options.get("device", "auto"), engine)
         named = {"model": model, "config": config}
         is_chosen = uses_portfolio(source, portfolio, named, settings)
         spec = make_spec(loaded, source, options, {} if is_chosen else settings)

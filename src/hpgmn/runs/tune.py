@@ -164,7 +164,8 @@ def tune(
     if engine is None:
         from hpgmn.engines.processes import LocalEngine
 
-        engine, device = LocalEngine(1), resolve_device(device)
+        engine = LocalEngine(1)
+    device = resolve_device(device, engine)
     spec, loaded, warnings = make_tune_spec(graph, source, options, device, pruning)
     with lock_study(path), open_study(path) as opened:
         claim(opened, path, spec.identity(loaded))
