@@ -136,7 +136,7 @@ class Soak:
 
 @pytest.fixture
 def soak(request: pytest.FixtureRequest) -> Soak:
-    """Whether the long form is asked for; takes the figures of one."""
+    """Return the requested form, short or long, which records the figures of a long run."""
     path = os.environ.get(SOAK_VARIABLE)
     return Soak(Path(path).resolve() if path else None, request.node.nodeid)
 
@@ -225,7 +225,7 @@ def ring() -> Callable[..., Graph]:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command left behind: exit code, standard output and standard error."""
+    """The exit code, standard output and standard error of a command."""
 
     code: int
     out: str
@@ -239,7 +239,7 @@ Command = Callable[..., Answer]
 def hpgmn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Command:
-    """Runs ``hpgmn …`` in ``tmp_path``."""
+    """Run ``hpgmn …`` in ``tmp_path``."""
     from hpgmn.cli import main
 
     monkeypatch.chdir(tmp_path)

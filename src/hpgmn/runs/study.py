@@ -38,7 +38,7 @@ FORMAT = "format"
 """The study's attribute that counts changes of what is kept in it."""
 
 FEWEST_TRIALS = 10
-"""With fewer finished trials nothing is said about importance."""
+"""With fewer finished trials no importance is reported."""
 TOP_SHARE = 0.25
 """Importance is about reaching this share of the trials, those with the best scores."""
 
