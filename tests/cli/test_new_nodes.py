@@ -191,7 +191,7 @@ def test_mistakes_about_new_nodes_name_what_to_do(
     assert "pass the whole graph, old and new, instead of adding to it" in told
     assert "(--all-nodes)" in last_line(hpgmn(*predict, today, "--only-new", *out))
     for option in (["--add"], ["--only-new"], ["--id", "who"], ["--drop-unknown-edges"]):
-        assert "graph" in last_line(hpgmn(*predict, *option, *out))
+        assert "--add, --only-new" in last_line(hpgmn(*predict, *option, *out))
     write(only_new, people(OLD, OLD + NEW), [*TOMORROW, {"source": "p1", "target": "nobody"}])
     told = last_line(hpgmn(*predict, only_new, "--add", *out))
     assert "the target 'nobody', not an id in nodes.csv. Add the node" in told

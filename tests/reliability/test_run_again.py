@@ -235,4 +235,4 @@ def test_a_graph_must_be_named(home: Path, capsys: pytest.CaptureFixture[str]) -
     (home / "settings.yaml").write_text("lr: 0.01\n")
     for words in ([], ["--config", "settings.yaml"]):
         assert main(["train", *words]) == 2
-        assert "graph" in capsys.readouterr().err
+        assert "No graph is given" in capsys.readouterr().err
